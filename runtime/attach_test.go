@@ -37,10 +37,7 @@ func newBench(t testing.TB) *bench {
 		t.Fatal(err)
 	}
 	b.dev, b.there = b.join(t, "in0", "out0")
-	if err := b.far.Do(func() (err error) {
-		b.sock, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		return err
-	}); err != nil {
+	if b.sock, err = b.there.PacketSocket(0); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Close(b.sock) })

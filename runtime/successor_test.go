@@ -18,6 +18,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/fastrelay/fastrelay-gen/internal/lab"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/mapmem"
 )
@@ -71,22 +72,17 @@ func newStream(t *testing.T, b *bench) *stream {
 	const room = 60 * 50_000
 	s := &stream{b: b, stop: make(chan struct{}), stopped: make(chan error, 2)}
 	s.at, s.back = make([]atomic.Int64, room), make([]atomic.Bool, room)
-	if err := b.far.Do(func() (err error) {
-		s.received, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(htons(unix.ETH_P_IP)))
-		if err != nil {
-			return err
-		}
-		return errors.Join(unix.SetsockoptInt(s.received, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20),
-			unix.SetsockoptTimeval(s.received, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}))
-	}); err != nil {
+	var err error
+	if s.received, err = b.there.PacketSocket(unix.ETH_P_IP, lab.Option(unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20),
+		func(fd int) error {
+			return unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000})
+		}); err != nil {
 		t.Fatal(err)
 	}
 	go s.send()
 	go s.receive()
 	return s
 }
-
-func htons(n uint16) uint16 { return n<<8 | n>>8 }
 
 func (s *stream) send() {
 	packets := make([][]byte, manyFlows)

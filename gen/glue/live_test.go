@@ -89,10 +89,7 @@ func live(t *testing.T) *host {
 			t.Fatal(err)
 		}
 	}
-	if err := far.Do(func() error {
-		h.sock, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		return err
-	}); err != nil {
+	if h.sock, err = h.there.PacketSocket(0); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Close(h.sock) })

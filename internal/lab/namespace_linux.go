@@ -27,17 +27,9 @@ type namespace struct {
 // newNamespace makes a namespace. The settings, paths below /proc/sys/net with their values, are made before it has
 // devices other than lo; those that the kernel doesn't have (IPv6 may be missing) are left out.
 func newNamespace(name string, settings ...[2]string) (*namespace, error) {
-	n := &namespace{name: name, ns: netns.None()}
-	err := OnThread(netns.None(), func() (err error) {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			if errors.Is(err, unix.EPERM) {
-				return ErrNotRoot
-			}
-			return fmt.Errorf("unshare: %w", err)
-		}
-		if n.ns, err = netns.Get(); err != nil {
-			return err
-		}
+	n := &namespace{name: name}
+	var err error
+	n.ns, err = NewNetns(func() error {
 		for _, s := range settings {
 			path := filepath.Join("/proc/sys/net", s[0])
 			if err := os.WriteFile(path, []byte(s[1]), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -75,6 +67,27 @@ func (n *namespace) close() error {
 		return nil
 	}
 	return n.ns.Close()
+}
+
+// NewNetns makes a network namespace, and runs f on a thread that is in it. The namespace lasts as long as a process has
+// it open, or anything that f made is in it.
+func NewNetns(f func() error) (netns.NsHandle, error) {
+	ns := netns.None()
+	err := OnThread(netns.None(), func() (err error) {
+		if err := unix.Unshare(unix.CLONE_NEWNET); errors.Is(err, unix.EPERM) {
+			return ErrNotRoot
+		} else if err != nil {
+			return fmt.Errorf("unshare: %w", err)
+		}
+		if ns, err = netns.Get(); err != nil {
+			return err
+		}
+		return f()
+	})
+	if err != nil && ns.IsOpen() {
+		err = errors.Join(err, ns.Close())
+	}
+	return ns, err
 }
 
 // OnThread runs f on a locked thread, in the network namespace ns if that is open, and restores the thread's

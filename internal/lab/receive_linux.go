@@ -44,18 +44,11 @@ type receiver struct {
 
 func receive(host *namespace, index int) (*receiver, error) {
 	r := &receiver{host: host.name, known: map[flow]int{}, fd: -1, stop: -1}
-	err := OnThread(host.ns, func() (err error) {
-		if r.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
-			return err
-		}
-		if r.stop, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
-			return err
-		}
-		return errors.Join(
-			unix.SetsockoptInt(r.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20),
-			unix.Bind(r.fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL), Ifindex: index}),
-		)
-	})
+	var err error
+	if r.fd, err = PacketSocket(host.ns, index, unix.ETH_P_ALL, Option(unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20),
+		nonblocking); err == nil {
+		r.stop, err = unix.Eventfd(0, unix.EFD_CLOEXEC)
+	}
 	if err != nil {
 		return nil, errors.Join(err, r.close())
 	}
@@ -64,9 +57,7 @@ func receive(host *namespace, index int) (*receiver, error) {
 	return r, nil
 }
 
-func htons(v uint16) uint16 {
-	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
-}
+func nonblocking(fd int) error { return unix.SetNonblock(fd, true) }
 
 func (r *receiver) run() {
 	defer r.done.Done()

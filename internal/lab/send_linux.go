@@ -60,17 +60,11 @@ func (n *Network) Send(frames []Frame, rate int) error {
 	return nil
 }
 
-func (s *sender) socket(host netns.NsHandle, index int) (fd int, err error) {
-	err = OnThread(host, func() error {
-		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
-			return err
-		}
+func (s *sender) socket(host netns.NsHandle, index int) (int, error) {
+	fd, err := PacketSocket(host, index, 0, Option(unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1))
+	if err == nil {
 		s.opened = append(s.opened, fd)
-		return errors.Join(
-			unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1),
-			unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: index}),
-		)
-	})
+	}
 	return fd, err
 }
 

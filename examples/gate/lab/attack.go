@@ -14,6 +14,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	hosts "github.com/fastrelay/fastrelay-gen/internal/lab"
 )
 
 // Attack is a kind of attack.
@@ -82,19 +84,10 @@ func (l *Lab) NewAttacker(kind Attack) (*Attacker, error) {
 	if a.open, err = openings(); err != nil {
 		return nil, err
 	}
-	err = l.Attacker.Do(func() error {
-		a.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		return err
-	})
+	// Packets go to the device at once, as from a program that does nothing else.
+	a.fd, err = l.AttackDev.PacketSocket(0, hosts.Option(unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1))
 	if err != nil {
 		return nil, err
-	}
-	// Packets go to the device at once, as from a program that does nothing else.
-	if err := unix.SetsockoptInt(a.fd, unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1); err != nil {
-		return nil, errors.Join(err, unix.Close(a.fd))
-	}
-	if err := unix.Bind(a.fd, &unix.SockaddrLinklayer{Ifindex: a.index}); err != nil {
-		return nil, errors.Join(err, unix.Close(a.fd))
 	}
 	copy(a.head[0:], l.AttackedDev.MAC)
 	copy(a.head[6:], l.AttackDev.MAC)

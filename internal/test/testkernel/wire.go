@@ -9,8 +9,6 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/lab"
 )
@@ -30,12 +28,10 @@ type wire struct {
 // newWire lays a cable. It needs root.
 func newWire() (w *wire, err error) {
 	w = &wire{}
-	err = lab.OnThread(netns.None(), func() error {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("unshare: %w", err)
-		}
-		return w.lay()
-	})
+	ns, err := lab.NewNetns(w.lay)
+	if err == nil {
+		err = ns.Close()
+	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("a cable for virtio-net devices: %w", err), w.close())
 	}

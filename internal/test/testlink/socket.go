@@ -2,13 +2,13 @@ package testlink
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fastrelay/fastrelay-gen/internal/lab"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
@@ -27,31 +27,15 @@ const (
 
 // listen opens a packet socket for what a device receives, and to send from it.
 func listen(d *testnet.Dev) (fd int, err error) {
-	err = d.Host.Do(func() error {
-		// Without a protocol the socket gets nothing until it is bound to its device.
-		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-		if err != nil {
-			return err
-		}
-		all := binary.NativeEndian.Uint16([]byte{unix.ETH_P_ALL >> 8, unix.ETH_P_ALL & 0xff})
-		err = errors.Join(
-			unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1),
-			unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1),
-			unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
-			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
-			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketSpace),
-			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, socketSpace),
-			unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: d.Index}),
-		)
-		if err != nil {
-			unix.Close(fd)
-		}
-		return err
-	})
-	if err != nil {
-		return -1, fmt.Errorf("testlink: packet socket on %s of %s: %w", d.Name, d.Host.Name, err)
-	}
-	return fd, nil
+	return d.PacketSocket(unix.ETH_P_ALL,
+		lab.Option(unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1),
+		lab.Option(unix.SOL_PACKET, unix.PACKET_AUXDATA, 1),
+		lab.Option(unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
+		lab.Option(unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
+		lab.Option(unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketSpace),
+		lab.Option(unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, socketSpace),
+		func(fd int) error { return unix.SetNonblock(fd, true) },
+	)
 }
 
 // message is struct mmsghdr (recvmmsg(2)).

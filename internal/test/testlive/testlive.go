@@ -13,9 +13,11 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/lab"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
@@ -273,19 +275,15 @@ func (l *Live) attach(at netlink.Link, hook ebpf.AttachType, prog *ebpf.Program)
 	return nil
 }
 
+// packetSocket opens a socket to send from, on a device of this thread's namespace.
 func packetSocket(index int) (int, error) {
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	here, err := netns.Get()
 	if err != nil {
 		return -1, err
 	}
-	if err := errors.Join(
-		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1),
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PRIORITY, ours),
-		unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: index}),
-	); err != nil {
-		return -1, errors.Join(err, unix.Close(fd))
-	}
-	return fd, nil
+	defer here.Close()
+	return lab.PacketSocket(here, index, 0, lab.Option(unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1),
+		lab.Option(unix.SOL_SOCKET, unix.SO_PRIORITY, ours))
 }
 
 // setOffload switches the checksums of what a device sends, and with them GSO packets (ETHTOOL_STXCSUM in

@@ -14,7 +14,10 @@ import (
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/internal/lab"
 )
 
 // Frame is a frame as a device's capture saw it, from the link-layer header on.
@@ -46,44 +49,24 @@ type Capture struct {
 	err    error
 }
 
-func htons(v uint16) uint16 {
-	var b [2]byte
-	binary.BigEndian.PutUint16(b[:], v)
-	return binary.NativeEndian.Uint16(b[:])
-}
-
-// packetSocket opens a raw socket on a device.
-func (d *Dev) packetSocket(protocol uint16) (fd int, err error) {
-	err = d.Host.Do(func() error {
-		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(htons(protocol)))
-		if err != nil {
-			return err
-		}
-		if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: htons(protocol), Ifindex: d.Index}); err != nil {
-			unix.Close(fd)
-			return err
-		}
-		return nil
-	})
-	return fd, d.wrap("packet socket", err)
+// PacketSocket opens a raw socket on the device (lab.PacketSocket).
+func (d *Dev) PacketSocket(protocol uint16, options ...func(fd int) error) (fd int, err error) {
+	fd, err = lab.PacketSocket(d.Host.ns, d.Index, protocol, options...)
+	return fd, d.wrap("open", err)
 }
 
 // Capture starts to record all frames that the device receives and sends, until Stop.
 func (d *Dev) Capture() (*Capture, error) {
-	fd, err := d.packetSocket(unix.ETH_P_ALL)
-	if err != nil {
-		return nil, err
-	}
-	err = errors.Join(
-		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1),
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20),
-		// How long it takes at most until Stop is noticed.
-		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 20_000}),
+	fd, err := d.PacketSocket(unix.ETH_P_ALL,
+		lab.Option(unix.SOL_PACKET, unix.PACKET_AUXDATA, 1),
+		lab.Option(unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
+		lab.Option(unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20),
+		func(fd int) error { // how long it takes at most until Stop is noticed
+			return unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 20_000})
+		},
 	)
 	if err != nil {
-		unix.Close(fd)
-		return nil, d.wrap("capture", err)
+		return nil, err
 	}
 	c := &Capture{fd: fd, done: make(chan struct{}), ended: make(chan struct{})}
 	go c.run()
@@ -180,7 +163,7 @@ func (c *Capture) Stop() ([]Frame, error) {
 // Inject puts a frame on the cable as if the device's host had sent it. What is in front of the IP header is up to the
 // caller, so that VLAN tags, padding and wrong lengths can be sent. The checksum is not touched.
 func (d *Dev) Inject(frame []byte) error {
-	fd, err := d.packetSocket(0)
+	fd, err := d.PacketSocket(0)
 	if err != nil {
 		return err
 	}
@@ -194,7 +177,7 @@ type Offload struct{ SumStart, SumField int }
 
 // InjectOffloaded is Inject for a frame of which a checksum is left to a device.
 func (d *Dev) InjectOffloaded(frame []byte, o Offload) error {
-	fd, err := d.packetSocket(0)
+	fd, err := d.PacketSocket(0)
 	if err != nil {
 		return err
 	}
@@ -306,23 +289,17 @@ func pseudoSum(src, dst []byte, length uint16) uint16 {
 	return uint16(sum)
 }
 
-// WritePcap writes frames as a capture file that tshark reads (the classic format, draft-ietf-opsawg-pcap, little
-// endian, microseconds, link type 1).
+// WritePcap writes frames as a capture file that tshark reads.
 func WritePcap(w io.Writer, frames []Frame) error {
-	order := binary.LittleEndian
-	out := order.AppendUint32(nil, 0xA1B2C3D4)
-	out = order.AppendUint32(out, 2|4<<16) // version 2.4
-	out = append(out, make([]byte, 8)...)
-	out = order.AppendUint32(out, 256<<10) // longest frame
-	out = order.AppendUint32(out, uint32(layers.LinkTypeEthernet))
+	const longest = 256 << 10
+	out := pcapgo.NewWriter(w)
+	err := out.WriteFileHeader(longest, layers.LinkTypeEthernet)
 	for _, f := range frames {
-		out = order.AppendUint32(out, uint32(f.At.Unix()))
-		out = order.AppendUint32(out, uint32(f.At.Nanosecond()/1000))
-		out = order.AppendUint32(out, uint32(len(f.Data)))
-		out = order.AppendUint32(out, uint32(len(f.Data)))
-		out = append(out, f.Data...)
+		if err == nil {
+			ci := gopacket.CaptureInfo{Timestamp: f.At, CaptureLength: len(f.Data), Length: len(f.Data)}
+			err = out.WritePacket(ci, f.Data)
+		}
 	}
-	_, err := w.Write(out)
 	return err
 }
 

@@ -50,17 +50,10 @@ func (h *Host) create() error {
 		return err
 	}
 	f.Close()
-	// The thread that makes the namespace binds it to the name and then goes back to where it came from.
-	err = lab.OnThread(netns.None(), func() error {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("unshare: %w", err)
-		}
+	h.ns, err = lab.NewNetns(func() error {
 		return unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
 	})
 	if err != nil {
-		return err
-	}
-	if h.ns, err = netns.GetFromPath(path); err != nil {
 		return err
 	}
 	if h.links, err = netlink.NewHandleAt(h.ns, unix.NETLINK_ROUTE); err != nil {

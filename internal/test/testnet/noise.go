@@ -17,7 +17,7 @@ const noiseVariable = "FASTRELAY_TEST_NOISE"
 
 // noise sends such frames from a device, each so long after the last on average, until the network is closed.
 func (n *Net) noise(d *Dev, pause time.Duration) error {
-	fd, err := d.packetSocket(0)
+	fd, err := d.PacketSocket(0)
 	if err != nil {
 		return err
 	}
