@@ -63,7 +63,14 @@ func (h *history) add(at time.Time, programs api.Programs) {
 
 // serve answers with the samples after a time.
 func (h *history) serve(w http.ResponseWriter, r *http.Request) {
-	after, _ := strconv.ParseInt(r.URL.Query().Get("after"), 10, 64) // without one: all
+	after := int64(0) // all
+	if text := r.URL.Query().Get("after"); text != "" {
+		var err error
+		if after, err = strconv.ParseInt(text, 10, 64); err != nil {
+			http.Error(w, "after must be a time in milliseconds", http.StatusBadRequest)
+			return
+		}
+	}
 	out := struct {
 		Samples []sample `json:"samples"`
 	}{[]sample{}}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diagram"
+	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -137,8 +138,17 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect
 // Handler answers requests.
 func (p *Page) Handler() http.Handler {
 	mux := http.NewServeMux()
+	serve := func(path string, f http.HandlerFunc, query ...string) {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+			if err := api.CheckQuery(r.URL, query...); err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+			f(w, r)
+		})
+	}
 	file := func(path, contentType string, text []byte) {
-		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+		serve(path, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", contentType)
 			_, _ = w.Write(text) // an error means that the client has gone
 		})
@@ -154,7 +164,7 @@ func (p *Page) Handler() http.Handler {
 	file("/page.css", "text/css; charset=utf-8", embedded("page.css"))
 	file("/page.js", "text/javascript; charset=utf-8", embedded("page.js"))
 	file("/decisions.json", "application/json", p.plan)
-	mux.HandleFunc("GET /history.json", p.history.serve)
+	serve("/history.json", p.history.serve, "after")
 	mux.Handle("GET /v1/", p.view)
 	mux.Handle("GET /v1", p.view)
 	if p.Metrics != nil {

@@ -121,6 +121,20 @@ func TestWhoMayRead(t *testing.T) {
 	}
 }
 
+// A parameter that is misspelt is refused, and named; so is a value of another type.
+func TestParameters(t *testing.T) {
+	p := newPage(t)
+	for path, want := range map[string]int{
+		"/history.json": 200, "/history.json?after=0": 200, "/history.json?after=7": 200, "/history.json?after=x": 400,
+		"/history.json?aftr=7": 400, "/history.json?after=7&after=8": 400, "/?lifetme=30s": 400, "/page.js?after=7": 400,
+		"/decisions.json?x": 400,
+	} {
+		if got := ask(p, "GET", "localhost", path); got.StatusCode != want {
+			t.Errorf("%s: status %d, want %d", path, got.StatusCode, want)
+		}
+	}
+}
+
 func TestListen(t *testing.T) {
 	for _, address := range []string{"0.0.0.0:0", ":0", "[::]:0", "192.0.2.1:0", "example.com:0"} {
 		if l, err := (&Page{}).Listen(address); !errors.Is(err, ErrNotLoopback) {

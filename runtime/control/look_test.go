@@ -66,8 +66,8 @@ func TestSessions(t *testing.T) {
 	l.refused("POST", "/v1/sessions/call", bad, api.CodeValue, "local", "must be an endpoint")
 	l.refused("POST", "/v1/sessions/call", call(70000), api.CodeValue, "number", "from 0 to 65535")
 	l.refused("POST", "/v1/sessions/call", call(7)[:4], api.CodeValue, "peer", "missing")
-	l.refused("POST", "/v1/sessions/call", append(call(7), api.Named{Name: "per", Value: 1}), api.CodeValue, "per",
-		"unknown", "peer")
+	l.refused("POST", "/v1/sessions/call", append(call(7), api.Named{Name: "per", Value: 1}), api.CodeBadRequest,
+		"per", "unknown", "peer")
 	l.refused("POST", "/v1/sessions/cal", call(7), api.CodeNotFound, "", "call")
 	do[api.Session](l, "POST", "/v1/sessions/call/"+s.ID+"/refresh", nil)
 	s = do[api.Session](l, "POST", "/v1/sessions/call/"+s.ID+"/refresh?lifetime=7.5", nil)
@@ -107,7 +107,7 @@ func TestChangeSession(t *testing.T) {
 	}
 	l.refused("PATCH", at, fields("number", 70000), api.CodeValue, "number", "from 0 to 65535")
 	l.refused("PATCH", at, fields("local", "127.0.0.1:5"), api.CodeValue, "local", "loopback")
-	l.refused("PATCH", at, fields("per", 1), api.CodeValue, "per", "unknown")
+	l.refused("PATCH", at, fields("per", 1), api.CodeBadRequest, "per", "unknown")
 	l.refused("PATCH", "/v1/sessions/call/9-9", fields("number", 1), api.CodeNotFound, "", "9-9")
 	if v := get[api.Session](l, at); fmt.Sprint(v.Fields) != fmt.Sprint(now.Fields) {
 		t.Errorf("after changes that were refused it is %+v", v)
@@ -263,7 +263,8 @@ func TestTables(t *testing.T) {
 	l.refused("PUT", at, fields("kind", 3), api.CodeValue, "via", "missing")
 	l.refused("PUT", "/v1/tables/people/1.2.3", anna, api.CodeValue, "who", "address")
 	l.refused("PATCH", "/v1/tables/people/198.51.100.8", fields("kind", 1), api.CodeNotFound, "")
-	l.refused("PUT", "/v1/tables/by_client/x", anna, api.CodeValue, "key", "3 values")
+	l.refused("PUT", "/v1/tables/by_client/x", anna, api.CodeMethod, "", "GET")
+	l.refused("GET", "/v1/tables/by_client/x", nil, api.CodeValue, "key", "3 values")
 	do[any](l, "DELETE", at, nil)
 	l.refused("DELETE", at, nil, api.CodeNotFound, "")
 	row = do[api.Row](l, "PUT", "/v1/tables/nets/"+api.Escape("198.51.100.5/24"), fields("why", 2))

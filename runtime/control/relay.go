@@ -187,7 +187,15 @@ func (s *Server) nextHops(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	missing := r.URL.Query().Get("missing") == "true"
+	missing := false
+	if query := r.URL.Query(); query.Has("missing") {
+		text := query.Get("missing")
+		if missing = text == "true"; !missing && text != "false" {
+			p := badRequest(fmt.Sprintf("missing is %q; it must be true or false", text))
+			p.Field = "missing"
+			return nil, p
+		}
+	}
 	var all []runtime.NextHop
 	for _, h := range s.relay.NextHops() {
 		if (!missing || h.Missing()) && (after == "" || later(h, after)) {

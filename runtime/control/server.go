@@ -2,15 +2,19 @@ package control
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
+	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -46,72 +50,144 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 func View(ctx context.Context, r *runtime.Relay) http.Handler {
 	s := &Server{relay: r, rates: newRates(r)}
 	go s.rates.run(ctx)
-	mux := http.NewServeMux()
-	for path, f := range s.paths() {
-		if strings.HasPrefix(path, "GET ") {
-			mux.HandleFunc(path, answering(f))
-		}
-	}
-	return mux
+	all := s.routes()
+	maps.DeleteFunc(all, func(path string, _ route) bool {
+		return !strings.HasPrefix(path, "GET ") || path == eventsPath
+	})
+	return s.mux(all)
 }
 
-// paths are those that answer with a value.
-func (s *Server) paths() map[string]func(*http.Request) (any, error) {
-	return map[string]func(*http.Request) (any, error){
-		"GET /v1":                                               s.overview,
-		"GET /v1/programs":                                      s.programs,
-		"GET /v1/programs/{program}":                            s.program,
-		"GET /v1/counters":                                      s.counters,
-		"GET /v1/next-hops":                                     s.nextHops,
-		"DELETE /v1/drain":                                      s.endDrain,
-		"GET /v1/sessions/{kind}":                               s.listSessions,
-		"POST /v1/sessions/{kind}":                              s.openSession,
-		"GET /v1/sessions/{kind}/{id}":                          s.getSession,
-		"PATCH /v1/sessions/{kind}/{id}":                        s.changeSession,
-		"DELETE /v1/sessions/{kind}/{id}":                       s.closeSession,
-		"POST /v1/sessions/{kind}/{id}/refresh":                 s.refreshSession,
-		"POST /v1/close/{kind}":                                 s.closeSessions,
-		"POST /v1/refresh/{kind}":                               s.refreshSessions,
-		"GET /v1/groups/{kind}":                                 s.listGroups,
-		"POST /v1/groups/{kind}":                                s.openGroup,
-		"GET /v1/groups/{kind}/{key}":                           s.getGroup,
-		"PATCH /v1/groups/{kind}/{key}":                         s.changeGroup,
-		"DELETE /v1/groups/{kind}/{key}":                        s.closeGroup,
-		"GET /v1/groups/{kind}/{key}/receivers":                 s.listReceivers,
-		"GET /v1/groups/{kind}/{key}/receivers/{id}":            s.getReceiver,
-		"GET /v1/tables/{table}":                                s.listRows,
-		"GET /v1/tables/{table}/{key}":                          s.getRow,
-		"PUT /v1/tables/{table}/{key}":                          s.putRow,
-		"PATCH /v1/tables/{table}/{key}":                        s.setRow,
-		"DELETE /v1/tables/{table}/{key}":                       s.deleteRow,
-		"PUT /v1/programs/{program}/attachments/{interface}":    s.attach,
-		"DELETE /v1/programs/{program}/attachments/{interface}": s.detach,
-	}
+// route is what a path takes with a method, and what serves it. Nothing else is accepted: what a client has misspelt
+// would otherwise be ignored without a word, such as the lifetime of a session.
+type route struct {
+	serve http.HandlerFunc
+	query []string // names of the parameters that it takes
+	body  bool     // it reads a body
 }
 
-// answering serves a path that answers with a value.
-func answering(f func(*http.Request) (any, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
+// to is a route that answers with a value.
+func to(f func(*http.Request) (any, error), query ...string) route {
+	return route{query: query, serve: func(w http.ResponseWriter, r *http.Request) {
 		out, err := f(r)
 		answer(w, out, err)
+	}}
+}
+
+// with is a route that answers with a value, and reads a body.
+func with(f func(*http.Request) (any, error), query ...string) route {
+	r := to(f, query...)
+	r.body = true
+	return r
+}
+
+const eventsPath = "GET /v1/events"
+
+// routes are all that the socket has.
+func (s *Server) routes() map[string]route {
+	return map[string]route{
+		"GET /v1":                    to(s.overview),
+		"GET /v1/openapi.json":       {serve: s.openAPI},
+		"GET /v1/programs":           to(s.programs),
+		"GET /v1/programs/{program}": to(s.program),
+		"PUT /v1/programs/{program}/attachments/{interface}":    to(s.attach),
+		"DELETE /v1/programs/{program}/attachments/{interface}": to(s.detach),
+		"GET /v1/counters":                           to(s.counters),
+		"GET /v1/next-hops":                          to(s.nextHops, "limit", "after", "missing"),
+		"GET /v1/sessions/{kind}":                    to(s.listSessions, "limit", "after"),
+		"POST /v1/sessions/{kind}":                   with(s.openSession, "lifetime"),
+		"GET /v1/sessions/{kind}/{id}":               to(s.getSession),
+		"PATCH /v1/sessions/{kind}/{id}":             with(s.changeSession),
+		"DELETE /v1/sessions/{kind}/{id}":            to(s.closeSession),
+		"POST /v1/sessions/{kind}/{id}/refresh":      to(s.refreshSession, "lifetime"),
+		"POST /v1/close/{kind}":                      with(s.closeSessions),
+		"POST /v1/refresh/{kind}":                    with(s.refreshSessions),
+		"GET /v1/groups/{kind}":                      to(s.listGroups, "limit", "after"),
+		"POST /v1/groups/{kind}":                     with(s.openGroup),
+		"GET /v1/groups/{kind}/{key}":                to(s.getGroup),
+		"PATCH /v1/groups/{kind}/{key}":              with(s.changeGroup),
+		"DELETE /v1/groups/{kind}/{key}":             to(s.closeGroup),
+		"GET /v1/groups/{kind}/{key}/receivers":      to(s.listReceivers, "limit", "after"),
+		"GET /v1/groups/{kind}/{key}/receivers/{id}": to(s.getReceiver),
+		"GET /v1/tables/{table}":                     to(s.listRows, "limit", "after"),
+		"GET /v1/tables/{table}/{key}":               to(s.getRow),
+		"PUT /v1/tables/{table}/{key}":               with(s.putRow),
+		"PATCH /v1/tables/{table}/{key}":             with(s.setRow),
+		"DELETE /v1/tables/{table}/{key}":            to(s.deleteRow),
+		eventsPath:                                   {serve: s.events, query: []string{"event*"}},
+		"POST /v1/drain":                             {serve: s.drain, body: true},
+		"DELETE /v1/drain":                           to(s.endDrain),
+		"POST /v1/stop":                              {serve: s.stop},
 	}
 }
 
-// handler serves all paths.
-func (s *Server) handler() http.Handler {
+// mux serves routes.
+func (s *Server) mux(all map[string]route) *http.ServeMux {
 	mux := http.NewServeMux()
-	for path, f := range s.paths() {
-		mux.HandleFunc(path, answering(f))
+	for path, route := range all {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			err := api.CheckQuery(r.URL, route.query...)
+			if err == nil && !route.body {
+				err = noBody(r)
+			}
+			if err != nil {
+				answer(w, nil, err)
+				return
+			}
+			route.serve(w, r)
+		})
 	}
-	mux.HandleFunc("POST /v1/drain", s.drain)
-	mux.HandleFunc("POST /v1/stop", s.stop)
-	mux.HandleFunc("GET /v1/events", s.events)
-	mux.HandleFunc("GET /v1/openapi.json", s.openAPI)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if allow := s.methods(mux, r); len(allow) > 0 {
+			answer(w, nil, &methodError{r, allow})
+			return
+		}
 		answer(w, nil, &api.Problem{Status: http.StatusNotFound, Code: api.CodeNotFound,
 			Detail: r.Method + " " + r.URL.Path + " is nothing that this socket has",
 			Fix:    "GET /v1/openapi.json has all paths"})
 	})
+	return mux
+}
+
+// readOnly are the methods of a row of a session, which is changed with the session.
+var readOnly = []string{"GET", "HEAD"}
+
+// methods are those that the path of a request takes.
+func (s *Server) methods(mux *http.ServeMux, r *http.Request) (allow []string) {
+	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"} {
+		other := &http.Request{Method: method, Host: r.Host, URL: r.URL}
+		if _, pattern := mux.Handler(other); pattern != "/" {
+			allow = append(allow, method)
+		}
+	}
+	if parts := strings.Split(r.URL.Path, "/"); len(parts) == 5 && parts[2] == "tables" {
+		if t := s.relay.Table(parts[3]); t != nil && t.Desc().Session != "" {
+			return readOnly
+		}
+	}
+	return allow
+}
+
+// methodError says that a path is there, and doesn't take the method.
+type methodError struct {
+	request *http.Request
+	allow   []string
+}
+
+func (e *methodError) Error() string {
+	return fmt.Sprintf("%s takes %s, not %s", e.request.URL.Path, strings.Join(e.allow, ", "), e.request.Method)
+}
+
+// noBody refuses a body where none is read.
+func noBody(r *http.Request) error {
+	if n, _ := io.ReadFull(r.Body, make([]byte, 1)); n > 0 { // an error means that there is none
+		return badRequest(r.Method + " " + r.URL.Path + " takes no body")
+	}
+	return nil
+}
+
+// handler serves all paths.
+func (s *Server) handler() http.Handler {
+	mux := s.mux(s.routes())
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := allowed(r.Context()); err != nil {
 			answer(w, nil, err)
@@ -153,6 +229,9 @@ func answer(w http.ResponseWriter, out any, err error) {
 	if err != nil {
 		p := problem(err)
 		status, out, contentType = p.Status, p, api.ProblemType
+		if wrong, ok := errors.AsType[*methodError](err); ok {
+			w.Header().Set("Allow", strings.Join(wrong.allow, ", "))
+		}
 	}
 	if out == nil {
 		w.WriteHeader(status)
@@ -179,13 +258,22 @@ func read(r *http.Request, into any) error {
 		return &api.Problem{Status: http.StatusRequestEntityTooLarge, Code: api.CodeTooLarge,
 			Detail: fmt.Sprintf("the body has more than %d bytes", maxBody), Fix: "send it in several requests"}
 	}
+	fail := func(err error) error { return badRequest("the body isn't what this path takes: " + err.Error()) }
+	var v any
 	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	err = d.Decode(into)
-	if err == nil && d.More() {
-		err = errors.New("more than one value")
+	d.UseNumber()
+	if err := d.Decode(&v); err != nil {
+		return fail(err)
 	}
-	if err != nil {
+	if _, err := d.Token(); err != io.EOF {
+		return fail(errors.New("more than one value"))
+	}
+	if field, wrong := misfit(reflect.TypeOf(into).Elem(), v); wrong != "" {
+		p := badRequest(wrong)
+		p.Field = field
+		return p
+	}
+	if err := json.Unmarshal(text, into); err != nil {
 		p := badRequest("the body isn't what this path takes: " + err.Error())
 		var wrong *json.UnmarshalTypeError
 		if errors.As(err, &wrong) {
@@ -194,6 +282,49 @@ func read(r *http.Request, into any) error {
 		return p
 	}
 	return nil
+}
+
+// misfit finds a member that a type of package api doesn't have, one that it needs and isn't there, or a null, which
+// encoding/json would all ignore. What is of another type altogether is for json.Unmarshal to refuse.
+func misfit(t reflect.Type, v any) (field, wrong string) {
+	switch v := v.(type) {
+	case nil:
+		return "", "null is no value here"
+	case []any:
+		for i, one := range v {
+			if t.Kind() != reflect.Slice {
+				break
+			}
+			if field, wrong := misfit(t.Elem(), one); wrong != "" {
+				return field, fmt.Sprintf("at index %d, %s", i, wrong)
+			}
+		}
+	case map[string]any:
+		if t.Kind() != reflect.Struct {
+			break
+		}
+		var known, missing []string
+		for f := range t.Fields() {
+			name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+			known = append(known, name)
+			if one, there := v[name]; there {
+				if at, wrong := misfit(f.Type, one); wrong != "" {
+					return cmp.Or(at, name), name + ": " + wrong
+				}
+			} else if options != "omitempty" {
+				missing = append(missing, name)
+			}
+		}
+		for name := range v {
+			if !slices.Contains(known, name) {
+				return name, fmt.Sprintf("%q is unknown here; there are %s", name, strings.Join(known, ", "))
+			}
+		}
+		if missing != nil {
+			return missing[0], missing[0] + " is missing"
+		}
+	}
+	return "", ""
 }
 
 func badRequest(detail string) *api.Problem {
@@ -223,14 +354,20 @@ func problem(err error) *api.Problem {
 		kernel    *runtime.KernelError
 		field     *api.FieldError
 		missing   netlink.LinkNotFoundError
+		method    *methodError
 	)
 	out := &api.Problem{Detail: err.Error()}
 	set := func(status int, code, fix string) { out.Status, out.Code, out.Fix = status, code, fix }
 	switch {
 	case errors.As(err, &p):
 		*out = *p
+	case errors.As(err, &method):
+		set(http.StatusMethodNotAllowed, api.CodeMethod, "GET /v1/openapi.json has all paths and their methods")
 	case errors.As(err, &field):
 		set(http.StatusUnprocessableEntity, api.CodeValue, "GET /v1/openapi.json has the types")
+		if errors.Is(err, api.ErrUnknown) {
+			out.Status, out.Code = http.StatusBadRequest, api.CodeBadRequest
+		}
 		out.Field = field.Field
 	case errors.As(err, &value):
 		set(http.StatusUnprocessableEntity, api.CodeValue, "give it another value")
@@ -263,7 +400,8 @@ func problem(err error) *api.Problem {
 // page reads which part of a list is asked for.
 func page(r *http.Request) (after string, n int, err error) {
 	n = api.DefaultPage
-	if text := r.URL.Query().Get("limit"); text != "" {
+	if query := r.URL.Query(); query.Has("limit") {
+		text := query.Get("limit")
 		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > api.MaxPage {
 			p := badRequest(fmt.Sprintf("limit is %q; it must be an integer from 1 to %d", text, api.MaxPage))
 			p.Field = "limit"

@@ -112,6 +112,10 @@ func (s *Server) openSession(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	lifetime, err := lifetimeOf(r)
+	if err != nil {
+		return nil, err
+	}
 	var given api.Object
 	if err := read(r, &given); err != nil {
 		return nil, err
@@ -125,10 +129,6 @@ func (s *Server) openSession(r *http.Request) (any, error) {
 		return nil, err
 	}
 	states := splitState(fields, values)
-	lifetime, err := lifetimeOf(r)
-	if err != nil {
-		return nil, err
-	}
 	one, err := s.relay.Open(kind.Name, values...)
 	if err == nil && lifetime > 0 {
 		err = one.RefreshFor(lifetime)
@@ -143,11 +143,11 @@ func (s *Server) openSession(r *http.Request) (any, error) {
 
 // lifetimeOf reads after how many seconds a session has to end; 0: only when its kind says.
 func lifetimeOf(r *http.Request) (time.Duration, error) {
-	text := r.URL.Query().Get("lifetime")
-	if text == "" {
+	query := r.URL.Query()
+	if !query.Has("lifetime") {
 		return 0, nil
 	}
-	seconds, err := strconv.ParseFloat(text, 64)
+	seconds, err := strconv.ParseFloat(query.Get("lifetime"), 64)
 	if err != nil {
 		seconds = -1
 	}

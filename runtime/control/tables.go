@@ -96,6 +96,18 @@ func (s *Server) pathRow(r *http.Request) (*runtime.Table, []any, error) {
 	return t, key, nil
 }
 
+// ownRow is pathRow for a change: rows of sessions are changed with their sessions.
+func (s *Server) ownRow(r *http.Request) (*runtime.Table, []any, error) {
+	t, err := s.table(r)
+	if err == nil && t.Desc().Session != "" {
+		err = &methodError{r, readOnly}
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return s.pathRow(r)
+}
+
 func (s *Server) row(t *runtime.Table, info runtime.RowInfo, hops func(runtime.NextHop) api.NextHop) api.Row {
 	out := api.Row{
 		ID: api.KeyText(info.Key), Key: object(api.Members(t.Desc().Key), info.Key), Value: api.Object{},
@@ -162,7 +174,7 @@ func (s *Server) setRow(r *http.Request) (any, error) { return s.writeRow(r, fal
 
 // writeRow puts a whole row, or changes values of one that is there.
 func (s *Server) writeRow(r *http.Request, replace bool) (any, error) {
-	t, key, err := s.pathRow(r)
+	t, key, err := s.ownRow(r)
 	if err != nil {
 		return nil, err
 	}
@@ -223,7 +235,7 @@ func (s *Server) writeRow(r *http.Request, replace bool) (any, error) {
 }
 
 func (s *Server) deleteRow(r *http.Request) (any, error) {
-	t, key, err := s.pathRow(r)
+	t, key, err := s.ownRow(r)
 	if err != nil {
 		return nil, err
 	}

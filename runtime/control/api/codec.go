@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -23,6 +24,13 @@ type FieldError struct {
 func (e *FieldError) Error() string { return fmt.Sprintf("%s %v", e.Field, e.Err) }
 
 func (e *FieldError) Unwrap() error { return e.Err }
+
+// ErrUnknown is wrapped by a [*FieldError] about a member that nothing has.
+var ErrUnknown = errors.New("is unknown here")
+
+func unknown(known []string) error {
+	return fmt.Errorf("%w; there are %s", ErrUnknown, strings.Join(known, ", "))
+}
 
 // Members returns the members that have a value in JSON.
 func Members(all []abi.Member) []abi.Member {
@@ -133,8 +141,10 @@ func DecodeMembers(members []abi.Member, o Object) ([]any, error) {
 			i++
 		}
 		if i == len(members) {
-			return nil, &FieldError{given.Name, fmt.Errorf("is unknown here; there are %s",
-				strings.Join(Names(members), ", "))}
+			return nil, &FieldError{given.Name, unknown(Names(members))}
+		}
+		if out[i] != nil {
+			return nil, &FieldError{given.Name, errors.New("is given twice")}
 		}
 		v, err := Decode(members[i], given.Value)
 		if err != nil {
@@ -188,7 +198,12 @@ func decodeOne(m abi.Member, v any) (any, error) {
 		}
 		return b, nil
 	case abi.KindBucket:
-		if o, ok := v.(map[string]any); ok && len(o) == 2 {
+		if o, ok := v.(map[string]any); ok {
+			for name := range o {
+				if known := []string{"per_second", "burst"}; !slices.Contains(known, name) {
+					return nil, &FieldError{name, unknown(known)}
+				}
+			}
 			rate, err1 := decodeOne(abi.Member{Kind: abi.KindUint}, o["per_second"])
 			burst, err2 := decodeOne(abi.Member{Kind: abi.KindUint}, o["burst"])
 			if err1 == nil && err2 == nil {

@@ -363,6 +363,7 @@ const (
 	CodeBadRequest = "bad_request" // no JSON, or not what the path takes
 	CodeValue      = "value"       // a value that doesn't fit
 	CodeNotFound   = "not_found"   // nothing has this name
+	CodeMethod     = "method"      // the path doesn't take it
 	CodeExists     = "exists"      // its key is in use
 	CodeFull       = "full"        // no room
 	CodeDraining   = "draining"    // nothing new is taken
@@ -375,7 +376,7 @@ const (
 
 // Codes are all codes of problems.
 var Codes = []string{
-	CodeBadRequest, CodeValue, CodeNotFound, CodeExists, CodeFull, CodeDraining, CodeClosed, CodeForbidden,
+	CodeBadRequest, CodeValue, CodeNotFound, CodeMethod, CodeExists, CodeFull, CodeDraining, CodeClosed, CodeForbidden,
 	CodeTooLarge, CodeRefused, CodeInternal,
 }
 
