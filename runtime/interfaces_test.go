@@ -49,7 +49,7 @@ func (c *reported) String() string {
 // gives up after a long time, and says what was reported until then.
 func (c *reported) until(t *testing.T, want ...string) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !c.was(want...); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !c.was(want...); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("reported %q, not %q", c.String(), strings.Join(want, "; "))
 		}

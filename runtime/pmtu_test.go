@@ -390,7 +390,7 @@ func TestPathMTURequests(t *testing.T) {
 	})
 	began, dumps, asked := time.Now(), paths.Dumps.Load(), resolver.Requests.Load()
 	until(t, 10*time.Second, "eight requests", func() bool { return paths.Dumps.Load() >= dumps+8 })
-	if took := time.Since(began); took < 3*time.Second {
+	if took := time.Since(began); took < 2*time.Second { // a look may be late, and the next one on time
 		t.Errorf("eight requests within %v, two a second are enough", took)
 	}
 	if n := resolver.Requests.Load() - asked; n != 0 {
