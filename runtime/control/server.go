@@ -179,6 +179,9 @@ func (e *methodError) Error() string {
 
 // noBody refuses a body where none is read.
 func noBody(r *http.Request) error {
+	if r.Body == nil { // of a request that didn't come from a connection
+		return nil
+	}
 	if n, _ := io.ReadFull(r.Body, make([]byte, 1)); n > 0 { // an error means that there is none
 		return badRequest(r.Method + " " + r.URL.Path + " takes no body")
 	}
