@@ -151,6 +151,23 @@ func largest(h *spec.Header) int {
 	return bits / 8
 }
 
+// smallest is how many bytes a header has at least.
+func smallest(h *spec.Header) int {
+	bits := 0
+	for _, f := range h.Fields {
+		switch {
+		case f.When != nil || f.Kind == spec.FieldSized:
+		case f.Kind == spec.FieldVarint:
+			bits += 8
+		case f.Kind == spec.FieldBytes:
+			bits += f.Bytes * 8
+		default:
+			bits += f.Bits
+		}
+	}
+	return bits / 8
+}
+
 // fixedSize returns the size of a header in bytes, or -1 where it varies.
 func fixedSize(h *spec.Header) int {
 	bits := 0

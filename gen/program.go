@@ -2,6 +2,7 @@ package gen
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -221,6 +222,8 @@ type arm struct {
 	h    *spec.Header
 	meta bool
 	cond ir.Expr // nil: always
+	// where the fields end that cond reads, which the packet may not have: without them it isn't this header
+	reads *ir.Off
 }
 
 // walkStack compiles the stack from entry i on, after the headers in path; end is where the enclosing header says that
@@ -262,7 +265,7 @@ func (p *program) walkStack(i int, path []*layer, off ir.Off, end ir.Expr, blk *
 		p.choose(i, e, path, parent, off, end, blk)
 		return
 	}
-	arms, tagged := p.arms(e, path, parent, off, end, blk)
+	arms, tagged, deciding := p.arms(e, path, parent, off, end, blk)
 	if len(arms) == 0 {
 		return // reported
 	}
@@ -273,6 +276,10 @@ func (p *program) walkStack(i int, path []*layer, off ir.Off, end ir.Expr, blk *
 			}
 			p.walkStack(i+1, path, off, end, blk)
 			return
+		}
+		if deciding != nil {
+			whole := bin(ir.Le, offExpr(*deciding), end)
+			emit(blk, &ir.Guard{Cond: whole, Reason: p.truncated(e.Pos), Pos: e.Pos})
 		}
 		emit(blk, &ir.Up{Reason: p.notThis(e), Pos: e.Pos})
 	}
@@ -290,9 +297,16 @@ func (p *program) walkStack(i int, path []*layer, off ir.Off, end ir.Expr, blk *
 			return
 		}
 		s := &ir.If{Cond: a.cond, Pos: e.Pos, Note: note(a)}
-		emit(blk, s)
-		p.enter(i, a, path, off, end, &s.Then)
-		blk = &s.Else
+		if a.reads != nil { // what isn't this header goes on after it
+			there := &ir.If{Cond: bin(ir.Le, offExpr(*a.reads), end), Pos: e.Pos, Note: note(a)}
+			emit(&there.Then, &ir.NeedBytes{End: *a.reads, Reason: p.truncated(e.Pos), Pos: e.Pos}, s)
+			emit(blk, there)
+			p.enter(i, a, path, off, end, &s.Then)
+		} else {
+			emit(blk, s)
+			p.enter(i, a, path, off, end, &s.Then)
+			blk = &s.Else
+		}
 		if n == len(arms)-1 {
 			missing(blk)
 		}
@@ -329,20 +343,22 @@ func (p *program) enter(i int, a arm, path []*layer, off ir.Off, end ir.Expr, bl
 }
 
 // arms returns the continuations at a stack entry: each header with the condition under which it is the one that
-// follows.
+// follows. deciding is where the fields end, of all of them, that a packet may be without and still have one of them.
 func (p *program) arms(e *spec.StackEntry, path []*layer, parent *layer, off ir.Off, end ir.Expr,
-	blk *[]ir.Stmt) (out []arm, tagged bool) {
+	blk *[]ir.Stmt) (out []arm, tagged bool, deciding *ir.Off) {
 	hs := p.choices(e)
 	firstTag := !slices.ContainsFunc(path, func(in *layer) bool { return in.h.Metadata == "vlan" })
 	choice := len(hs) > 1 || e.Optional
-	var needed int
+	least := p.shortest(e)
+	var sure, unsure int
 	for i, h := range hs {
 		var cond ir.Expr
+		var reads *ir.Off
 		if parent != nil {
 			c, ok := p.follows(h, parent)
 			if !ok {
 				p.cantFollow(e, h, parent.h)
-				return nil, false
+				return nil, false, nil
 			}
 			cond = c
 		}
@@ -350,7 +366,7 @@ func (p *program) arms(e *spec.StackEntry, path []*layer, parent *layer, off ir.
 			tagged = true
 			tag := &ir.Meta{Kind: ir.VLANTag}
 			mc, _ := p.follows(h, inMetadata(parent, h))
-			out = append(out, arm{h, true, and(tag, mc)})
+			out = append(out, arm{h: h, meta: true, cond: and(tag, mc)})
 			cond = and(not(tag), cond)
 		}
 		if cond == nil && choice {
@@ -360,18 +376,45 @@ func (p *program) arms(e *spec.StackEntry, path []*layer, parent *layer, off ir.
 					WithRelated(h.Name.Pos, "the header is declared here").
 					WithHint("give one of its first fields a value (is), or declare what it comes after; or let the "+
 						"program's lookups choose: {%s: […], by: \"lookup\"}", e.Var.Value)
-				return nil, false
+				return nil, false, nil
 			}
 			cond = c
-			needed = max(needed, bytes)
+			if bytes > least {
+				unsure = max(unsure, bytes)
+				at := plus(off, bytes)
+				reads = &at
+			} else {
+				sure = max(sure, bytes)
+			}
 		}
-		out = append(out, arm{h, false, cond})
+		out = append(out, arm{h: h, cond: cond, reads: reads})
 	}
-	if needed > 0 {
-		emit(blk, &ir.NeedBytes{End: plus(off, needed), Reason: p.truncated(e.Pos), Pos: e.Pos})
-		p.pull(plus(off, needed))
+	if sure > 0 {
+		emit(blk, &ir.NeedBytes{End: plus(off, sure), Reason: p.truncated(e.Pos), Pos: e.Pos})
 	}
-	return out, tagged
+	if unsure > 0 {
+		at := plus(off, unsure)
+		deciding = &at
+	}
+	if most := max(sure, unsure); most > 0 {
+		p.pull(plus(off, most))
+	}
+	return out, tagged, deciding
+}
+
+// shortest is how many bytes each of the headers has in the frame that a stack entry stands for.
+func (p *program) shortest(e *spec.StackEntry) int {
+	if e.Optional {
+		return 0
+	}
+	n := math.MaxInt
+	for _, h := range p.choices(e) {
+		if h.Metadata != "" {
+			return 0
+		}
+		n = min(n, smallest(h))
+	}
+	return n
 }
 
 // cantFollow reports a header that nothing announces in the one in front of it. Where another order of the stack would

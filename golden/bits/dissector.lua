@@ -168,14 +168,13 @@ local function bound(tvb, span, followed)
 	span.payload = math.max(span.stop, span.inner - span.header.trailer)
 end
 
--- discriminates reports whether the fixed fields at the start of a header have values that it allows; nil where the
--- packet ends in front of that.
+-- discriminates reports whether the fixed fields at the start of a header are there and have values that it allows.
 local function discriminates(tvb, header, start, limit)
 	local bit = 8 * start
 	for _, f in ipairs(header.fields) do
 		if f.when or f.size or f.kind == "varint" then return true end
 		if f.is then
-			if bit + f.bits > 8 * limit then return nil end
+			if bit + f.bits > 8 * limit then return false end
 			local place = {field = f, bit = bit, bits = f.bits, there = true}
 			if not f.is(tvb, place, value(tvb, place)) then return false end
 		end
@@ -231,7 +230,6 @@ local function follow(tvb, entry, parent, outer, start, limit, pinfo)
 			if parent and not choice then yes = announced(tvb, header, parent, outer, pinfo) end
 			if yes == nil and choice then
 				yes = discriminates(tvb, header, start, limit)
-				if yes == nil then return nil, true end
 			end
 			if yes == nil or not parent and not choice then yes = true end
 		end

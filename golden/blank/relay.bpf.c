@@ -1408,13 +1408,15 @@ static __always_inline int downstream_ipv4(struct __sk_buff *skb, void *data, vo
 	__u64 short_payload_end = udp_end - 16;
 
 	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
-	if (data + 56 > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (be8(data + 55) >= 2 && be8(data + 55) <= 3)
-		return downstream_ipv4_ack(skb, data, data_end, ip_end, short_payload_end);
+	if (56ULL <= short_payload_end) { /* ack */
+		if (data + 56 > data_end)
+			return fr_up(skb, reason_downstream_truncated);
+		if (be8(data + 55) >= 2 && be8(data + 55) <= 3)
+			return downstream_ipv4_ack(skb, data, data_end, ip_end, short_payload_end);
+	}
 
 	/* stream: fields: [{name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"... */
-	if (56ULL > short_payload_end)
+	if ((void *)(stream + 1) > data_end || 56ULL > short_payload_end)
 		return fr_up(skb, reason_downstream_truncated);
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
 		return fr_up(skb, reason_downstream_other_frame);
@@ -2599,13 +2601,15 @@ static __always_inline int downstream_ipv6(struct __sk_buff *skb, void *data, vo
 	__u64 short_payload_end = udp_end - 16;
 
 	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
-	if (data + 76 > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (be8(data + 75) >= 2 && be8(data + 75) <= 3)
-		return downstream_ipv6_ack(skb, data, data_end, ip_end, short_payload_end);
+	if (76ULL <= short_payload_end) { /* ack */
+		if (data + 76 > data_end)
+			return fr_up(skb, reason_downstream_truncated);
+		if (be8(data + 75) >= 2 && be8(data + 75) <= 3)
+			return downstream_ipv6_ack(skb, data, data_end, ip_end, short_payload_end);
+	}
 
 	/* stream: fields: [{name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"... */
-	if (76ULL > short_payload_end)
+	if ((void *)(stream + 1) > data_end || 76ULL > short_payload_end)
 		return fr_up(skb, reason_downstream_truncated);
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
 		return fr_up(skb, reason_downstream_other_frame);

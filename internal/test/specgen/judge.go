@@ -97,8 +97,13 @@ func copying(rules []*spec.Rule) (out []*spec.Rule) {
 // became says what is wrong with the reason under which a packet or a receiver's turn ended, or "". Where the last rule
 // has no conditions, one of the rules is carried out: then no packet comes to their end, and a row that a rule in front
 // of it doesn't find is no reason for anything.
-func (j *judge) became(program string, _ sim.Packet, res sim.Result) string {
+func (j *judge) became(program string, came sim.Packet, res sim.Result) string {
 	p := j.programs[program]
+	if res.Verdict == sim.VerdictUp && res.Reason == "truncated" && came.VLAN == nil {
+		if text := j.truncated(p.Stack, came.Data); text != "" {
+			return text
+		}
+	}
 	found := map[string]bool{}
 	for _, l := range p.Lookups {
 		found["no_"+l.Table.Value] = true
@@ -204,7 +209,7 @@ func (j *judge) onlySums(path []layer, problems []packet.Problem) bool {
 // announcement.
 func (j *judge) announced(frame []byte, path []layer) bool {
 	spans, _ := j.headers.Parse(frame, headersOf(path), places(path))
-	for i, sp := range spans[1:] {
+	for i, sp := range spans[min(1, len(spans)):] {
 		parent := spans[i]
 		if len(sp.Header.After) > 0 && !slices.ContainsFunc(sp.Header.After, func(a *spec.After) bool {
 			return a.Parent.Value == parent.Name() && !slices.ContainsFunc(a.Match, func(m *spec.FieldMatch) bool {
