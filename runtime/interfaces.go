@@ -13,9 +13,9 @@ import (
 // A program is attached to a device. When the device goes away (it is deleted, or moved to another network
 // namespace), the kernel takes the program along, and a device of the same name that appears later is another one. So
 // the relay follows what the kernel announces of devices: an attachment whose device has gone is lost, and waits for
-// a device of the name that it was made with. Attachments keep their places, and those of one device come back in the
-// order in which they were made. A device that is renamed keeps its programs; one that gets the name that an
-// attachment waits for is as good as a new one.
+// a device of the name that it had. Attachments keep their places, and those of one device come back in the order in
+// which they were made. A device that is renamed keeps its programs, and its attachments have its new name; one that
+// gets the name that an attachment waits for is as good as a new one.
 
 // interfaces follows the devices that programs are attached to.
 type interfaces struct {
@@ -118,6 +118,8 @@ func (r *Relay) concerns(n *interfaces, dev *netlink.LinkAttrs, gone bool) bool 
 		switch {
 		case gone && a.lost == nil && a.index == dev.Index:
 			n.gone[dev.Index] = true
+			return true
+		case a.lost == nil && a.index == dev.Index && a.name != dev.Name:
 			return true
 		case a.lost != nil && (a.name == dev.Name || a.refused == dev.Index):
 			return true
@@ -242,9 +244,9 @@ func once(find func(string) (netlink.Link, error)) func(string) (netlink.Link, e
 	}
 }
 
-// noteLost marks the attachments whose device has gone as lost: all of a device at once, though the kernel may be
-// taking it down right now, since they have to come back in their order. r.mu is held, and the thread is in the
-// relay's network namespace.
+// noteLost notes the names of devices, and marks the attachments whose device has gone as lost: all of a device at
+// once, though the kernel may be taking it down right now, since they have to come back in their order. r.mu is held,
+// and the thread is in the relay's network namespace.
 func (r *Relay) noteLost() {
 	n := r.interfaces
 	for _, a := range r.attachments {
@@ -268,16 +270,25 @@ func (r *Relay) noteLost() {
 	clear(n.gone)
 }
 
-// alive says whether the program is attached in the relay's namespace, where the thread is.
+// alive says whether the program is attached in the relay's namespace, where the thread is; a is given the name that
+// its device has.
 func (a *attachment) alive() bool {
-	l := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: a.index}}
 	if a.link != nil {
 		if info, err := a.link.Info(); err == nil && info.TCX() != nil && info.TCX().Ifindex == 0 {
 			return false
 		}
-		_, err := netlink.LinkByIndex(a.index)
-		var missing netlink.LinkNotFoundError
-		return !errors.As(err, &missing) && !errors.Is(err, unix.ENODEV)
+	}
+	l, err := netlink.LinkByIndex(a.index)
+	var missing netlink.LinkNotFoundError
+	switch {
+	case errors.As(err, &missing), errors.Is(err, unix.ENODEV):
+		return false
+	case err != nil: // it can't be asked
+		return true
+	}
+	a.name = l.Attrs().Name
+	if a.link != nil {
+		return true
 	}
 	filters, err := netlink.FilterList(l, a.filter.Parent)
 	return gone(err) != nil || slices.ContainsFunc(filters, func(f netlink.Filter) bool {

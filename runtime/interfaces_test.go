@@ -254,6 +254,13 @@ func TestInterfaceIsRenamedAndMoved(t *testing.T) {
 		ready()
 		b.send(t, 1)
 		until(t, 5*time.Second, "a packet is forwarded", func() bool { return must(fwd.Count("sent")).Packets == 1 })
+		until(t, 5*time.Second, "the attachment has the new name", func() bool {
+			all := fwd.Attachments()
+			return len(all) == 1 && all[0].Interface == "in1"
+		})
+		if err := fwd.Detach("in0"); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "to in1") {
+			t.Errorf("Detach with the old name: %v", err)
+		}
 		// Moved: the program doesn't go on in a namespace whose devices have other numbers.
 		away, err := b.net.Host("away")
 		if err != nil {
@@ -261,7 +268,7 @@ func TestInterfaceIsRenamedAndMoved(t *testing.T) {
 		}
 		ns := away.Command(t.Context(), "true").Args[3]
 		ip("link", "set", "in1", "netns", ns)
-		c.until(t, "fwd in0: the interface is gone")
+		c.until(t, "fwd in1: the interface is gone")
 		before := seen(r)
 		if err := away.Run("ip", "link", "set", "in1", "up"); err != nil {
 			t.Fatal(err)
@@ -275,30 +282,27 @@ func TestInterfaceIsRenamedAndMoved(t *testing.T) {
 		if n := seen(r) - before; n != 0 {
 			t.Errorf("the program saw %d packets", n)
 		}
-		// Back, under the name that it was attached by.
+		// Back, under the name that it had last.
 		if err := away.Run("ip", "link", "set", "in1", "down"); err != nil {
 			t.Fatal(err)
 		}
-		if err := away.Run("ip", "link", "set", "in1", "name", "in0"); err != nil {
-			t.Fatal(err)
-		}
 		host := b.host.Command(t.Context(), "true").Args[3]
-		if err := away.Run("ip", "link", "set", "in0", "netns", host); err != nil {
+		if err := away.Run("ip", "link", "set", "in1", "netns", host); err != nil {
 			t.Fatal(err)
 		}
-		c.until(t, "fwd in0: the interface is gone", "fwd in0")
-		ip("link", "set", "in0", "up")
+		c.until(t, "fwd in1: the interface is gone", "fwd in1")
+		ip("link", "set", "in1", "up")
 		ready()
 		b.send(t, 1)
 		until(t, 5*time.Second, "a packet is forwarded again", func() bool {
 			return must(fwd.Count("sent")).Packets == 2
 		})
 		// Gone, and another device takes its name.
-		ip("link", "del", "in0")
+		ip("link", "del", "in1")
 		b.dev, b.there = b.join(t, "temp", "out1")
 		ip("link", "set", "temp", "down")
-		ip("link", "set", "temp", "name", "in0")
-		c.until(t, "fwd in0: the interface is gone", "fwd in0", "fwd in0: the interface is gone", "fwd in0")
+		ip("link", "set", "temp", "name", "in1")
+		c.until(t, "fwd in1: the interface is gone", "fwd in1", "fwd in1: the interface is gone", "fwd in1")
 	})
 }
 

@@ -3,6 +3,8 @@ package runtime
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -114,8 +116,8 @@ func (r *Relay) eachCPU(name string, index int, visit func([]byte)) error {
 }
 
 // Attach attaches the program to the interface of that name, after the programs that are there already. Attaching
-// twice does nothing. Where the interface goes away, the program is attached again to the next one of that name, until
-// Detach; see [Options.AttachmentChanged].
+// twice does nothing. An interface that is renamed keeps its programs. Where it goes away, the program is attached again
+// to the next one of the name that it had, until Detach; see [Options.AttachmentChanged].
 func (p *Program) Attach(iface string) error { return p.attach(iface, 0) }
 
 // AttachFirst is [Program.Attach] before the programs that are there already, such as Cilium's, which let no other
@@ -123,8 +125,8 @@ func (p *Program) Attach(iface string) error { return p.attach(iface, 0) }
 // (Linux 6.6). A program that is attached already, or was adopted, stays where it is.
 func (p *Program) AttachFirst(iface string) error { return p.attachAt(iface, 0, true) }
 
-// Detach detaches the program from the interface of that name, and doesn't attach it to a new one any more; nothing
-// happens where it isn't attached.
+// Detach detaches the program from the interface of that name, and doesn't attach it to a new one any more. The error
+// wraps [ErrNotFound] where it isn't attached there.
 func (p *Program) Detach(iface string) error {
 	r := p.relay
 	r.mu.Lock()
@@ -132,19 +134,30 @@ func (p *Program) Detach(iface string) error {
 	if r.closed {
 		return nil
 	}
-	index := -1 // the interface may have been renamed
+	var there []string
 	err := r.inNamespace(func() error {
-		if l, err := netlink.LinkByName(iface); err == nil {
-			index = l.Attrs().Index
+		if len(r.attachments) > 0 {
+			r.noteLost() // which looks at the names
+		}
+		for _, a := range r.attachments {
+			if a.program == p.desc.Name {
+				there = append(there, a.name)
+			}
+		}
+		if l, err := netlink.LinkByName(iface); err == nil && !slices.Contains(there, iface) {
+			iface = l.Attrs().Name // it has several
 		}
 		return nil
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case len(there) == 0:
+		return fmt.Errorf("%v isn't attached to any interface: %w", p, ErrNotFound)
+	case !slices.Contains(there, iface):
+		return fmt.Errorf("%v isn't attached to %s, but to %s: %w", p, iface, strings.Join(there, ", "), ErrNotFound)
 	}
-	return r.detach(func(a *attachment) bool {
-		return a.program == p.desc.Name && (a.index == index || (index < 0 || a.lost != nil) && a.name == iface)
-	})
+	return r.detach(func(a *attachment) bool { return a.program == p.desc.Name && a.name == iface })
 }
 
 // AttachMode is how a program is attached.
@@ -169,7 +182,7 @@ func (m AttachMode) String() string {
 
 // Attachment says where a program is attached.
 type Attachment struct {
-	Interface string // its name when the program was attached
+	Interface string // its name; the last one, where Lost is set
 	Index     int    // 0 where Lost is set
 	Mode      AttachMode
 

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
@@ -158,10 +159,14 @@ func (a *app) serve(ctx context.Context, relay *runtime.Relay, in *runInput, opt
 		p := a.printEvents(relay, receivers, stop)
 		defer p.close()
 	}
+	before := places(relay)
 	for _, at := range in.attach {
 		if err := relay.Program(at.program).Attach(at.iface); err != nil {
 			return runError(err)
 		}
+	}
+	if err := in.detachOthers(relay, before); err != nil {
+		return runError(err)
 	}
 	if in.traffic != nil {
 		if err := in.traffic.send(ctx, receivers); err != nil {
@@ -186,6 +191,36 @@ func (a *app) serve(ctx context.Context, relay *runtime.Relay, in *runInput, opt
 		err = errors.Join(err, relay.DetachAll()) // what comes after the last counters is not printed
 	}
 	return err
+}
+
+// places are where programs are attached.
+func places(relay *runtime.Relay) (all []attachment) {
+	for _, p := range relay.Programs() {
+		for _, at := range p.Attachments() {
+			all = append(all, attachment{p.Name(), at.Interface})
+		}
+	}
+	return all
+}
+
+// detachOthers detaches programs from interfaces where a relay that was taken over had them, and that aren't asked for.
+func (in *runInput) detachOthers(relay *runtime.Relay, before []attachment) error {
+	asked := slices.Clone(in.attach)
+	for i, at := range asked {
+		if l, err := netlink.LinkByName(at.iface); err == nil { // an interface may have several names
+			asked[i].iface = l.Attrs().Name
+		}
+	}
+	for _, at := range before {
+		if slices.Contains(asked, at) {
+			continue
+		}
+		if err := relay.Program(at.program).Detach(at.iface); err != nil && !errors.Is(err, runtime.ErrNotFound) {
+			return err
+		}
+		in.detached = append(in.detached, at)
+	}
+	return nil
 }
 
 // adopted says whether a session can't be opened since it is open: it was taken over.
@@ -233,6 +268,10 @@ func attached(relay *runtime.Relay, in *runInput) string {
 		text += fmt.Sprintf(" %s open.", strings.Join(open, ", "))
 	}
 	text += " Ctrl-C detaches."
+	for _, at := range in.detached {
+		text += fmt.Sprintf("\n%s is detached from %s: the relay before had attached it, and --attach doesn't say so.",
+			at.program, at.iface)
+	}
 	if in.page != "" {
 		text += "\nThere is a page about it at " + in.page
 	}

@@ -16,6 +16,7 @@ type runInput struct {
 	page     string // the address of the page about the relay, or ""
 	log      *slog.Logger
 	attach   []attachment
+	detached []attachment // that a relay which was taken over had, and that aren't asked for
 	settings map[string]any
 	sessions []sessionInput
 	rows     []rowInput

@@ -1,0 +1,331 @@
+package cli_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+)
+
+const machineSpec = `name: "machine"
+headers: tag: fields: [{name: "number", bits: 16}]
+tables: known: {key: {number: "u16"}, value: {packets: "counter"}, size: 16}
+programs: {
+	one: {hook: "tc/ingress", stack: ["eth", "ip", "udp", "tag"], lookup: k: known: ["tag.number"], do: [{count: "k.packets"}, "pass"]}
+	two: {hook: "tc/ingress", stack: ["eth", "ip", "udp", "tag"], do: ["pass"]}
+}
+`
+
+// machine is a relay that an operator works on, and what has to be so.
+type machine struct {
+	*testing.T
+	host         *testnet.Host
+	dir, pin     string
+	socket, page string
+	spec         string
+	pid          int         // of the relay; 0: none runs
+	pinned       bool        // it has left its pins, if none runs
+	attached     [][2]string // programs and interfaces
+	devices      []string
+	made         int // devices with a name of their own
+	log          []string
+}
+
+// A relay is attached, detached, killed, taken over, stopped and removed at random, and its interfaces are renamed,
+// while ps, metrics and the kernel's own list of programs agree on what is attached where.
+func TestOperations(t *testing.T) {
+	needs.Root(t)
+	n := testnet.Start(t)
+	host, err := n.Host("relay")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	m := &machine{T: t, host: host, dir: dir, socket: filepath.Join(dir, "m.sock"), spec: filepath.Join(dir, "m.cue"),
+		pin: fmt.Sprintf("/sys/fs/bpf/machine-%d", os.Getpid())}
+	if err := os.WriteFile(m.spec, []byte(machineSpec), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		m.device()
+	}
+	t.Cleanup(func() {
+		if m.pid != 0 {
+			_, _ = m.command("stop", "--socket", m.socket)
+		}
+		if t.Failed() {
+			t.Logf("it did\n%s", strings.Join(m.log, "\n"))
+			os.RemoveAll(m.pin)
+		}
+	})
+	random := rand.New(rand.NewPCG(needs.Seed(t), 0))
+	for range needs.Of(60, 600) {
+		m.step(random)
+		m.check()
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// device makes one.
+func (m *machine) device() {
+	name := fmt.Sprintf("d%d", m.made)
+	m.made++
+	if err := m.host.Run("ip", "link", "add", name, "type", "veth", "peer", "name", name+"peer"); err != nil {
+		m.Fatal(err)
+	}
+	m.devices = append(m.devices, name)
+}
+
+// command runs one of the tool's, to its end.
+func (m *machine) command(args ...string) (string, int) {
+	m.Helper()
+	var says bytes.Buffer
+	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: append([]string{"fastrelay-gen"}, args...), Stdout: &says, Stderr: &says}
+	err := m.host.Do(cmd.Run)
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		m.Fatal(err)
+	}
+	m.log = append(m.log, fmt.Sprintf("%s: %d\n%s", strings.Join(args, " "), cmd.ProcessState.ExitCode(), &says))
+	return says.String(), cmd.ProcessState.ExitCode()
+}
+
+// must runs a command that has to end with a status, and to say something.
+func (m *machine) must(status int, words string, args ...string) string {
+	m.Helper()
+	out, got := m.command(args...)
+	if got != status || !strings.Contains(out, words) {
+		m.Fatalf("%s: status %d, want %d, with %q:\n%s", strings.Join(args, " "), got, status, words, out)
+	}
+	return out
+}
+
+// step does one thing.
+func (m *machine) step(random *rand.Rand) {
+	program := []string{"one", "two"}[random.IntN(2)]
+	iface := append(slices.Clone(m.devices), "nosuch")[random.IntN(len(m.devices)+1)]
+	at := [2]string{program, iface}
+	there := slices.Contains(m.attached, at)
+	switch what := random.IntN(8); {
+	case what == 0: // an interface is renamed, and another one may get the name that it had
+		i := random.IntN(len(m.devices))
+		was, now := m.devices[i], fmt.Sprintf("d%d", m.made)
+		m.made++
+		if err := m.host.Run("ip", "link", "set", was, "name", now); err != nil {
+			m.Fatal(err)
+		}
+		m.log = append(m.log, fmt.Sprintf("%s is renamed to %s", was, now))
+		m.devices[i] = now
+		for i := range m.attached {
+			if m.attached[i][1] == was {
+				m.attached[i][1] = now
+			}
+		}
+		if random.IntN(2) == 0 {
+			if err := m.host.Run("ip", "link", "add", was, "type", "veth", "peer", "name", now+"peer"); err != nil {
+				m.Fatal(err)
+			}
+			m.devices = append(m.devices, was)
+		}
+	case m.pid == 0:
+		m.run(random)
+	case what < 4 && iface == "nosuch":
+		m.must(1, "nosuch", "attach", "--socket", m.socket, program+"="+iface)
+	case what < 4:
+		m.must(0, "", "attach", "--socket", m.socket, program+"="+iface)
+		if !there {
+			m.attached = append(m.attached, at)
+		}
+	case what < 6 && there:
+		m.must(0, "", "detach", "--socket", m.socket, program+"="+iface)
+		m.attached = slices.DeleteFunc(m.attached, func(b [2]string) bool { return b == at })
+	case what < 6:
+		m.must(1, "isn't attached to", "detach", "--socket", m.socket, program+"="+iface)
+	case what == 6:
+		m.kill()
+	default:
+		m.must(0, "", "stop", "--socket", m.socket)
+		m.pid, m.pinned, m.attached = 0, false, nil
+	}
+}
+
+// run starts a relay, which takes over what the last one has left: what is asked for is attached then, and nothing
+// else.
+func (m *machine) run(random *rand.Rand) {
+	var want [][2]string
+	args := []string{"run", m.spec, "--detach", "--control", m.socket, "--pin", m.pin, "--http", "127.0.0.1:0"}
+	for i, p := range []string{"one", "two"} {
+		for _, d := range m.devices {
+			if random.IntN(3) == 0 || i == 1 && d == m.devices[len(m.devices)-1] && len(want) == 0 {
+				want = append(want, [2]string{p, d})
+				args = append(args, "--attach", p+"="+d)
+			}
+		}
+	}
+	says := m.must(0, "", args...)
+	for _, at := range m.attached {
+		text := at[0] + " is detached from " + at[1]
+		if gone := !slices.Contains(want, at); gone != strings.Contains(says, text) {
+			m.Errorf("it says %q: %v, want %v:\n%s", text, !gone, gone, says)
+		}
+	}
+	var info struct{ PID int }
+	m.json(&info, "show", "--socket", m.socket, "--format", "json")
+	m.page = regexp.MustCompile(`http://127\.0\.0\.1:[0-9]+/`).FindString(says)
+	m.pid, m.pinned, m.attached = info.PID, true, want
+}
+
+// kill has the process end without a chance to clean up.
+func (m *machine) kill() {
+	m.log = append(m.log, "it is killed")
+	if err := unix.Kill(m.pid, unix.SIGKILL); err != nil {
+		m.Fatal(err)
+	}
+	if err := testnet.Until(time.Minute, "its process has ended", func() bool {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.pid))
+		return errors.Is(err, fs.ErrNotExist) || strings.Contains(string(text), ") Z ")
+	}); err != nil {
+		m.Fatal(err)
+	}
+	m.pid = 0
+}
+
+func (m *machine) json(into any, args ...string) {
+	m.Helper()
+	if err := json.Unmarshal([]byte(m.must(0, "", args...)), into); err != nil {
+		m.Fatal(err)
+	}
+}
+
+// check compares what is attached with what has to be: as the kernel has it at once, as the relay says it when it has
+// heard of a new name.
+func (m *machine) check() {
+	m.Helper()
+	want := placesText(m.attached)
+	if got := m.kernel(); got != want {
+		m.Errorf("the kernel has %s, want %s", got, want)
+	}
+	if _, err := os.Stat(m.pin); (err == nil) != m.pinned {
+		m.Errorf("pins: %v, want some: %v", err, m.pinned)
+	}
+	if m.pid == 0 {
+		return
+	}
+	var ps, metrics string
+	if err := testnet.Until(10*time.Second, "the relay says what the kernel has", func() bool {
+		ps, metrics = m.ps(), m.metrics()
+		return ps == want && metrics == want
+	}); err != nil {
+		m.Errorf("%v: ps says %s, metrics say %s, want %s", err, ps, metrics, want)
+	}
+}
+
+func placesText(places [][2]string) string {
+	var all []string
+	for _, p := range places {
+		all = append(all, p[0]+"="+p[1])
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+// kernel asks the kernel for the programs of each interface.
+func (m *machine) kernel() string {
+	var all [][2]string
+	err := m.host.Do(func() error {
+		for _, d := range m.devices {
+			dev, err := net.InterfaceByName(d)
+			if err != nil {
+				return err
+			}
+			found, err := link.QueryPrograms(link.QueryOptions{Target: dev.Index, Attach: ebpf.AttachTCXIngress})
+			if err != nil {
+				return err
+			}
+			for _, p := range found.Programs {
+				prog, err := ebpf.NewProgramFromID(p.ID)
+				if err != nil {
+					return err
+				}
+				info, err := prog.Info()
+				prog.Close()
+				if err != nil {
+					return err
+				}
+				all = append(all, [2]string{info.Name[strings.LastIndexByte(info.Name, '_')+1:], d})
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		m.Fatal(err)
+	}
+	return placesText(all)
+}
+
+func (m *machine) ps() string {
+	var all []struct{ Attached string }
+	m.json(&all, "ps", "--socket", m.socket, "--format", "json")
+	m.log = m.log[:len(m.log)-1]
+	return sorted(all[0].Attached)
+}
+
+func sorted(places string) string {
+	all := strings.Fields(places)
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+var attachedMetric = regexp.MustCompile(`^fastrelay_attached\{relay="machine",program="(\w+)",interface="(\w+)",.*\} 1$`)
+
+func (m *machine) metrics() string {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(_ context.Context, _, address string) (c net.Conn, err error) {
+			err = m.host.Do(func() error {
+				c, err = net.Dial("tcp", address)
+				return err
+			})
+			return c, err
+		}}}
+	res, err := client.Get(m.page + "metrics")
+	if err != nil {
+		m.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		m.Fatal(err)
+	}
+	var all [][2]string
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		if f := attachedMetric.FindStringSubmatch(lines.Text()); f != nil {
+			all = append(all, [2]string{f[1], f[2]})
+		} else if strings.HasPrefix(lines.Text(), "fastrelay_attached{") {
+			m.Errorf("metrics: %s", lines.Text())
+		}
+	}
+	return placesText(all)
+}
