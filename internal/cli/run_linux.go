@@ -357,7 +357,8 @@ func (w *watcher) draw(now time.Time, live bool) error {
 		return err
 	}
 	if live {
-		return w.view.redraw(w.out, table(rates), height(w.out))
+		width, height := size(w.out)
+		return w.view.redraw(w.out, table(rates, width), width, height)
 	}
 	_, err = io.WriteString(w.out, line(rates))
 	return err
@@ -379,11 +380,11 @@ func (w *watcher) last(live bool) error {
 	if err != nil {
 		return err
 	}
-	text := table(rates) + counts
 	if live && w.view.lines > 0 {
-		return w.view.redraw(w.out, text, 0)
+		width, _ := size(w.out)
+		return w.view.redraw(w.out, table(rates, width)+counts, 0, 0)
 	}
-	_, err = io.WriteString(w.out, text)
+	_, err = io.WriteString(w.out, table(rates, 0)+counts)
 	return err
 }
 

@@ -63,35 +63,87 @@ func (v *view) look(now time.Time, all []tally) []rate {
 	return out
 }
 
-// table draws all that has counted anything; a program or a receiver that hasn't is a line of its own.
-func table(rates []rate) string {
-	width := len("program")
-	for _, r := range rates {
-		width = max(width, len(r.program))
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%-*s %12s %10s %14s\n", width, "", "packets/s", "Mbit/s", "total")
+// row is a line of the table; one without a program belongs to the program above.
+type row struct{ program, perSecond, megabits, total, label string }
+
+// table draws all that has counted anything; a program or a receiver that hasn't is a line of its own. No line is
+// wider than width, if that isn't 0.
+func table(rates []rate, width int) string {
+	rows := []row{{"", "packets/s", "Mbit/s", "total", ""}}
 	for i := 0; i < len(rates); {
-		end, shown := i, false
+		end, name := i, rates[i].program
 		for ; end < len(rates) && rates[end].program == rates[i].program; end++ {
 			r := rates[end]
 			if r.packets == 0 && r.kind != kindReceiver && (r.kind != kindInterface || r.doc == "") {
 				continue
 			}
-			name := ""
-			if !shown {
-				name = r.program
-			}
-			shown = true
-			fmt.Fprintf(&b, "%-*s %12s %10.1f %14s  %s\n", width, name, thousands(uint64(r.packetsPerSecond+0.5)),
-				r.bitsPerSecond/1e6, thousands(r.packets), label(r.tally))
+			rows = append(rows, row{name, thousands(uint64(r.packetsPerSecond + 0.5)),
+				fmt.Sprintf("%.1f", r.bitsPerSecond/1e6), thousands(r.packets), label(r.tally)})
+			name = ""
 		}
-		if !shown && rates[i].kind != kindLost {
-			fmt.Fprintf(&b, "%-*s %12s %10.1f %14s  no packet yet\n", width, rates[i].program, "0", 0.0, "0")
+		if name != "" && rates[i].kind != kindLost {
+			rows = append(rows, row{name, "0", "0.0", "0", "no packet yet"})
 		}
 		i = end
 	}
-	return b.String()
+	return layOut(rows, width)
+}
+
+// leastLabel is how wide the column of labels is at least, leastWidth what is laid out for on a narrower terminal.
+const leastLabel, leastWidth = 24, 40
+
+// layOut draws rows. Where the numbers leave no room for labels beside them, a program's name has a line of its own
+// above its rows.
+func layOut(rows []row, width int) string {
+	var name, perSecond, megabits, total int
+	for _, r := range rows {
+		name, perSecond = max(name, len(r.program)), max(perSecond, len(r.perSecond))
+		megabits, total = max(megabits, len(r.megabits)), max(total, len(r.total))
+	}
+	if width > 0 {
+		width = max(width, leastWidth)
+	}
+	above := width > 0 && name+1+perSecond+2+megabits+2+total+2+leastLabel > width
+	if above {
+		name = 1
+	}
+	var lines []string
+	for _, r := range rows {
+		if above && r.program != "" {
+			lines = append(lines, r.program)
+			r.program = ""
+		}
+		lines = append(lines, fold(fmt.Sprintf("%-*s %*s  %*s  %*s", name, r.program, perSecond, r.perSecond, megabits,
+			r.megabits, total, r.total), r.label, width)...)
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// fold puts a label beside the numbers of its row. What doesn't fit goes on below, from the next word on.
+func fold(numbers, label string, width int) []string {
+	room := width - len(numbers) - 2
+	switch {
+	case label == "":
+		return []string{numbers}
+	case width == 0 || len(label) <= room:
+		return []string{numbers + "  " + label}
+	}
+	var lines []string
+	line, below := numbers+" ", strings.Repeat(" ", len(numbers)+3)
+	if room < leastLabel {
+		lines, line, below = append(lines, numbers), "   ", "     "
+	}
+	first := true // of a line
+	for word := range strings.FieldsSeq(label) {
+		if !first && len(line)+1+len(word) > width {
+			lines, line = append(lines, line), below
+		}
+		line, first = line+" "+word, false
+		for len(line) > width { // no line has room for the word
+			lines, line = append(lines, line[:width]), below+" "+line[width:]
+		}
+	}
+	return append(lines, line)
 }
 
 // label says what happened to the packets of a reason: "sent", "up: no_by_channel (no row in by_channel)", "drop:
@@ -161,20 +213,24 @@ func line(rates []rate) string {
 }
 
 // redraw replaces the last table on the terminal. If it has more lines than the terminal, the last line says how many
-// are missing.
-func (v *view) redraw(w io.Writer, text string, height int) error {
-	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
+// are missing; a line that is wider is cut, since the terminal would make two of it.
+func (v *view) redraw(w io.Writer, text string, width, height int) error {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if height > 2 && len(lines) > height-2 {
 		shown := height - 3
-		lines = append(lines[:shown:shown], fmt.Sprintf("… %s more; a higher terminal, --format json and the end of "+
-			"the run show all",
+		lines = append(lines[:shown:shown], fmt.Sprintf("… %s more; a higher terminal and the end of the run show all",
 			plural(len(lines)-shown, "line")))
+	}
+	for i, l := range lines {
+		if runes := []rune(l); width > 0 && len(runes) > width {
+			lines[i] = string(runes[:width-1]) + "…"
+		}
 	}
 	var b strings.Builder
 	if v.lines > 0 {
 		fmt.Fprintf(&b, "\x1b[%dA\x1b[J", v.lines)
 	}
-	b.WriteString(strings.TrimSuffix(strings.Join(lines, ""), "\n") + "\n")
+	b.WriteString(strings.Join(lines, "\n") + "\n")
 	v.lines = len(lines)
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -20,13 +20,13 @@ func colored(w io.Writer) bool {
 	return os.Getenv("NO_COLOR") == "" && terminal(w)
 }
 
-// height returns the number of lines of the terminal w, or 0.
-func height(w io.Writer) int {
+// size returns the columns and lines of the terminal w, or 0.
+func size(w io.Writer) (width, height int) {
 	f, ok := w.(*os.File)
 	if !ok {
-		return 0
+		return 0, 0
 	}
-	return terminalHeight(f)
+	return terminalSize(f)
 }
 
 func plural(n int, what string) string {

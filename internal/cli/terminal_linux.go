@@ -12,11 +12,11 @@ func isTerminal(f *os.File) bool {
 	return err == nil
 }
 
-// terminalHeight returns the number of lines of a terminal, or 0.
-func terminalHeight(f *os.File) int {
+// terminalSize returns the columns and lines of a terminal, or 0.
+func terminalSize(f *os.File) (width, height int) {
 	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	if err != nil {
-		return 0
+		return 0, 0
 	}
-	return int(size.Row)
+	return int(size.Col), int(size.Row)
 }

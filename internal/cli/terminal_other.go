@@ -7,4 +7,4 @@ import "os"
 // isTerminal: elsewhere output has no colors. `run`, which redraws a table, is for Linux.
 func isTerminal(*os.File) bool { return false }
 
-func terminalHeight(*os.File) int { return 0 }
+func terminalSize(*os.File) (width, height int) { return 0, 0 }
