@@ -316,7 +316,7 @@ func leaves(p *ir.Program) bool { return p.Hook == "tc/egress" }
 func (t *traffic) open() (err error) {
 	c := lab.Config{
 		RelayMAC: packet.DefaultDestination, FarMAC: packet.DefaultSource, Hosts: map[netip.Addr]int{},
-		Forward: testrun.UsesRoutes(t.plan),
+		Routes: testrun.UsesRoutes(t.plan),
 	}
 	for i, p := range t.programs() {
 		device := t.devices()[i]

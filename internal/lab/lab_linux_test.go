@@ -43,6 +43,39 @@ func wait(t *testing.T, what string, holds func() bool) {
 	}
 }
 
+// open lets the relay's stack forward what arrives.
+func open(t *testing.T, n *lab.Network) {
+	t.Helper()
+	if err := n.Do(netlink.XfrmPolicyFlush); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The relay's stack forwards nothing, with forwarding on: what arrives at a host was sent by a program, or by the relay
+// itself. The last frame of a round shows that those in front of it have been handled.
+func TestClosedStack(t *testing.T) {
+	needs.Root(t)
+	n, err := lab.New(lab.Config{RelayMAC: packet.DefaultDestination, FarMAC: packet.DefaultSource, Routes: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	client, peer := [4]byte{198, 51, 100, 7}, [4]byte{203, 0, 113, 9}
+	err = n.Send([]lab.Frame{
+		{Data: frame(t, client, peer, 1, 2)}, {Device: 1, Leaves: true, Data: frame(t, client, peer, 3, 4)},
+	}, 400)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "40 packets of the relay's own", func() bool {
+		all := n.Arrived()
+		return len(all) > 0 && all[len(all)-1].Packets >= 40
+	})
+	if all := n.Arrived(); len(all) != 1 || all[0].String() != "UDP 198.51.100.7:3 -> 203.0.113.9:4" {
+		t.Errorf("the stack forwards: %v", all)
+	}
+}
+
 // Frames leave the hosts, the relay's stack forwards them by the network's routes, and they are counted where they
 // arrive. Nothing else arrives, and a network that is closed leaves nothing.
 func TestNetwork(t *testing.T) {
@@ -53,13 +86,14 @@ func TestNetwork(t *testing.T) {
 	}
 	client, peer, third := [4]byte{198, 51, 100, 7}, [4]byte{203, 0, 113, 9}, [4]byte{198, 51, 100, 99}
 	n, err := lab.New(lab.Config{
-		Devices: 3, RelayMAC: packet.DefaultDestination, FarMAC: packet.DefaultSource, Forward: true,
+		Devices: 3, RelayMAC: packet.DefaultDestination, FarMAC: packet.DefaultSource, Routes: true,
 		Hosts: map[netip.Addr]int{netip.AddrFrom4(client): 0, netip.AddrFrom4(third): 2},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer n.Close()
+	open(t, n)
 	err = n.Send([]lab.Frame{
 		{Device: 0, Data: frame(t, client, peer, 1, 2)},
 		{Device: 1, Data: frame(t, peer, client, 2, 1)},
@@ -110,11 +144,12 @@ func TestNetwork(t *testing.T) {
 // More flows than a host counts by themselves are counted together.
 func TestManyFlows(t *testing.T) {
 	needs.Root(t)
-	n, err := lab.New(lab.Config{RelayMAC: packet.DefaultDestination, FarMAC: packet.DefaultSource, Forward: true})
+	n, err := lab.New(lab.Config{RelayMAC: packet.DefaultDestination, FarMAC: packet.DefaultSource, Routes: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer n.Close()
+	open(t, n)
 	var frames []lab.Frame
 	for port := range byte(20) {
 		frames = append(frames, lab.Frame{Data: frame(t, [4]byte{198, 51, 100, 7}, [4]byte{203, 0, 113, 9}, 1, port)})

@@ -25,7 +25,7 @@ type Config struct {
 	RelayMAC [6]byte            // of the relay's devices
 	FarMAC   [6]byte            // of the devices at the other ends
 	Hosts    map[netip.Addr]int // the device that leads to an address; all others are reached through eth1
-	Forward  bool               // the relay's stack forwards packets
+	Routes   bool               // programs ask the relay's kernel for routes
 }
 
 // Network is a relay and the hosts around it.
@@ -49,8 +49,8 @@ func New(c Config) (*Network, error) {
 }
 
 func (n *Network) open(c Config) (err error) {
-	forward := "0"
-	if c.Forward {
+	forward := "0" // the kernel looks up routes for programs only where its stack forwards
+	if c.Routes {
 		forward = "1"
 	}
 	// Without link-local addresses, no device of the relay sends anything by itself.
@@ -74,7 +74,27 @@ func (n *Network) open(c Config) (err error) {
 		}
 		n.receivers = append(n.receivers, r)
 	}
-	return n.routes(c)
+	if err := n.routes(c); err != nil || !c.Routes {
+		return err
+	}
+	return n.closeStack()
+}
+
+// closeStack has the relay's stack forward nothing, although forwarding is on: what arrives at a host was sent by
+// programs. The policy is for packets that the stack forwards; programs and their route lookups pass by it.
+func (n *Network) closeStack() error {
+	return n.Do(func() error {
+		for _, gateway := range gateways {
+			all := &net.IPNet{IP: make(net.IP, gateway.BitLen()/8), Mask: net.CIDRMask(0, gateway.BitLen())}
+			err := netlink.XfrmPolicyAdd(&netlink.XfrmPolicy{
+				Src: all, Dst: all, Dir: netlink.XFRM_DIR_FWD, Action: netlink.XFRM_POLICY_BLOCK,
+			})
+			if err != nil && !noIPv6(gateway, err) {
+				return fmt.Errorf("block what the relay's stack would forward (xfrm policy): %w", err)
+			}
+		}
+		return nil
+	})
 }
 
 // DeviceName is the name of one of the relay's devices, HostName that of the host at its other end.
