@@ -38,12 +38,20 @@ const (
 // openXfrm opens the sockets for policies, in the network namespace of the calling thread. A kernel without xfrm needs
 // none.
 func (rt *Resolver) openXfrm() error {
-	events, err := nl.Subscribe(unix.NETLINK_XFRM, nl.XFRMNLGRP_POLICY, nl.XFRMNLGRP_EXPIRE)
+	events, err := nl.Subscribe(unix.NETLINK_XFRM) // to nothing
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		return nil
 	}
 	if err != nil {
 		return err
+	}
+	// Without CAP_NET_ADMIN this fails. In Subscribe it would leave a file whose descriptor is closed twice.
+	for _, group := range []int{nl.XFRMNLGRP_POLICY, nl.XFRMNLGRP_EXPIRE} {
+		err := unix.SetsockoptInt(events.GetFd(), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group)
+		if err != nil {
+			events.Close()
+			return err
+		}
 	}
 	_ = events.SetReceiveBufferSize(1<<20, true)
 	ask, err := ownSocket(unix.NETLINK_XFRM)

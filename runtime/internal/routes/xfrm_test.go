@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"os"
+	goruntime "runtime"
 	"strings"
 	"testing"
 
@@ -309,7 +311,7 @@ func TestXfrmWithoutRights(t *testing.T) {
 	n := start(t)
 	var log strings.Builder
 	var rt *Resolver
-	if err := n.host.Do(func() (err error) {
+	err := n.host.Do(func() (err error) {
 		head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		var had [2]unix.CapUserData
 		if err := unix.Capget(&head, &had[0]); err != nil {
@@ -322,10 +324,30 @@ func TestXfrmWithoutRights(t *testing.T) {
 		}
 		rt, err = Open(slog.New(slog.NewTextHandler(&log, nil)))
 		return errors.Join(err, unix.Capset(&head, &had[0]))
-	}); err != nil {
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 	defer rt.Close()
+	// What it couldn't open is closed once: no descriptor that was opened since then.
+	files := make([]*os.File, 100)
+	for i := range files {
+		if files[i], err = os.Open(os.DevNull); err != nil {
+			t.Fatal(err)
+		}
+		defer files[i].Close()
+	}
+	for range 2 { // what is out of reach is found, and cleaned up
+		cleaned := make(chan bool)
+		goruntime.AddCleanup(new([64]byte), func(c chan bool) { close(c) }, cleaned)
+		goruntime.GC()
+		<-cleaned
+	}
+	for _, f := range files {
+		if _, err := f.Stat(); err != nil {
+			t.Error(err)
+		}
+	}
 	if !strings.Contains(log.String(), "CAP_NET_ADMIN") || strings.Count(log.String(), "\n") != 1 {
 		t.Errorf("log:\n%s", &log)
 	}
