@@ -116,8 +116,8 @@ func (r *Relay) eachCPU(name string, index int, visit func([]byte)) error {
 }
 
 // Attach attaches the program to the interface of that name, after the programs that are there already. Attaching
-// twice does nothing. An interface that is renamed keeps its programs. Where it goes away, the program is attached again
-// to the next one of the name that it had, until Detach; see [Options.AttachmentChanged].
+// twice does nothing. An interface that is renamed keeps its programs. Where it goes away, the program is attached
+// again to the next one of the name that it had, until Detach; see [Options.AttachmentChanged].
 func (p *Program) Attach(iface string) error { return p.attach(iface, 0) }
 
 // AttachFirst is [Program.Attach] before the programs that are there already, such as Cilium's, which let no other

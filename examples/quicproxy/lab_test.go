@@ -252,8 +252,8 @@ func (p *process) reach(n int) {
 	}
 }
 
-// A round of a client are some small portions, with which its connection IDs and its path become known to the proxy, and
-// a large one.
+// A round of a client are some small portions, with which its connection IDs and its path become known to the proxy,
+// and a large one.
 const few, small, large = 20, 4 << 10, 1 << 20
 
 // rounds are the portions of n rounds.
@@ -264,8 +264,8 @@ func rounds(n int) (portions []int) {
 	return portions
 }
 
-// round has a client send a round and get it back, when so many paths to clients are validated: user space has no packet
-// of the large portion.
+// round has a client send a round and get it back, when so many paths to clients are validated: user space has no
+// packet of the large portion.
 func (b *bed) round(c *process, paths uint64) {
 	b.Helper()
 	portion := func(size int) {

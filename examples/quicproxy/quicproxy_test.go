@@ -11,8 +11,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
-// Each library, with connection IDs of several lengths: what comes back is what was sent, and once the connection IDs are
-// registered, every packet takes the kernel's path in both directions.
+// Each library, with connection IDs of several lengths: what comes back is what was sent, and once the connection IDs
+// are registered, every packet takes the kernel's path in both directions.
 func TestTransfer(t *testing.T) {
 	needs.Root(t)
 	for _, e := range []endpoints{

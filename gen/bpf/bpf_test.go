@@ -14,8 +14,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 )
 
-// All specs become C that clang has nothing to say against. What it does is compared with the model's in internal/spectest
-// and internal/test/fuzz.
+// All specs become C that clang has nothing to say against. What it does is compared with the model's in
+// internal/spectest and internal/test/fuzz.
 func TestSpecs(t *testing.T) {
 	for _, file := range specs(t) {
 		t.Run(nameOf(file), func(t *testing.T) { compile(t, file) })

@@ -8,8 +8,9 @@ import (
 	"path/filepath"
 )
 
-// keptVar names a folder where objects are kept, by the C and the clang that they are made of. Objects are reproducible,
-// so a kept one is what clang would make; a suite whose packages compile the same specs compiles each once.
+// keptVar names a folder where objects are kept, by the C and the clang that they are made of. Objects are
+// reproducible, so a kept one is what clang would make; a suite whose packages compile the same specs compiles each
+// once.
 const keptVar = "FASTRELAY_OBJECTS"
 
 // kept returns the file in which an object is kept; "": nowhere.

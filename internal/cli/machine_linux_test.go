@@ -33,7 +33,10 @@ const machineSpec = `name: "machine"
 headers: tag: fields: [{name: "number", bits: 16}]
 tables: known: {key: {number: "u16"}, value: {packets: "counter"}, size: 16}
 programs: {
-	one: {hook: "tc/ingress", stack: ["eth", "ip", "udp", "tag"], lookup: k: known: ["tag.number"], do: [{count: "k.packets"}, "pass"]}
+	one: {
+		hook: "tc/ingress", stack: ["eth", "ip", "udp", "tag"], lookup: k: known: ["tag.number"]
+		do: [{count: "k.packets"}, "pass"]
+	}
 	two: {hook: "tc/ingress", stack: ["eth", "ip", "udp", "tag"], do: ["pass"]}
 }
 `
@@ -104,7 +107,9 @@ func (m *machine) device() {
 func (m *machine) command(args ...string) (string, int) {
 	m.Helper()
 	var says bytes.Buffer
-	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: append([]string{"fastrelay-gen"}, args...), Stdout: &says, Stderr: &says}
+	cmd := &exec.Cmd{
+		Path: "/proc/self/exe", Args: append([]string{"fastrelay-gen"}, args...), Stdout: &says, Stderr: &says,
+	}
 	err := m.host.Do(cmd.Run)
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		m.Fatal(err)
@@ -299,7 +304,8 @@ func sorted(places string) string {
 	return strings.Join(all, " ")
 }
 
-var attachedMetric = regexp.MustCompile(`^fastrelay_attached\{relay="machine",program="(\w+)",interface="(\w+)",.*\} 1$`)
+var attachedMetric = regexp.MustCompile(
+	`^fastrelay_attached\{relay="machine",program="(\w+)",interface="(\w+)",.*\} 1$`)
 
 func (m *machine) metrics() string {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true,

@@ -139,7 +139,8 @@ func TestRedraw(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if want := "1\n2\n3\n\x1b[3A\x1b[Ja\nb\nc\n… 2 lines more; a higher terminal and the end of the run show all\n"; want !=
+	const more = "… 2 lines more; a higher terminal and the end of the run show all\n"
+	if want := "1\n2\n3\n\x1b[3A\x1b[Ja\nb\nc\n" + more; want !=
 		out.String() {
 		t.Errorf("%q, not %q", out.String(), want)
 	}
@@ -258,8 +259,8 @@ func TestRedrawAtWidths(t *testing.T) {
 				}
 			}
 			if more := len(lines) - 1 - (height - 3); more > 1 {
-				lines = append(lines[:height-3], fmt.Sprintf("… %d lines more; a higher terminal and the end of the run "+
-					"show all", more), "")
+				lines = append(lines[:height-3],
+					fmt.Sprintf("… %d lines more; a higher terminal and the end of the run show all", more), "")
 				if cut := []rune(lines[height-3]); len(cut) > width {
 					lines[height-3] = string(cut[:width-1]) + "…"
 				}
@@ -269,7 +270,8 @@ func TestRedrawAtWidths(t *testing.T) {
 			}
 			for _, a := range all {
 				for _, want := range []string{thousands(a.packets), label(a)} {
-					if !strings.Contains(strings.Join(strings.Fields(last), ""), strings.Join(strings.Fields(want), "")) {
+					solid := func(s string) string { return strings.Join(strings.Fields(s), "") }
+					if !strings.Contains(solid(last), solid(want)) {
 						t.Fatalf("%d columns: %q is not in\n%s", width, want, last)
 					}
 				}

@@ -69,8 +69,8 @@ func (n *namespace) close() error {
 	return n.ns.Close()
 }
 
-// NewNetns makes a network namespace, and runs f on a thread that is in it. The namespace lasts as long as a process has
-// it open, or anything that f made is in it.
+// NewNetns makes a network namespace, and runs f on a thread that is in it. The namespace lasts as long as a process
+// has it open, or anything that f made is in it.
 func NewNetns(f func() error) (netns.NsHandle, error) {
 	ns := netns.None()
 	err := OnThread(netns.None(), func() (err error) {

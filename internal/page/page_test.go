@@ -126,7 +126,8 @@ func TestParameters(t *testing.T) {
 	p := newPage(t)
 	for path, want := range map[string]int{
 		"/history.json": 200, "/history.json?after=0": 200, "/history.json?after=7": 200, "/history.json?after=x": 400,
-		"/history.json?aftr=7": 400, "/history.json?after=7&after=8": 400, "/?lifetme=30s": 400, "/page.js?after=7": 400,
+		"/history.json?aftr=7": 400, "/history.json?after=7&after=8": 400, "/?lifetme=30s": 400,
+		"/page.js?after=7":  400,
 		"/decisions.json?x": 400,
 	} {
 		if got := ask(p, "GET", "localhost", path); got.StatusCode != want {

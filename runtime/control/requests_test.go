@@ -64,8 +64,8 @@ func (q *requests) wrong(method, path, body, name string, statuses ...int) {
 	q.Helper()
 	status, _, p := q.send(method, path, body)
 	if !slices.Contains(statuses, status) || method != "HEAD" && !strings.Contains(p.Field+" "+p.Detail, name) {
-		q.Errorf("%s %s %s: status %d, %v; want one of %v, and a word about %q", method, path, body, status, &p, statuses,
-			name)
+		q.Errorf("%s %s %s: status %d, %v; want one of %v, and a word about %q",
+			method, path, body, status, &p, statuses, name)
 	}
 }
 

@@ -50,16 +50,19 @@ func TestAFailureIsShown(t *testing.T) {
 
 // A test that make test leaves to make test-all isn't one that this machine can't run.
 func TestLeftToAll(t *testing.T) {
-	out, ok := run(t, `{"Action":"output","Package":"a","Test":"TestY","Output":"    a_test.go:3: left to make test-all\n"}`,
+	out, ok := run(t,
+		`{"Action":"output","Package":"a","Test":"TestY","Output":"    a_test.go:3: left to make test-all\n"}`,
 		`{"Action":"skip","Package":"a","Test":"TestY"}`, passTest, passPkg)
-	if !ok || !strings.Contains(out, "1 tests are left to make test-all\n1 packages: 1 tests passed, 0 failed, 0 skipped") {
+	const want = "1 tests are left to make test-all\n1 packages: 1 tests passed, 0 failed, 0 skipped"
+	if !ok || !strings.Contains(out, want) {
 		t.Errorf("ok %v, output %q", ok, out)
 	}
 }
 
 // A failure comes with the command that repeats it.
 func TestAFailureIsRepeated(t *testing.T) {
-	out, _ := run(t, `{"Action":"fail","Package":"a","Test":"TestY/of(x)"}`, `{"Action":"fail","Package":"a"}`, passTest)
+	out, _ := run(t, `{"Action":"fail","Package":"a","Test":"TestY/of(x)"}`, `{"Action":"fail","Package":"a"}`,
+		passTest)
 	const again = `again: FASTRELAY_TEST_SEED=7 go test -count=1 -run '^TestY$/^of\(x\)$' a`
 	if !strings.Contains(out, again) {
 		t.Errorf("output %q, without %q", out, again)

@@ -137,7 +137,8 @@ func TestKernelAgrees(t *testing.T) {
 			}
 			r := agrees(t, c.name, config)
 			every := !testing.Short() && *flagPackets == 0 && *flagTime == 0 // statement has to be run
-			again := config                                                  // which packets there are is chance: these seeds meet every statement, whatever the first
+			// Which packets there are is chance: these seeds meet every statement, whatever the first.
+			again := config
 			for more := uint64(0); more < 8 && every && slices.ContainsFunc(r.Missed(), statement); more++ {
 				again.Seed = 1 + more<<32
 				for i, p := range agrees(t, c.name, again).Coverage {

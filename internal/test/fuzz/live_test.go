@@ -21,8 +21,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// quickLive and wholeLive are how many packets each spec is compared on, through each kind of device, in `make test` and
-// in `make test-all`.
+// quickLive and wholeLive are how many packets each spec is compared on, through each kind of device, in `make test`
+// and in `make test-all`.
 const quickLive, wholeLive = 100, 600
 
 // liveCorpus are the specs of the corpus that send no copies, and some that show what only devices know of a packet.

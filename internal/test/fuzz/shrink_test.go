@@ -70,7 +70,9 @@ func TestSameSeed(t *testing.T) {
 	c := compile(t, "../../../examples/turn/spec.cue")
 	var reports []*fuzz.Report
 	for range 2 {
-		r, err := fuzz.Run(context.Background(), fuzz.Config{Spec: c.spec, Plan: c.plan, Seed: 7, Packets: needs.Of(1000, 5000)})
+		r, err := fuzz.Run(context.Background(), fuzz.Config{
+			Spec: c.spec, Plan: c.plan, Seed: 7, Packets: needs.Of(1000, 5000),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

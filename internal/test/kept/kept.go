@@ -93,8 +93,8 @@ var built = []string{"bin", "dist", "runtime/quic/quic-go"}
 // With tests, their tests and testdata as well. Packages for which without returns true are left out.
 func (k *Key) AddPackages(ctx context.Context, root, module string, tests bool, without func(path string) bool,
 	patterns ...string) error {
-	args := []string{"list", "-deps", "-json=ImportPath,Dir,Standard,GoFiles,CgoFiles,TestGoFiles,XTestGoFiles,EmbedFiles," +
-		"TestEmbedFiles,XTestEmbedFiles,OtherFiles"}
+	args := []string{"list", "-deps", "-json=ImportPath,Dir,Standard,GoFiles,CgoFiles,TestGoFiles,XTestGoFiles," +
+		"EmbedFiles,TestEmbedFiles,XTestEmbedFiles,OtherFiles"}
 	if tests {
 		args = append(args, "-test")
 	}

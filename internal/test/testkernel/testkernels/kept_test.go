@@ -10,8 +10,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testkernel"
 )
 
-// A relay that passed isn't run again on the same kernel with the same arguments, and its lines are in the report all the
-// same; canaries and relays that failed are run each time.
+// A relay that passed isn't run again on the same kernel with the same arguments, and its lines are in the report all
+// the same; canaries and relays that failed are run each time.
 func TestKept(t *testing.T) {
 	t.Setenv("FASTRELAY_KEPT", t.TempDir())
 	const right, wrong = "golden/bits", "golden/varint"
@@ -39,7 +39,7 @@ func TestKept(t *testing.T) {
 		{"6.12", "-packets 5", all},
 	} {
 		var ran []string
-		report, err := k.report(c.kernel, []string{c.args}, func(relays string, _ ...string) (*testkernel.Report, error) {
+		run := func(relays string, _ ...string) (*testkernel.Report, error) {
 			r := &testkernel.Report{}
 			for _, relay := range all {
 				if _, err := os.Stat(filepath.Join(relays, relay)); err != nil {
@@ -53,7 +53,8 @@ func TestKept(t *testing.T) {
 				r.Lines = append(r.Lines, line)
 			}
 			return r, nil
-		})
+		}
+		report, err := k.report(c.kernel, []string{c.args}, run)
 		if err != nil {
 			t.Fatal(err)
 		}

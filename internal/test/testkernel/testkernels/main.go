@@ -201,7 +201,8 @@ func (r *run) kernel(ctx context.Context, name string) (*testkernel.Report, erro
 	if err != nil {
 		return nil, err
 	}
-	return r.keys.report(k.Release+" "+k.Version+" "+string(s.Arch), []string{"-packets", fmt.Sprint(packets), "-whole"},
+	machine := k.Release + " " + k.Version + " " + string(s.Arch)
+	return r.keys.report(machine, []string{"-packets", fmt.Sprint(packets), "-whole"},
 		func(relays string, args ...string) (*testkernel.Report, error) {
 			return r.boot(ctx, k, relays, args...)
 		})
