@@ -78,9 +78,9 @@ func TestOperations(t *testing.T) {
 		if m.pid != 0 {
 			_, _ = m.command("stop", "--socket", m.socket)
 		}
+		os.RemoveAll(m.pin) // of a relay that was killed last
 		if t.Failed() {
 			t.Logf("it did\n%s", strings.Join(m.log, "\n"))
-			os.RemoveAll(m.pin)
 		}
 	})
 	random := rand.New(rand.NewPCG(needs.Seed(t), 0))
