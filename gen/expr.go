@@ -302,11 +302,48 @@ func (s *scope) index(e *spec.Expr) (val, bool) {
 	if e.Args[1].Op == spec.OpInt {
 		i, fixed = e.Args[1].Int, true
 	}
-	if v.x == nil || v.t.Kind < ir.Bytes || v.t.Kind > ir.Addr || !fixed || i >= uint64(v.t.Size) {
-		s.fail(codeType, e.Pos, "an index is a constant, inside the %d bytes of what it follows", v.t.Size)
+	size := v.t.Size
+	if n := s.onWire(e.Args[0], v); n > 0 {
+		size = n
+	}
+	if v.x == nil || v.t.Kind < ir.Bytes || v.t.Kind > ir.Addr || !fixed || i >= uint64(size) {
+		d := s.fail(codeType, e.Pos, "an index is a constant, inside the %d bytes of what it follows", size)
+		if size < v.t.Size {
+			d.WithHint("these are the bytes in the packet: [0] to [%d]; what holds addresses of both versions has 16, "+
+				"and those of an IPv4 address are the last ones", size-1)
+		}
 		return val{}, false
 	}
-	return val{t: ir.UintType(8), x: &ir.ByteAt{X: v.x, Index: int(i)}, max: 255, pos: e.Pos}, true
+	return val{
+		t: ir.UintType(8), x: &ir.ByteAt{X: v.x, Index: int(i) + v.t.Size - size}, max: 255, pos: e.Pos,
+	}, true
+}
+
+// onWire returns the size in a packet of an address that a name stands for, or 0 where it may stand for addresses of
+// both versions: the bytes of those are those of their 16-byte form on each path, so that an index has one meaning.
+func (s *scope) onWire(e *spec.Expr, v val) int {
+	if v.field == nil || v.t.Kind != ir.Addr || e.Op != spec.OpName {
+		return 0
+	}
+	size := v.field.f.Bytes
+	switch {
+	case s.self != nil && len(e.Path) == 1:
+		return size
+	case len(e.Path) != 2: // a value that was named, or an endpoint's
+		return 0
+	}
+	for _, entry := range s.src.Stack {
+		for _, h := range s.choices(entry) {
+			if entry.Var.Value == e.Path[0].Value || h.Name.Value == e.Path[0].Value || s.inGroup(h, e.Path[0].Value) {
+				for _, f := range h.Fields {
+					if f.Name.Value == v.field.f.Name.Value && f.Bytes != size {
+						return 0
+					}
+				}
+			}
+		}
+	}
+	return size
 }
 
 // leveled returns the member with a value for each level of priority that an expression names, or nil.

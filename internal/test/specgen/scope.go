@@ -302,7 +302,7 @@ func (s *scope) intLeaf() string {
 		if r, ok := s.choose(func(r ref) bool {
 			return r.t.kind == bytesKind || r.t.kind == macKind || r.t.kind == addrKind
 		}); ok {
-			n := map[kind]int{bytesKind: r.t.n, macKind: 6, addrKind: 16}[r.t.kind]
+			n := map[kind]int{bytesKind: r.t.n, macKind: 6, addrKind: 4}[r.t.kind] // an IPv4 address may have no more
 			return fmt.Sprintf("%s[%d]", r.text, s.IntN(n))
 		}
 	}
