@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -201,28 +202,40 @@ func TestCloseWhileFlowing(t *testing.T) {
 func TestKilled(t *testing.T) {
 	needs.Root(t)
 	b := newBed(t, 4, 4)
-	b.roundTrip(1)
+	check(t, b.line.Relay.SetForwarding(true))
+	b.inKernel(1, func() { b.roundTrip(1) })
+	direct := udpSocket(t, b.line.Client, at(b.line.ClientAddr.V4, 0))
 	b.server.Kill()
-	killed, last := time.Now(), time.Time{} // last is when the last packet that arrived was sent
-	lost := func() bool {
-		drain(b.peer)
-		at := time.Now()
-		_ = b.client.Send(channel, []byte("is anyone there")) // refused, since no socket listens
-		_ = b.peer.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
-		_, err := b.peer.Read(make([]byte, 100))
-		if err == nil {
-			last = at
+	killed, sent, last := time.Now(), []time.Time{}, time.Time{} // last is when the last that arrived was sent
+	lost := func() (all bool) {
+		number := strconv.Itoa(len(sent))
+		sent = append(sent, time.Now())
+		_ = b.client.Send(channel, []byte(number)) // refused, since no socket listens
+		// The barrier: an ordinary packet to the peer, routed.
+		_, err := direct.WriteToUDPAddrPort([]byte("barrier "+number), addrOf(b.peer))
+		check(t, err)
+		check(t, b.peer.SetReadDeadline(time.Now().Add(wait)))
+		buf := make([]byte, 100)
+		for all = true; ; {
+			n, err := b.peer.Read(buf)
+			check(t, err)
+			if string(buf[:n]) == "barrier "+number {
+				return all
+			}
+			if i, err := strconv.Atoi(string(buf[:n])); err == nil && i < len(sent) {
+				all, last = false, sent[i]
+			}
 		}
-		return err != nil
 	}
-	check(t, testnet.Until(3*time.Second, "the lease lapses", lost))
+	inARow := 0
+	check(t, testnet.Until(wait, "the lease lapses", func() bool {
+		if inARow++; !lost() {
+			inARow = 0
+		}
+		return inARow == 4
+	}))
 	if took := last.Sub(killed); took > 1050*time.Millisecond {
 		t.Errorf("packets were forwarded for %v after the server's death", took)
-	}
-	for range 3 {
-		if !lost() {
-			t.Error("a packet was forwarded after the lease had lapsed")
-		}
 	}
 	b.server = serveLine(t, b.line)
 	if !lost() {
