@@ -154,22 +154,26 @@ func (f *function) binary(e *ir.Bin) string {
 		}
 	}
 	e = difference(e)
-	x, y := f.operand(e.X), f.operand(e.Y)
-	if b, ok := e.X.(*ir.Bin); ok && b.Op == e.Op && (e.Op == ir.Add || e.Op == ir.Or || e.Op == ir.And) {
-		x = f.expr(e.X)
-		if _, fixed := e.Y.(*ir.Const); !fixed {
-			y = f.wide(e.Y)
+	// Each side is rendered once: it may be deep.
+	x, y := f.operand, f.operand
+	_, fixed := e.Y.(*ir.Const)
+	if e.Op < ir.Eq {
+		if x = f.wide; joins(e) {
+			x = f.expr
 		}
-	} else if e.Op < ir.Eq {
-		x = f.wide(e.X)
-		if _, fixed := e.Y.(*ir.Const); !fixed {
-			y = f.wide(e.Y)
+		if !fixed {
+			y = f.wide
 		}
+	} else if _, fixed := e.X.(*ir.Const); fixed {
+		x = f.wide
 	}
-	if _, fixed := e.X.(*ir.Const); fixed && e.Op >= ir.Eq && e.Op < ir.Land {
-		x = f.wide(e.X)
-	}
-	return x + " " + binOps[e.Op] + " " + y
+	return x(e.X) + " " + binOps[e.Op] + " " + y(e.Y)
+}
+
+// joins reports whether an operation goes on with its left side's, and needs no parentheses.
+func joins(e *ir.Bin) bool {
+	b, ok := e.X.(*ir.Bin)
+	return ok && b.Op == e.Op && (e.Op == ir.Add || e.Op == ir.Or || e.Op == ir.And)
 }
 
 // difference turns the sum with a constant that stands for a negative number into what a person would write: x - 4.

@@ -183,7 +183,10 @@ func (a *analysis) binary(st *state, e *ir.Bin) set {
 		return either
 	}
 	if c, ok := comparisonOf(e); ok {
-		return a.compare(st, c, a.eval(st, c.x), a.eval(st, c.y))
+		if c.x != e.X {
+			x, y = y, x
+		}
+		return a.compare(st, c, x, y)
 	}
 	lowX, lowY, highX, highY := x.min().lo, y.min().lo, x.max().lo, y.max().lo
 	switch e.Op {
