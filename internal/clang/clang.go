@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/interrupt"
 )
 
 // Preferred and oldest versions of clang. Objects are reproducible for one version only. The README and
@@ -163,6 +164,7 @@ func Compile(ctx context.Context, source, header string, opt Options) (object []
 			return object, tool.Version, nil
 		}
 	}
+	defer interrupt.Hold(ctx)()
 	dir, err := os.MkdirTemp("", "fastrelay-clang-")
 	if err != nil {
 		return nil, "", err

@@ -15,6 +15,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/interrupt"
 )
 
 type buildOptions struct {
@@ -108,7 +109,9 @@ func (a *app) build(ctx context.Context, file string, opt buildOptions) error {
 	if err != nil {
 		return err
 	}
+	release := interrupt.Hold(ctx)
 	w, err := build.Write(r)
+	release()
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/fastrelay/fastrelay-gen/internal/interrupt"
 	"github.com/fastrelay/fastrelay-gen/internal/spell"
 )
 
@@ -21,19 +22,41 @@ const (
 	statusOK      = 0
 	statusError   = 1
 	statusDiffers = 2
+	statusSignal  = 128 // and the number of the signal
 )
 
-// Do runs the command line args (without the program's name) and returns the exit status.
+// Do runs the command line args (without the program's name) and returns the exit status. At SIGINT and SIGTERM it
+// returns at once, with the status that shells give to what a signal has ended, and what the command computes is left
+// running: main exits. A command that has more to put in order says so (package interrupt).
 func Do(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	gate := &interrupt.Gate{}
+	ctx, cancel := context.WithCancel(interrupt.With(context.Background(), gate))
+	defer cancel()
 	a := &app{in: stdin, out: stdout, err: stderr}
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	return a.status(root.ExecuteContext(ctx))
+	done := make(chan error, 1)
+	go func() { done <- root.ExecuteContext(ctx) }()
+	select {
+	case err := <-done:
+		return a.status(err)
+	case s := <-signals:
+		cancel()
+		if !gate.Close() {
+			return a.status(<-done)
+		}
+		status := statusSignal + int(syscall.SIGTERM)
+		if s == os.Interrupt {
+			status = statusSignal + int(syscall.SIGINT)
+		}
+		return status
+	}
 }
 
 // app is one run of the command line.
@@ -69,7 +92,7 @@ func (a *app) root() *cobra.Command {
 		Long: `fastrelay-gen compiles the spec of a packet relay, written in CUE, to a TC eBPF program and a Go
 package that loads the program, attaches it, and registers sessions.
 
-Exit status: 0 success, 1 error, 2 difference (build --check, fmt -l).`,
+Exit status: 0 success, 1 error, 2 difference (build --check, fmt -l), 130 or 143 if SIGINT or SIGTERM ended it.`,
 		Example: `  fastrelay-gen init tunnel             a spec to begin with
   fastrelay-gen test tunnel/spec.cue    run the tests that it holds
   fastrelay-gen build tunnel/spec.cue   write the C, the object and the Go package

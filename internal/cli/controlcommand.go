@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
+	"github.com/fastrelay/fastrelay-gen/internal/interrupt"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
 )
 
@@ -30,6 +31,7 @@ func (a *app) onRelay(cmd *cobra.Command, f *controlFlags, do func(l *live, args
 		if err := a.setFormat(f.format); err != nil {
 			return err
 		}
+		interrupt.Handle(cmd.Context())
 		l, err := a.find(cmd.Context(), f.socket)
 		if err != nil {
 			return err

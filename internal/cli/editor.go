@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/interrupt"
 	"github.com/fastrelay/fastrelay-gen/internal/lsp"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -45,11 +46,12 @@ An existing cue.mod/module.cue isn't changed; the schema is replaced by this ver
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				_, err := a.out.Write(spec.Schema())
 				return err
 			}
+			defer interrupt.Hold(cmd.Context())()
 			return a.writeModule(args[0])
 		},
 	}
@@ -142,7 +144,9 @@ func vetText(ctx context.Context, text string) ([]byte, error) {
 	cmd.Stdin = strings.NewReader(text)
 	var out, errors bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errors
+	release := interrupt.Hold(ctx)
 	err = cmd.Run()
+	release()
 	if out.Len() > 0 { // mistakes in the spec are exit status 1
 		return out.Bytes(), nil
 	}

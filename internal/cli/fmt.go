@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/interrupt"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -26,14 +28,14 @@ With -l, the exit status is 2 if a file is not formatted.`,
 		Example: `  fastrelay-gen fmt -w examples/*/spec.cue
   fastrelay-gen fmt < spec.cue`,
 		ValidArgsFunction: specFiles,
-		RunE:              func(cmd *cobra.Command, args []string) error { return a.format(args, opt) },
+		RunE:              func(cmd *cobra.Command, args []string) error { return a.format(cmd.Context(), args, opt) },
 	}
 	cmd.Flags().BoolVarP(&opt.write, "write", "w", false, "write the result back to the file")
 	cmd.Flags().BoolVarP(&opt.list, "list", "l", false, "print the names of files that are not formatted")
 	return cmd
 }
 
-func (a *app) format(files []string, opt fmtOptions) error {
+func (a *app) format(ctx context.Context, files []string, opt fmtOptions) error {
 	if len(files) == 0 {
 		files = []string{"-"}
 	}
@@ -61,7 +63,7 @@ func (a *app) format(files []string, opt fmtOptions) error {
 			fmt.Fprintln(a.out, file)
 		case opt.list, opt.write && same:
 		case opt.write && file != "-":
-			if err := replace(file, formatted); err != nil {
+			if err := replace(ctx, file, formatted); err != nil {
 				return err
 			}
 		default:
@@ -94,7 +96,8 @@ func (a *app) read(file string) ([]byte, error) {
 }
 
 // replace puts text in the place of a file's content: beside it first, then renamed, with the same permissions.
-func replace(file string, text []byte) error {
+func replace(ctx context.Context, file string, text []byte) error {
+	defer interrupt.Hold(ctx)()
 	info, err := os.Stat(file)
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/interrupt"
 )
 
 // starter is the spec that `init` writes, with NAME for the relay's name.
@@ -32,7 +33,10 @@ tests pass, and it runs without changes. An existing spec is never replaced.`,
 		Example: `  fastrelay-gen init tunnel
   fastrelay-gen test tunnel/spec.cue`,
 		Args: exactly("NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.initialise(args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			defer interrupt.Hold(cmd.Context())()
+			return a.initialise(args[0])
+		},
 	}
 }
 

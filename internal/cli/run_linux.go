@@ -19,6 +19,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/interrupt"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/control"
@@ -32,6 +33,7 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 	if err != nil {
 		return err
 	}
+	interrupt.Handle(ctx)
 	if !a.machine {
 		a.warn(r.Warnings)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/capture"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/interrupt"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/spectest"
 	"github.com/fastrelay/fastrelay-gen/sim"
@@ -311,15 +312,19 @@ func (t *trial) run(packets *capture.Reader) (err error) {
 
 // create makes the file of --write.
 func (t *trial) create() (func() error, error) {
+	defer interrupt.Hold(t.ctx)()
 	f, err := os.Create(t.opt.out)
 	if err != nil {
 		return nil, err
 	}
 	t.out, err = capture.NewWriter(f, t.x.Program().L2, "sent", "copies", "stack")
+	if err == nil {
+		err = t.out.Flush()
+	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return func() error { return errors.Join(t.out.Flush(), f.Close()) }, nil
+	return f.Close, nil
 }
 
 func (t *trial) one(p *capture.Packet) error {
@@ -395,10 +400,12 @@ func (o *tryPacket) title() string {
 	return o.Verdict + ": " + o.Reason
 }
 
+// writeOut writes a packet whole, or not at all: the file can be read at any time.
 func (t *trial) writeOut(p *capture.Packet, f *spectest.Fate) error {
 	if t.out == nil {
 		return nil
 	}
+	defer interrupt.Hold(t.ctx)()
 	comment := fmt.Sprintf("packet %d: %s", p.Number, f.Verdict)
 	if f.Reason != "" && f.Reason != string(f.Verdict) {
 		comment += " (" + f.Reason + ")"
@@ -411,13 +418,16 @@ func (t *trial) writeOut(p *capture.Packet, f *spectest.Fate) error {
 			}
 		}
 	}
-	switch f.Verdict {
-	case sim.VerdictSent:
-		return t.out.Write("sent", p.Time, f.Packet, comment)
-	case sim.VerdictDrop:
-		return nil
+	name := "stack"
+	if f.Verdict == sim.VerdictSent {
+		name = "sent"
 	}
-	return t.out.Write("stack", p.Time, f.Packet, comment)
+	if f.Verdict != sim.VerdictDrop {
+		if err := t.out.Write(name, p.Time, f.Packet, comment); err != nil {
+			return err
+		}
+	}
+	return t.out.Flush()
 }
 
 // show prints a packet.
@@ -579,7 +589,7 @@ func (t *trial) writeTest(packets *capture.Reader) error {
 	if len(source) > 0 && source[len(source)-1] != '\n' {
 		end = "\n\n"
 	}
-	if err := replace(t.file, slices.Concat(source, []byte(end), []byte(text))); err != nil {
+	if err := replace(t.ctx, t.file, slices.Concat(source, []byte(end), []byte(text))); err != nil {
 		return err
 	}
 	fmt.Fprintf(t.app.out, "wrote test %q to %s\n", name, t.file)
