@@ -102,9 +102,9 @@ func (s *scope) noName(n spec.Name) {
 	}):
 		known("field %q isn't known yet here", n.Value).
 			WithHint("an expression of a header reads the fields in front of its own")
-	case s.self == nil && n.Value == receiver && s.each == nil && len(s.spec.Groups) > 0:
+	case s.self == nil && n.Value == receiver && s.each == nil:
 		known("%q is the row of a receiver, which only the rules of a fan_out know", n.Value).
-			WithHint("write the condition in the fan_out: rules: [{when: \"…\", do: […]}]")
+			WithHint("what reads %q is written in the fan_out: rules: [{when: \"…\", do: […]}]", n.Value)
 	case s.headers[n.Value] != nil || s.groups[n.Value] != nil:
 		var stack []string
 		for _, e := range s.src.Stack {

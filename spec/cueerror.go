@@ -22,9 +22,17 @@ var tokenWords = map[string]string{
 	"'EOF'": "the end of the file",
 }
 
-// syntaxError reports the first error of the parser; those after it usually follow from it.
+// syntaxError reports names that are declared twice, or else the first error of the parser; those after it usually
+// follow from it.
 func (l *loader) syntaxError(f *ast.File, err error, src []byte) {
 	all := errors.Errors(err)
+	twice := false
+	for _, e := range all {
+		twice = l.twice(f, e) || twice
+	}
+	if twice {
+		return
+	}
 	e := all[0]
 	for _, other := range all[1:] {
 		if before(other.Position(), e.Position()) {
@@ -50,6 +58,16 @@ func (l *loader) syntaxError(f *ast.File, err error, src []byte) {
 			message = "this " + found + " closes nothing: there is one too many, here or further up"
 		}
 	}
+	d := l.add(codeSyntax, pos, "%s", message)
+	if lines := strings.Split(string(src), "\n"); pos.Line > len(lines) || strings.TrimSpace(lines[pos.Line-1]) == "" {
+		d.Pos = lastText(lines, pos)
+	}
+}
+
+// twice reports the name of a "let" that is declared twice, if an error of the parser says that.
+func (l *loader) twice(f *ast.File, e errors.Error) bool {
+	pos := l.tokenPos(e.Position())
+	format, args := e.Msg()
 	switch {
 	case len(args) != 1:
 	case strings.HasPrefix(format, "cannot have both alias and field"):
@@ -58,15 +76,12 @@ func (l *loader) syntaxError(f *ast.File, err error, src []byte) {
 		l.add(codeTwice, member, "%q is the name of a \"let\" and of a member in its reach, which CUE doesn't allow",
 			name).
 			WithRelated(let, "the \"let\" is here").WithHint("give the \"let\" another name, such as \"the_%s\"", name)
-		return
+		return true
 	case strings.HasPrefix(format, "alias %q redeclared"):
 		l.add(codeTwice, pos, "let %q is declared twice", args[0])
-		return
+		return true
 	}
-	d := l.add(codeSyntax, pos, "%s", message)
-	if lines := strings.Split(string(src), "\n"); pos.Line > len(lines) || strings.TrimSpace(lines[pos.Line-1]) == "" {
-		d.Pos = lastText(lines, pos)
-	}
+	return false
 }
 
 // labelled finds the member of a name whose label or value is at pos (else it returns pos), and the "let" of this name.

@@ -234,19 +234,21 @@ func (p *preparer) session(src *spec.TestSession) {
 	if !ok {
 		return
 	}
+	before := p.diags.Len()
 	values := make([][]byte, len(s.Fields))
 	for _, v := range src.Fields {
 		f, ok := find(p, s.Fields, func(f *ir.Field) string {
 			return f.Name
 		}, v.Name, codeUnknownSession, "field of session "+s.Name)
 		if !ok {
-			return
+			continue
 		}
-		b, ok := p.give(&ir.Member{Type: f.Type}, v.Value, s.Name+"."+v.Name.Value)
-		if !ok {
-			return
+		if b, ok := p.give(&ir.Member{Type: f.Type}, v.Value, s.Name+"."+v.Name.Value); ok {
+			values[slices.Index(s.Fields, f)] = b.bytes
 		}
-		values[slices.Index(s.Fields, f)] = b.bytes
+	}
+	if p.diags.Len() > before {
+		return
 	}
 	for j, b := range values {
 		if t := s.Fields[j].Type; t.Kind.IsIndex() { // all rows that name the field share one
@@ -255,8 +257,10 @@ func (p *preparer) session(src *spec.TestSession) {
 			}
 		} else if b == nil {
 			p.diags.Add(codeIncomplete, src.Session.Pos, "session %q needs a value for %q", s.Name, s.Fields[j].Name)
-			return
 		}
+	}
+	if p.diags.Len() > before {
+		return
 	}
 	if p.slots >= p.plan.Slots {
 		p.diags.Add(codeIncomplete, src.Session.Pos, "more sessions are open than the spec has room for (%d)",
@@ -425,13 +429,13 @@ func (p *preparer) members(src *spec.TestRow) (t *ir.Table, key, value []given, 
 
 // whole reports whether a key has all its members.
 func (p *preparer) whole(s *ir.Struct, key []given, pos diag.Pos, what string) bool {
+	before := p.diags.Len()
 	for _, m := range s.Members {
 		if !m.Hidden && !slices.ContainsFunc(key, func(g given) bool { return g.member == m }) {
 			p.diags.Add(codeIncomplete, pos, "%s needs a value for %q", what, m.Name)
-			return false
 		}
 	}
-	return true
+	return p.diags.Len() == before
 }
 
 func keyOf(s *ir.Struct, key []given) []byte {
