@@ -29,6 +29,7 @@ type frame struct {
 type carrier struct {
 	in, out  *socket
 	delay    time.Duration
+	hold     time.Duration // how long what is held back waits for packets to overtake it
 	fates    *Fates
 	queue    []*frame // ordered by due
 	held     []*frame // ordered by arrival, which is the order in which they leave
@@ -115,7 +116,7 @@ func (c *carrier) push(f *frame) {
 // release lets go of what was held back for too long. Whoever calls it has read all frames that came: they may be those
 // that overtake.
 func (c *carrier) release() {
-	for len(c.held) > 0 && c.held[0].due+holdLimit <= now() {
+	for len(c.held) > 0 && c.held[0].due+c.hold <= now() {
 		c.counters.Alone++
 		c.push(c.held[0])
 		c.held = append(c.held[:0], c.held[1:]...)
@@ -162,7 +163,7 @@ func (c *carrier) leave() (next time.Duration) {
 		next = c.queue[0].due
 	}
 	if len(c.held) > 0 {
-		next = min(next, c.held[0].due+holdLimit)
+		next = min(next, c.held[0].due+c.hold)
 	}
 	return next
 }
@@ -226,7 +227,8 @@ func carry(config string) error {
 	a, b := newSocket(firstSocket), newSocket(firstSocket+1)
 	fromA, fromB := c.Fates()
 	carriers := []*carrier{
-		{in: a, out: b, delay: c.FromA.Delay, fates: fromA}, {in: b, out: a, delay: c.FromB.Delay, fates: fromB},
+		{in: a, out: b, delay: c.FromA.Delay, hold: c.FromA.Reordering.hold(), fates: fromA},
+		{in: b, out: a, delay: c.FromB.Delay, hold: c.FromB.Reordering.hold(), fates: fromB},
 	}
 	out := bufio.NewWriter(os.Stdout)
 	report := func() error {

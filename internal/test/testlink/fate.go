@@ -52,9 +52,19 @@ func (b Bursts) start() float64 {
 type Reordering struct {
 	Share float64 // of packets that are held back
 	By    int     // how many later packets of the direction go first, lost ones included
+
+	// Hold is how long a packet waits beyond its delay if too few packets follow; 0: 100 ms.
+	Hold time.Duration
 }
 
-// holdLimit is how long a packet that is held back waits beyond its delay if too few packets follow.
+func (r Reordering) hold() time.Duration {
+	if r.Hold == 0 {
+		return holdLimit
+	}
+	return r.Hold
+}
+
+// holdLimit is Reordering.Hold where none is given.
 const holdLimit = 100 * time.Millisecond
 
 func (c Config) check() error {

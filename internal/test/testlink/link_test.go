@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"net"
@@ -201,36 +200,38 @@ func TestCable(t *testing.T) {
 	}
 }
 
-// Delays are right within 0.5 ms, in each direction. The median has to be, always; of all packets, at least 95%,
-// unless the link itself says that it didn't get the processor in time.
+// No packet comes before its delay, in each direction. What the link says to be late is late, and others come within
+// 0.5 ms, as far as the hosts have the processor: so one at least.
 func TestDelay(t *testing.T) {
 	want := []time.Duration{20 * time.Millisecond, 3500 * time.Microsecond}
 	l := start(t, Config{FromA: Direction{Delay: want[0]}, FromB: Direction{Delay: want[1]}})
 	a, b := listenUDP(t, l.A, addrA[4]), listenUDP(t, l.B, addrB[4])
-	const count, near, attempts = 1000, 500 * time.Microsecond, 5
+	const count, clocks = 1000, 20 * time.Microsecond // clocks of two processors differ a little
 	for i, way := range [][2]*net.UDPConn{{a, b}, {b, a}} {
 		stream(t, way[0], way[1], 100, 100, 1000, 100) // the kernel turns its time stamps on, neighbours are resolved
-		for attempt := 1; ; attempt++ {
-			before := stats(t, l)
-			errs := []time.Duration{}
-			for _, got := range stream(t, way[0], way[1], count, count, 1000, 100) {
-				errs = append(errs, got.at.Sub(got.sent)-want[i])
+		before := stats(t, l)
+		var errs []time.Duration
+		over := uint64(0)
+		for _, got := range stream(t, way[0], way[1], count, count, 1000, 100) {
+			errs = append(errs, got.at.Sub(got.sent)-want[i])
+			if errs[len(errs)-1] > lateness-clocks {
+				over++
 			}
-			if t.Failed() {
-				return
-			}
-			after := stats(t, l)
-			late := after.FromA.Late + after.FromB.Late - before.FromA.Late - before.FromB.Late
-			slices.Sort(errs)
-			median, low, high := errs[count/2], errs[count/40], errs[count*39/40]
-			t.Logf("%v: median %v, 95%% between %v and %v, %d late", want[i], median, low, high, late)
-			if median.Abs() <= near && low >= -near && high <= near {
-				break
-			}
-			if attempt == attempts || late == 0 && median.Abs() > near {
-				t.Errorf("a delay of %v is wrong by %v (median; 95%% between %v and %v)", want[i], median, low, high)
-				break
-			}
+		}
+		if t.Failed() {
+			return
+		}
+		after := stats(t, l)
+		late := after.FromA.Late + after.FromB.Late - before.FromA.Late - before.FromB.Late
+		other := after.FromA.Other + after.FromB.Other - before.FromA.Other - before.FromB.Other
+		slices.Sort(errs)
+		t.Logf("%v: median %v, 95%% between %v and %v, %d late", want[i], errs[count/2], errs[count/40],
+			errs[count*39/40], late)
+		if errs[0] < -clocks || errs[0] > lateness {
+			t.Errorf("a delay of %v is wrong by %v", want[i], errs[0])
+		}
+		if late > over+other {
+			t.Errorf("%d packets were late, and the link says %d", over, late)
 		}
 	}
 }
@@ -277,91 +278,70 @@ func btoi(b bool) int {
 	return 0
 }
 
-// At more than 20,000 packets a second in each direction at the same time, exactly the packets are lost, duplicated and
-// reordered that the seed names; the shares are those asked for, within 0.2 points, and all counters agree.
+// Exactly the packets are lost, duplicated and reordered that the seed names, in both directions at the same time; the
+// shares are those asked for, within 0.2 points, and all counters agree. What is held back waits long enough for a
+// sender that is stopped for a while.
 func TestFatesOnTheLink(t *testing.T) {
-	const count, rate, atLeast = 50_000, 24_000, 20_000
+	const count, rate = 50_000, 24_000
 	c := Config{
 		Seed:  20,
 		FromA: Direction{Delay: 10 * time.Millisecond, Loss: 0.05, Duplicates: 0.02},
 		FromB: Direction{
 			Delay: 5 * time.Millisecond, Bursts: Bursts{Loss: 0.03, Length: 4}, Duplicates: 0.01,
-			Reordering: Reordering{Share: 0.05, By: 3},
+			Reordering: Reordering{Share: 0.05, By: 3, Hold: 5 * time.Second},
 		},
 	}
-	const attempts = 5
-	for attempt := 1; ; attempt++ {
-		l := start(t, c)
-		addNeighbours(t, l)
-		a, b := listenUDP(t, l.A, addrA[4]), listenUDP(t, l.B, addrB[4])
-		fates := [2]*Fates{}
-		fates[0], fates[1] = c.Fates()
-		slow, disorder, alone := false, "", 0
-		done := make(chan func(), 2)
-		for i, way := range [][2]*net.UDPConn{{a, b}, {b, a}} {
-			want, lost, last := expect(fates[i], count)
-			alone += last
-			go func() {
-				got := stream(t, way[0], way[1], count, len(want), rate, 200)
-				done <- func() {
-					if len(got) != len(want) {
-						return
-					}
-					for j := range got {
-						if got[j].n != want[j] {
-							disorder = fmt.Sprintf("direction %d: datagram %d came in the place of %d", i,
-								got[j].n, want[j])
-							break
-						}
-					}
-					var packets []amount
-					for _, g := range got {
-						packets = append(packets, amount{g.at, 1})
-					}
-					rate := perSecond(packets)
-					t.Logf("direction %d: %d of %d lost, %.0f packets a second", i, lost, count, rate)
-					slow = slow || rate < atLeast
+	l := start(t, c)
+	addNeighbours(t, l)
+	a, b := listenUDP(t, l.A, addrA[4]), listenUDP(t, l.B, addrB[4])
+	fates := [2]*Fates{}
+	fates[0], fates[1] = c.Fates()
+	alone := 0
+	done := make(chan func(), 2)
+	for i, way := range [][2]*net.UDPConn{{a, b}, {b, a}} {
+		want, lost, last := expect(fates[i], count)
+		alone += last
+		go func() {
+			got := stream(t, way[0], way[1], count, len(want), rate, 200)
+			done <- func() {
+				if len(got) != len(want) {
+					return
 				}
-			}()
-		}
-		(<-done)()
-		(<-done)()
-		s := stats(t, l)
-		// A sender that was stopped for as long as the link holds packets back: others left alone than the last ones.
-		stopped := s.FromA.Alone+s.FromB.Alone != uint64(alone)
-		if disorder != "" {
-			t.Log(disorder)
-			if !stopped {
-				t.Fail()
+				for j := range got {
+					if got[j].n != want[j] {
+						t.Errorf("direction %d: datagram %d came in the place of %d", i, got[j].n, want[j])
+						break
+					}
+				}
+				t.Logf("direction %d: %d of %d lost", i, lost, count)
 			}
+		}()
+	}
+	(<-done)()
+	(<-done)()
+	s := stats(t, l)
+	if n := s.FromA.Alone + s.FromB.Alone; n != uint64(alone) {
+		t.Errorf("%d packets left alone, not %d", n, alone)
+	}
+	for _, share := range []struct {
+		name string
+		got  uint64
+		of   uint64
+		want float64
+	}{
+		{"lost", s.FromA.Lost, count, c.FromA.Loss},
+		{"lost in bursts", s.FromB.LostInBursts, count, c.FromB.Bursts.Loss},
+		{"duplicated", s.FromA.Duplicated, count - s.FromA.Lost, c.FromA.Duplicates},
+		{"reordered", s.FromB.Reordered, count - s.FromB.LostInBursts, c.FromB.Reordering.Share},
+	} {
+		got := float64(share.got) / float64(share.of)
+		t.Logf("%s: %.4f of packets, asked for %.4f", share.name, got, share.want)
+		if math.Abs(got-share.want) > 0.002 {
+			t.Errorf("%s: %.4f of packets, not %.4f", share.name, got, share.want)
 		}
-		for _, share := range []struct {
-			name string
-			got  uint64
-			of   uint64
-			want float64
-		}{
-			{"lost", s.FromA.Lost, count, c.FromA.Loss},
-			{"lost in bursts", s.FromB.LostInBursts, count, c.FromB.Bursts.Loss},
-			{"duplicated", s.FromA.Duplicated, count - s.FromA.Lost, c.FromA.Duplicates},
-			{"reordered", s.FromB.Reordered, count - s.FromB.LostInBursts, c.FromB.Reordering.Share},
-		} {
-			got := float64(share.got) / float64(share.of)
-			t.Logf("%s: %.4f of packets, asked for %.4f", share.name, got, share.want)
-			if math.Abs(got-share.want) > 0.002 {
-				t.Errorf("%s: %.4f of packets, not %.4f", share.name, got, share.want)
-			}
-		}
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() || !slow && !stopped {
-			return
-		}
-		if attempt == attempts {
-			t.Errorf("fewer than %d packets a second passed, or the sender was stopped, %d times", atLeast, attempts)
-			return
-		}
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
 	}
 }
 
