@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"math/big"
 	"net"
 	"net/netip"
@@ -149,28 +150,40 @@ func (b *bed) socket(h *testnet.Host) (c *net.UDPConn) {
 
 // A rebound socket sends from another port now and then, as after a NAT has forgotten it.
 type rebound struct {
-	now atomic.Pointer[net.UDPConn]
+	now     atomic.Pointer[net.UDPConn]
+	left    atomic.Int64 // how many packets it may still send; others are lost
+	answers atomic.Int64 // how many more of the packets that come give it one to send
 }
 
 func (r *rebound) ReadFrom(p []byte) (int, net.Addr, error) {
 	for {
 		c := r.now.Load()
 		n, from, err := c.ReadFrom(p)
+		if err == nil && r.answers.Add(-1) >= 0 {
+			r.left.Store(1)
+		}
 		if err == nil || c == r.now.Load() {
 			return n, from, err
 		}
 	}
 }
 
-func (r *rebound) WriteTo(p []byte, to net.Addr) (int, error) { return r.now.Load().WriteTo(p, to) }
-func (r *rebound) Close() error                               { return r.now.Load().Close() }
-func (r *rebound) LocalAddr() net.Addr                        { return r.now.Load().LocalAddr() }
-func (r *rebound) SetDeadline(t time.Time) error              { return r.now.Load().SetDeadline(t) }
-func (r *rebound) SetReadDeadline(t time.Time) error          { return r.now.Load().SetReadDeadline(t) }
-func (r *rebound) SetWriteDeadline(t time.Time) error         { return r.now.Load().SetWriteDeadline(t) }
+func (r *rebound) WriteTo(p []byte, to net.Addr) (int, error) {
+	if r.left.Add(-1) < 0 {
+		return len(p), nil
+	}
+	return r.now.Load().WriteTo(p, to)
+}
+
+func (r *rebound) Close() error                       { return r.now.Load().Close() }
+func (r *rebound) LocalAddr() net.Addr                { return r.now.Load().LocalAddr() }
+func (r *rebound) SetDeadline(t time.Time) error      { return r.now.Load().SetDeadline(t) }
+func (r *rebound) SetReadDeadline(t time.Time) error  { return r.now.Load().SetReadDeadline(t) }
+func (r *rebound) SetWriteDeadline(t time.Time) error { return r.now.Load().SetWriteDeadline(t) }
 
 func (b *bed) rebound(h *testnet.Host) *rebound {
 	r := &rebound{}
+	r.left.Store(math.MaxInt64)
 	r.now.Store(b.socket(h))
 	return r
 }
