@@ -40,7 +40,6 @@ type Tag struct{ Proto, TCI uint16 }
 // Capture records the frames of one device.
 type Capture struct {
 	fd    int
-	until time.Time     // when it was stopped; set when done is closed
 	done  chan struct{} // closed by Stop
 	ended chan struct{} // closed when nothing is recorded any more
 
@@ -60,7 +59,7 @@ func (d *Dev) Capture() (*Capture, error) {
 	fd, err := d.PacketSocket(unix.ETH_P_ALL,
 		lab.Option(unix.SOL_PACKET, unix.PACKET_AUXDATA, 1),
 		lab.Option(unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
-		lab.Option(unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20),
+		lab.Option(unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20),
 		func(fd int) error { // how long it takes at most until Stop is noticed
 			return unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 20_000})
 		},
@@ -75,7 +74,6 @@ func (d *Dev) Capture() (*Capture, error) {
 
 func (c *Capture) run() {
 	defer close(c.ended)
-	defer unix.Close(c.fd)
 	stopped := func() bool {
 		select {
 		case <-c.done:
@@ -86,19 +84,26 @@ func (c *Capture) run() {
 	}
 	buf := make([]byte, 128<<10)
 	oob := make([]byte, unix.CmsgSpace(auxSize)+unix.CmsgSpace(int(unsafe.Sizeof(unix.Timespec{}))))
+	end := func(err error) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.err = err
+	}
 	for {
+		last := stopped() // before it reads: what came before it was stopped is in the queue, or has been read
 		n, oobn, _, from, err := unix.Recvmsg(c.fd, buf, oob, 0)
 		switch {
-		case err == unix.EINTR:
+		case err == unix.EINTR, err == unix.EAGAIN && !last:
 			continue
-		case err == unix.EAGAIN && stopped():
-			return
 		case err == unix.EAGAIN:
-			continue
+			stats, err := unix.GetsockoptTpacketStats(c.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
+			if err == nil && stats.Drops > 0 {
+				err = fmt.Errorf("the capture lacks %d frames, for which its socket had no room", stats.Drops)
+			}
+			end(err)
+			return
 		case err != nil:
-			c.mu.Lock()
-			c.err = err
-			c.mu.Unlock()
+			end(err)
 			return
 		}
 		f := Frame{Data: append([]byte(nil), buf[:n]...), At: time.Now()}
@@ -106,9 +111,6 @@ func (c *Capture) run() {
 			f.Outgoing = ll.Pkttype == unix.PACKET_OUTGOING
 		}
 		f.readAux(oob[:oobn])
-		if stopped() && f.At.After(c.until) {
-			return
-		}
 		c.mu.Lock()
 		c.frames = append(c.frames, f)
 		c.mu.Unlock()
@@ -151,8 +153,14 @@ func (c *Capture) Stop() ([]Frame, error) {
 	select {
 	case <-c.done:
 	default:
-		c.until = time.Now()
+		// Nothing more is received: a filter takes no byte of any frame.
+		none := unix.SockFprog{Len: 1, Filter: &unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K}}
+		err := unix.SetsockoptSockFprog(c.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &none)
 		close(c.done)
+		<-c.ended
+		if err = errors.Join(err, unix.Close(c.fd)); err != nil {
+			return nil, fmt.Errorf("stop a capture: %w", err)
+		}
 	}
 	<-c.ended
 	c.mu.Lock()
