@@ -131,7 +131,7 @@ func TestMerged(t *testing.T) {
 					}
 					return n.Packets
 				}
-				// GRO merges what it finds, less where the machine is busy. Merged or not, all of it arrives, each time.
+				// GRO merges what it finds, less where the machine is busy. Merged or not, all of it arrives.
 				if err := testnet.Until(10*time.Second, "packets that GRO has merged", func() bool {
 					sent, up := counted("sent"), counted("gso_packet")
 					if err := c.send(); err != nil {

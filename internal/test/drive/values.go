@@ -81,7 +81,7 @@ func (d *driver) value(m abi.Member, typ reflect.Type, v4 bool, ranges [][2]uint
 		a, b := d.addr(v4)
 		v, raw = a, append(make([]byte, 20), b...)
 	case abi.KindPrefix:
-		a, b := d.addr(v4)
+		_, b := d.addr(v4)
 		bits, mapped := 8+d.rng.IntN(25), 96
 		if !v4 {
 			mapped = 0
@@ -91,7 +91,8 @@ func (d *driver) value(m abi.Member, typ reflect.Type, v4 bool, ranges [][2]uint
 				b[i/8] &^= 0x80 >> (i % 8)
 			}
 		}
-		if a = netip.AddrFrom16([16]byte(b)); v4 {
+		a := netip.AddrFrom16([16]byte(b))
+		if v4 {
 			a = a.Unmap()
 		}
 		v, raw = netip.PrefixFrom(a, bits), append(binary.NativeEndian.AppendUint32(nil, uint32(bits+mapped)), b...)

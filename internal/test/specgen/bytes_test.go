@@ -71,7 +71,8 @@ headers: gap: fields: [{name: "ports", bits: 64}]
 						sets = append(sets, fmt.Sprintf("\"out.b%d\": \"%s.%s[%d]\"", i, name, f.Name.Value, i))
 					}
 					text += fmt.Sprintf("]\nprograms: p: {hook: \"tc/egress\", stack: [%s, %s, \"gap\", %s, \"out\"], "+
-						"do: [{set: {%s}}, \"pass\"]}\n", entry("eth"), entry(ip), entry("own"), strings.Join(sets, ", "))
+						"do: [{set: {%s}}, \"pass\"]}\n",
+						entry("eth"), entry(ip), entry("own"), strings.Join(sets, ", "))
 					copied(t, text, ip, front, start, f.Bytes, rnd)
 				}
 			}

@@ -124,7 +124,10 @@ func specOf(x string, cond bool, lets ...string) []byte {
 		key = "m.d"
 	}
 	return fmt.Appendf(nil, `name: "deep"
-headers: m: {after: udp: dst_port: 7000, fields: [{name: "a", bits: 8}, {name: "b", bits: 24}, {name: "c", bits: 32}, {name: "d", bits: 64}]}
+headers: m: {
+	after: udp: dst_port: 7000
+	fields: [{name: "a", bits: 8}, {name: "b", bits: 24}, {name: "c", bits: 32}, {name: "d", bits: 64}]
+}
 settings: s: {type: "u64", default: 77}
 tables: {
 	first: {kind: "array", key: at: "u8", value: v: "u64", size: 256}
