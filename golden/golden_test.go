@@ -5,9 +5,7 @@ package golden_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -127,39 +125,6 @@ func command(t *testing.T, status int, args ...string) string {
 
 // seconds are what differs from run to run.
 var seconds = regexp.MustCompile(` +\d+\.\d+ s\b`)
-
-// Generated Go compiles. The files are given to the go command under the paths that they would have, and are not
-// written there.
-func TestGeneratedGoCompiles(t *testing.T) {
-	replace := map[string]string{}
-	dir := t.TempDir()
-	args := []string{"build", "-overlay", filepath.Join(dir, "overlay.json")}
-	here, err := filepath.Abs(".")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range cases(t) {
-		r := compile(t, name)
-		for _, file := range []string{build.PackageName, build.ObjectName} {
-			path := filepath.Join(dir, name+"-"+file)
-			if err := os.WriteFile(path, r.Files[file], 0o644); err != nil {
-				t.Fatal(err)
-			}
-			replace[filepath.Join(here, name, "relay", file)] = path
-		}
-		args = append(args, "./"+name+"/relay")
-	}
-	overlay, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
-		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-}
 
 // Wrong specs: every one has another cause, and a message that shows its place.
 func TestWrong(t *testing.T) {

@@ -460,8 +460,8 @@ func (c *credits) make(m abi.Member, index uint32) {
 	}
 }
 
-// get returns what a member of a row refers to: a *Credit, a *Bucket, or a slice of them by level; none, or an empty
-// slice, where the index is not in use.
+// get returns what a member of a row refers to: a *Credit, a *Bucket, or a slice of them, one for each level; nil
+// pointers where the index is not in use.
 func (c *credits) get(m abi.Member, index uint32) any {
 	if m.Kind == abi.KindBucket {
 		return find[Bucket](c, m, index)
@@ -470,23 +470,20 @@ func (c *credits) get(m abi.Member, index uint32) any {
 }
 
 func find[T any](c *credits, m abi.Member, index uint32) any {
-	many := make([]*T, 0, m.Count())
+	all := make([]*T, m.Count())
 	if c != nil && index != 0 {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		for i := index; i < index+uint32(m.Count()) && int(i) < len(c.all); i++ {
-			if one, ok := any(c.all[i]).(*T); ok {
-				many = append(many, one)
+		for i := range all {
+			if at := int(index) + i; at < len(c.all) {
+				all[i], _ = any(c.all[at]).(*T)
 			}
 		}
 	}
-	switch {
-	case m.Levels > 0:
-		return many
-	case len(many) == 0:
-		return (*T)(nil)
+	if m.Levels > 0 {
+		return all
 	}
-	return many[0]
+	return all[0]
 }
 
 func (c *credits) closeAll() {

@@ -351,3 +351,16 @@ func TestTranslation(t *testing.T) {
 		t.Errorf("a translation that is gone: %v, %v", all, err)
 	}
 }
+
+// What a row refers to by an index that is no longer in use: as many credits as the member has levels, since generated
+// code has an array for them, and all of them nil.
+func TestCreditsOfNoRow(t *testing.T) {
+	c := &credits{all: make([]interface{ retire() }, 8)}
+	m := abi.Member{Kind: abi.KindCredit, Levels: 4, Size: 4}
+	for _, index := range []uint32{0, 1, 6, 100} {
+		got := [4]*Credit(c.get(m, index).([]*Credit))
+		if got != [4]*Credit{} || got[0].Available() != 0 || got[3].Spend(1) == nil {
+			t.Errorf("index %d: %v", index, got)
+		}
+	}
+}

@@ -32,12 +32,12 @@ func newGroup(g *ir.Group, types, scope scope) group {
 		}
 	}
 	out.Values = fields(plain, "v")
-	out.State = fields(state, "s")
+	out.State = fields(state, "v")
 	taken := newScope("Tag", "ID", "Group", "Row", "Set", "Update", "Remove", "Usage", "Hops", "String")
 	for i := range out.State {
 		f := &out.State[i]
 		f.Field = taken.pick(f.Field)
-		f.Index = i
+		f.From = typed(fmt.Sprintf("v.State(%d)", i), state[i].Type)
 	}
 	return out
 }
