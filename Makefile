@@ -8,6 +8,9 @@ TIME     ?= 60s
 BYTES    ?= 20s
 N        ?= 500
 
+# What depends on time and is no test's business: the packages whose BenchmarkRatios measures it.
+RATIOS   := ./internal/test/testlink
+
 # What works on macOS and Windows as well: the compiler.
 PORTABLE = ./cmd/... ./gen/... ./sim/... ./spec/... ./templates/... ./runtime/abi $$($(GO) list ./internal/... | grep -vE '/internal/test(/|$$$$)')
 
@@ -71,9 +74,10 @@ test-kernels: build ## every relay on Debian's kernels from 5.10 on, and on arm6
 fresh: ## the commands of the README on a bare Debian; RUN='make test' for another one
 	@tools/fresh $(if $(RUN),'$(RUN)')
 
-bench: build ## the numbers of the README, as ratios measured in one run; ONLY=kernel, path, fanout, quicproxy, tunnel or quic for a part
+bench: build ## the numbers of the README, as ratios measured in one run; ONLY=kernel, path, fanout, quicproxy, tunnel, ratios or quic for a part
 	@tools/ensure test root
-	@$(if $(filter quic,$(ONLY)),:,$(GO) run ./bench $(if $(ONLY),-only $(ONLY)))
+	@$(if $(filter quic ratios,$(ONLY)),:,$(GO) run ./bench $(if $(ONLY),-only $(ONLY)))
+	@$(if $(filter-out ratios,$(ONLY)),:,$(GO) test -run '^$$' -bench '^BenchmarkRatios$$' -benchtime 3x $(RATIOS))
 	@$(if $(filter-out quic,$(ONLY)),:,(cd runtime/quic && $(GO) run ./cmd/quicfork quic-go) && cd examples/quic && $(GO) run ./bench)
 
 curves: build quic ## one to many and QUIC alone, and their curves in docs/fanout.png and docs/quic.png

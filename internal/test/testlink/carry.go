@@ -30,6 +30,7 @@ type carrier struct {
 	in, out  *socket
 	delay    time.Duration
 	hold     time.Duration // how long what is held back waits for packets to overtake it
+	now      func() time.Duration
 	fates    *Fates
 	queue    []*frame // ordered by due
 	held     []*frame // ordered by arrival, which is the order in which they leave
@@ -39,7 +40,7 @@ type carrier struct {
 
 // arrive takes n frames that were just read.
 func (c *carrier) arrive(n int) error {
-	read := time.Now()
+	read, clock := time.Now(), c.now()
 	for i := range n {
 		f := c.take()
 		at, err := c.in.frame(i, f)
@@ -47,7 +48,7 @@ func (c *carrier) arrive(n int) error {
 			return err
 		}
 		// The delay begins when the kernel had the frame; a clock that was set meanwhile does no harm.
-		f.due = read.Sub(started) - min(max(read.Sub(at), 0), time.Second) + c.delay
+		f.due = clock - min(max(read.Sub(at), 0), time.Second) + c.delay
 		c.counters.Received++
 		if f.data[1] != 0 {
 			c.counters.GSO++
@@ -116,7 +117,7 @@ func (c *carrier) push(f *frame) {
 // release lets go of what was held back for too long. Whoever calls it has read all frames that came: they may be those
 // that overtake.
 func (c *carrier) release() {
-	for len(c.held) > 0 && c.held[0].due+c.hold <= now() {
+	for len(c.held) > 0 && c.held[0].due+c.hold <= c.now() {
 		c.counters.Alone++
 		c.push(c.held[0])
 		c.held = append(c.held[:0], c.held[1:]...)
@@ -142,7 +143,7 @@ func now() time.Duration { return time.Since(started) }
 func (c *carrier) leave() (next time.Duration) {
 	done := 0
 	for done < len(c.queue) {
-		at, n := now(), done
+		at, n := c.now(), done
 		for ; n < len(c.queue) && n-done < batch && c.queue[n].due <= at; n++ {
 			if at-c.queue[n].due > lateness {
 				c.counters.Late++
@@ -227,8 +228,8 @@ func carry(config string) error {
 	a, b := newSocket(firstSocket), newSocket(firstSocket+1)
 	fromA, fromB := c.Fates()
 	carriers := []*carrier{
-		{in: a, out: b, delay: c.FromA.Delay, hold: c.FromA.Reordering.hold(), fates: fromA},
-		{in: b, out: a, delay: c.FromB.Delay, hold: c.FromB.Reordering.hold(), fates: fromB},
+		{in: a, out: b, delay: c.FromA.Delay, hold: c.FromA.Reordering.hold(), now: now, fates: fromA},
+		{in: b, out: a, delay: c.FromB.Delay, hold: c.FromB.Reordering.hold(), now: now, fates: fromB},
 	}
 	out := bufio.NewWriter(os.Stdout)
 	report := func() error {

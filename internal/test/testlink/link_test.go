@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	mathrand "math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -32,7 +33,7 @@ var (
 	addrB = map[int]netip.Addr{4: netip.MustParseAddr("192.0.2.2"), 6: netip.MustParseAddr("2001:db8::2")}
 )
 
-func start(t *testing.T, c Config) *Link {
+func start(t testing.TB, c Config) *Link {
 	t.Helper()
 	needs.Root(t)
 	n := testnet.Start(t)
@@ -42,16 +43,21 @@ func start(t *testing.T, c Config) *Link {
 		t.Fatal(err)
 	}
 	l := Start(t, n, a, "eth0", b, "eth0", c)
+	addAddrs(t, l)
+	return l
+}
+
+func addAddrs(t testing.TB, l *Link) {
+	t.Helper()
 	err := errors.Join(l.A.AddAddr("192.0.2.1/24"), l.A.AddAddr("2001:db8::1/64"),
 		l.B.AddAddr("192.0.2.2/24"), l.B.AddAddr("2001:db8::2/64"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l
 }
 
 // addNeighbours makes resolution unnecessary: meanwhile, the kernel keeps fewer than a hundred packets.
-func addNeighbours(t *testing.T, l *Link) {
+func addNeighbours(t testing.TB, l *Link) {
 	t.Helper()
 	err := errors.Join(l.A.AddNeighbour(addrB[4], l.B.MAC), l.B.AddNeighbour(addrA[4], l.A.MAC))
 	if err != nil {
@@ -60,7 +66,7 @@ func addNeighbours(t *testing.T, l *Link) {
 }
 
 // listenUDP opens a socket with much space, on which the kernel says when a datagram came.
-func listenUDP(t *testing.T, d *testnet.Dev, addr netip.Addr) *net.UDPConn {
+func listenUDP(t testing.TB, d *testnet.Dev, addr netip.Addr) *net.UDPConn {
 	t.Helper()
 	var conn *net.UDPConn
 	err := d.Host.Do(func() (err error) {
@@ -105,15 +111,18 @@ func send(from, to *net.UDPConn, count int, rate float64, size int) error {
 
 func sendHere(from, to *net.UDPConn, count int, rate float64, size int) error {
 	payload, dest, begin := make([]byte, size), to.LocalAddr().(*net.UDPAddr).AddrPort(), time.Now()
-	for n := 0; n < count; {
-		for ; n < count && float64(n) <= rate*time.Since(begin).Seconds(); n++ {
+	tick := time.NewTicker(100 * time.Microsecond)
+	defer tick.Stop()
+	for n := 0; n < count; <-tick.C {
+		// What is late is sent in parts: the kernel's queues have no room for a second's datagrams at once.
+		for part := 0; part < batch && n < count && float64(n) <= rate*time.Since(begin).Seconds(); part++ {
 			binary.LittleEndian.PutUint32(payload, uint32(n))
 			binary.LittleEndian.PutUint64(payload[4:], uint64(time.Now().UnixNano()))
 			if _, err := from.WriteToUDPAddrPort(payload, dest); err != nil {
 				return err
 			}
+			n++
 		}
-		time.Sleep(100 * time.Microsecond) // the clock paces: what is late is sent at once
 	}
 	return nil
 }
@@ -145,11 +154,11 @@ func receive(to *net.UDPConn, count int, patience time.Duration) (all []arrival,
 }
 
 // stream sends datagrams and returns those that arrive, want of them; it fails if more come.
-func stream(t *testing.T, from, to *net.UDPConn, count, want int, rate float64, size int) []arrival {
+func stream(t testing.TB, from, to *net.UDPConn, count, want int, rate float64, size int) []arrival {
 	t.Helper()
 	sent := make(chan error, 1)
 	go func() { sent <- send(from, to, count, rate, size) }()
-	got, err := receive(to, want, 10*time.Second)
+	got, err := receive(to, want, time.Minute)
 	if err := errors.Join(err, <-sent); err != nil {
 		t.Error(err)
 		return nil
@@ -161,7 +170,7 @@ func stream(t *testing.T, from, to *net.UDPConn, count, want int, rate float64, 
 	return got
 }
 
-func stats(t *testing.T, l *Link) Stats {
+func stats(t testing.TB, l *Link) Stats {
 	t.Helper()
 	s, err := l.Stats()
 	if err != nil {
@@ -200,8 +209,7 @@ func TestCable(t *testing.T) {
 	}
 }
 
-// No packet comes before its delay, in each direction. What the link says to be late is late, and others come within
-// 0.5 ms, as far as the hosts have the processor: so one at least.
+// No packet comes before its delay, in each direction. The link calls late what it knows to be late, and no other.
 func TestDelay(t *testing.T) {
 	want := []time.Duration{20 * time.Millisecond, 3500 * time.Microsecond}
 	l := start(t, Config{FromA: Direction{Delay: want[0]}, FromB: Direction{Delay: want[1]}})
@@ -210,29 +218,102 @@ func TestDelay(t *testing.T) {
 	for i, way := range [][2]*net.UDPConn{{a, b}, {b, a}} {
 		stream(t, way[0], way[1], 100, 100, 1000, 100) // the kernel turns its time stamps on, neighbours are resolved
 		before := stats(t, l)
-		var errs []time.Duration
-		over := uint64(0)
+		least, over := time.Duration(math.MaxInt64), uint64(0)
 		for _, got := range stream(t, way[0], way[1], count, count, 1000, 100) {
-			errs = append(errs, got.at.Sub(got.sent)-want[i])
-			if errs[len(errs)-1] > lateness-clocks {
+			wrong := got.at.Sub(got.sent) - want[i]
+			if least = min(least, wrong); wrong > lateness-clocks {
 				over++
 			}
-		}
-		if t.Failed() {
-			return
 		}
 		after := stats(t, l)
 		late := after.FromA.Late + after.FromB.Late - before.FromA.Late - before.FromB.Late
 		other := after.FromA.Other + after.FromB.Other - before.FromA.Other - before.FromB.Other
-		slices.Sort(errs)
-		t.Logf("%v: median %v, 95%% between %v and %v, %d late", want[i], errs[count/2], errs[count/40],
-			errs[count*39/40], late)
-		if errs[0] < -clocks || errs[0] > lateness {
-			t.Errorf("a delay of %v is wrong by %v", want[i], errs[0])
+		if least < -clocks {
+			t.Errorf("a delay of %v is %v too short", want[i], -least)
 		}
 		if late > over+other {
 			t.Errorf("%d packets were late, and the link says %d", over, late)
 		}
+	}
+}
+
+// Frames leave in their order, each as soon as its time has come, not before; those that the link was late for are
+// counted, and it wakes for the next one. The clock is the test's.
+func TestTimes(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[0])
+	defer unix.Close(fds[1])
+	const delay, hold = 20 * time.Millisecond, 100 * time.Millisecond
+	clock := time.Duration(0)
+	c := &carrier{out: newSocket(fds[0]), hold: hold, now: func() time.Duration { return clock }}
+	type leaving struct {
+		n   uint32
+		due time.Duration
+	}
+	var want []leaving // what is on its way
+	late, space := uint64(0), make([]byte, 16)
+	rnd := mathrand.New(mathrand.NewPCG(needs.Seed(t), 0))
+	for n := uint32(0); n < 20_000 || len(want) > 0; {
+		for range rnd.IntN(4) {
+			if n >= 20_000 {
+				break
+			}
+			// Time stamps of several processors differ: a frame is never due before the one that came earlier.
+			due := clock + delay - time.Duration(rnd.IntN(30))*time.Microsecond
+			c.meet(&frame{data: binary.LittleEndian.AppendUint32(nil, n), due: due}, Fate{})
+			if len(want) > 0 {
+				due = max(due, want[len(want)-1].due)
+			}
+			want, n = append(want, leaving{n, due}), n+1
+		}
+		next := c.leave()
+		for len(want) > 0 && want[0].due <= clock {
+			size, err := unix.Read(fds[1], space)
+			if err != nil || size != 4 || binary.LittleEndian.Uint32(space) != want[0].n {
+				t.Fatalf("frame %d leaves in the place of %v: %v", binary.LittleEndian.Uint32(space), want[0], err)
+			}
+			if clock-want[0].due > lateness {
+				late++
+			}
+			want = want[1:]
+		}
+		if wake := never; len(want) > 0 && next != want[0].due || len(want) == 0 && next != wake {
+			t.Fatalf("at %v the link sleeps until %v, and these are on their way: %v", clock, next, want)
+		}
+		if _, _, err := unix.Recvfrom(fds[1], space, unix.MSG_DONTWAIT); err != unix.EAGAIN {
+			t.Fatalf("at %v a frame leaves before its time: %v", clock, err)
+		}
+		if rnd.IntN(8) == 0 && next != never {
+			clock = next + time.Duration(rnd.IntN(2))*time.Duration(rnd.IntN(int(2*lateness)))
+		} else {
+			clock += time.Duration(rnd.IntN(int(2 * time.Millisecond)))
+		}
+	}
+	if c.counters.Late != late || late == 0 || c.counters.Sent != 20_000 {
+		t.Errorf("%d frames were late: %+v", late, c.counters)
+	}
+
+	// What is held back goes when others have overtaken it, and otherwise when it has waited for long enough.
+	clock = 0
+	for n, overtaken := range []int{2, 0, 0, 5} {
+		c.meet(&frame{data: make([]byte, 4), due: clock + time.Duration(n)}, Fate{Overtaken: overtaken})
+	}
+	clock = 3
+	if next := c.leave(); next != 3+hold || c.counters.Sent != 20_003 {
+		t.Errorf("the link sleeps until %v: %+v", next, c.counters)
+	}
+	clock = 3 + hold - 1
+	c.release()
+	if c.leave(); c.counters.Sent != 20_003 || c.counters.Alone != 0 {
+		t.Errorf("a frame that is held back left too early: %+v", c.counters)
+	}
+	clock++
+	c.release()
+	if next := c.leave(); next != never || c.counters.Sent != 20_004 || c.counters.Alone != 1 {
+		t.Errorf("a frame that is held back has not left: %+v", c.counters)
 	}
 }
 
@@ -284,23 +365,27 @@ func btoi(b bool) int {
 func TestFatesOnTheLink(t *testing.T) {
 	const count, rate = 50_000, 24_000
 	c := Config{
-		Seed:  20,
 		FromA: Direction{Delay: 10 * time.Millisecond, Loss: 0.05, Duplicates: 0.02},
 		FromB: Direction{
 			Delay: 5 * time.Millisecond, Bursts: Bursts{Loss: 0.03, Length: 4}, Duplicates: 0.01,
-			Reordering: Reordering{Share: 0.05, By: 3, Hold: 5 * time.Second},
+			Reordering: Reordering{Share: 0.05, By: 3, Hold: time.Minute},
 		},
+	}
+	// With this seed none of the last packets is held back: it would wait for others in vain.
+	for c.Seed = 20; ; c.Seed++ {
+		_, fates := c.Fates()
+		if _, _, alone := expect(fates, count); alone == 0 {
+			break
+		}
 	}
 	l := start(t, c)
 	addNeighbours(t, l)
 	a, b := listenUDP(t, l.A, addrA[4]), listenUDP(t, l.B, addrB[4])
 	fates := [2]*Fates{}
 	fates[0], fates[1] = c.Fates()
-	alone := 0
 	done := make(chan func(), 2)
 	for i, way := range [][2]*net.UDPConn{{a, b}, {b, a}} {
-		want, lost, last := expect(fates[i], count)
-		alone += last
+		want, lost, _ := expect(fates[i], count)
 		go func() {
 			got := stream(t, way[0], way[1], count, len(want), rate, 200)
 			done <- func() {
@@ -320,8 +405,8 @@ func TestFatesOnTheLink(t *testing.T) {
 	(<-done)()
 	(<-done)()
 	s := stats(t, l)
-	if n := s.FromA.Alone + s.FromB.Alone; n != uint64(alone) {
-		t.Errorf("%d packets left alone, not %d", n, alone)
+	if n := s.FromA.Alone + s.FromB.Alone; n != 0 {
+		t.Errorf("%d packets left alone", n)
 	}
 	for _, share := range []struct {
 		name string
@@ -358,61 +443,32 @@ func TestHeldBackAlone(t *testing.T) {
 	}
 }
 
-// amount is something that was counted at a time.
-type amount struct {
-	at time.Time
-	n  int
-}
-
-// perSecond returns the median of the rates of ten parts, since a busy machine may stop the sender or the kernel's
-// queue for a while.
-func perSecond(all []amount) float64 {
-	var rates []float64
-	part := (len(all) - 1) / 10
-	for ; len(all) > part; all = all[part:] {
-		sum := 0
-		for _, a := range all[1 : part+1] {
-			sum += a.n
-		}
-		rates = append(rates, float64(sum)/all[part].at.Sub(all[0].at).Seconds())
-	}
-	slices.Sort(rates)
-	return rates[len(rates)/2]
-}
-
-// A rate is the kernel's: what its queue has no room for is refused, and counted.
+// A rate is the kernel's: what its queue has no room for is refused, and counted; all else arrives, and never faster than
+// the rate. How near it comes to the rate is measured (BenchmarkRatios).
 func TestRate(t *testing.T) {
-	const rate, size, count = 8_000_000, 958, 1500 // 1,000 bytes with headers, so 1,000 a second
-	l := start(t, Config{FromA: Direction{Rate: rate, Queue: 200_000}})
-	capture, err := l.B.Capture()
-	if err != nil {
-		t.Fatal(err)
-	}
+	const rate, queue, count = 1_600_000, 100_000, 2000 // 1,000 bytes with headers, so 200 a second, and 100 wait
+	l := start(t, Config{FromA: Direction{Rate: rate, Queue: queue}})
+	addNeighbours(t, l)
 	a, b := listenUDP(t, l.A, addrA[4]), listenUDP(t, l.B, addrB[4])
-	sent := make(chan error, 1)
-	go func() { sent <- send(a, b, count, 1500, size) }()
-	got, err := receive(b, count, time.Second)
-	if err := errors.Join(err, <-sent); err != nil || len(got) < count/2 {
-		t.Fatalf("%d datagrams came: %v", len(got), err)
-	}
-	c := stats(t, l).FromA
-	if n := uint64(len(got)); c.Refused == 0 || n > c.Sent || n < c.Sent-c.Other {
-		t.Errorf("%d datagrams came: %v, %d others", len(got), c, c.Other)
-	}
-	frames, err := capture.Stop()
-	if err != nil {
+	began := time.Now()
+	if err := send(a, b, count, math.Inf(1), 958); err != nil {
 		t.Fatal(err)
 	}
-	var bits []amount
-	for _, f := range frames {
-		if !f.Outgoing && !f.At.Before(got[0].at) && !f.At.After(got[len(got)-1].at) {
-			bits = append(bits, amount{f.At, 8 * len(f.Data)})
-		}
+	var c Counters
+	if err := testnet.Until(time.Minute, "the link has had all datagrams", func() bool {
+		c = stats(t, l).FromA
+		return c.Received-c.Other == count && c.Waiting == 0
+	}); err != nil {
+		t.Fatal(err)
 	}
-	measured := perSecond(bits)
-	t.Logf("%.0f bits a second, %v", measured, c)
-	if math.Abs(measured-rate) > 0.05*rate {
-		t.Errorf("%.0f bits a second, not %d", measured, rate)
+	got, err := receive(b, int(c.Sent-c.Other), time.Minute)
+	if err != nil || len(got) != int(c.Sent-c.Other) || c.Refused == 0 {
+		t.Fatalf("%d datagrams came: %v, %d others, %v", len(got), c, c.Other, err)
+	}
+	const burst = rate / 8 / 100 // SetRate's
+	took := got[len(got)-1].at.Sub(began)
+	if most := burst + rate/8*took.Seconds(); float64(1000*len(got)) > most {
+		t.Errorf("%d datagrams came in %v, want at most %.0f", len(got), took, most/1000)
 	}
 }
 
@@ -500,7 +556,7 @@ func TestSegmentation(t *testing.T) {
 		if _, _, err := a.WriteMsgUDP(payload, control, b.LocalAddr().(*net.UDPAddr)); err != nil {
 			t.Fatal(err)
 		}
-		got, err := receive(b, segments, 10*time.Second)
+		got, err := receive(b, segments, time.Minute)
 		if err != nil || len(got) != segments {
 			t.Fatalf("whole %v: %d of %d datagrams arrived: %v", whole, len(got), segments, err)
 		}
