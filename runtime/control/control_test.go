@@ -38,14 +38,14 @@ var compiled = sync.OnceValues(func() (*build.Result, error) {
 
 // lab is a relay with a control socket.
 type lab struct {
-	*testing.T
+	testing.TB
 	relay  *runtime.Relay
 	server *control.Server
 	path   string
 	*api.Client
 }
 
-func spec(t *testing.T) (*abi.Desc, []byte) {
+func spec(t testing.TB) (*abi.Desc, []byte) {
 	t.Helper()
 	needs.Root(t)
 	built, err := compiled()
@@ -57,7 +57,7 @@ func spec(t *testing.T) (*abi.Desc, []byte) {
 }
 
 // load loads the relay of the tests. Every address is behind device 1, but for 203.0.113.99, which can't be reached.
-func load(t *testing.T, server *control.Server, opt runtime.Options) (*runtime.Relay, error) {
+func load(t testing.TB, server *control.Server, opt runtime.Options) (*runtime.Relay, error) {
 	t.Helper()
 	desc, object := spec(t)
 	opt.Control = server
@@ -71,9 +71,9 @@ func load(t *testing.T, server *control.Server, opt runtime.Options) (*runtime.R
 	return runtime.Load(desc, object, opt)
 }
 
-func start(t *testing.T) *lab {
+func start(t testing.TB) *lab {
 	t.Helper()
-	l := &lab{T: t, path: filepath.Join(t.TempDir(), "lab.sock")}
+	l := &lab{TB: t, path: filepath.Join(t.TempDir(), "lab.sock")}
 	l.server = control.Socket(l.path)
 	var err error
 	if l.relay, err = load(t, l.server, runtime.Options{}); err != nil {
@@ -91,9 +91,20 @@ func start(t *testing.T) *lab {
 	return l
 }
 
+// open opens a session as call has it, without the control socket.
+func (l *lab) open(number int) *runtime.Session {
+	l.Helper()
+	c := call(number)
+	s, err := l.relay.Open("call", addrPort(c[0]), addrPort(c[1]), number, addrPort(c[3]), addrPort(c[4]))
+	if err != nil {
+		l.Fatal(err)
+	}
+	return s
+}
+
 // checkedClient returns a client that compares all answers, and all requests that succeed, with the relay's OpenAPI
 // document.
-func checkedClient(t *testing.T, path string, desc *abi.Desc) *api.Client {
+func checkedClient(t testing.TB, path string, desc *abi.Desc) *api.Client {
 	t.Helper()
 	text, err := api.OpenAPI(desc)
 	if err != nil {
@@ -114,7 +125,7 @@ func checkedClient(t *testing.T, path string, desc *abi.Desc) *api.Client {
 }
 
 type checker struct {
-	*testing.T
+	testing.TB
 	router routers.Router
 	next   http.RoundTripper
 }

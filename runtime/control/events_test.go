@@ -187,13 +187,9 @@ func TestStuckClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer relay.Close()
-	l := &lab{T: t, relay: relay, server: server, path: path}
+	l := &lab{TB: t, relay: relay, server: server, path: path}
 	for i := range 1000 {
-		s := call(i)
-		_, err := relay.Open("call", addrPort(s[0]), addrPort(s[1]), i, addrPort(s[3]), addrPort(s[4]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l.open(i)
 	}
 	for _, request := range []string{"/v1/events", "/v1/sessions/call?limit=1000"} {
 		c, err := net.Dial("unix", path)
