@@ -25,12 +25,15 @@ const (
 	statusSignal  = 128 // and the number of the signal
 )
 
-// Do runs the command line args (without the program's name) and returns the exit status. At SIGINT and SIGTERM it
-// returns at once, with the status that shells give to what a signal has ended, and what the command computes is left
+// Do runs the command line args (without the program's name) and returns the exit status. At SIGINT, SIGTERM and SIGHUP
+// it returns at once, with the status that shells give to what a signal has ended, and what the command computes is left
 // running: main exits. A command that has more to put in order says so (package interrupt).
 func Do(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) && !detached() { // of nohup; of a relay in the background, which has a log
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	defer signal.Stop(signals)
 	gate := &interrupt.Gate{}
 	ctx, cancel := context.WithCancel(interrupt.With(context.Background(), gate))
@@ -51,11 +54,7 @@ func Do(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		if !gate.Close() {
 			return a.status(<-done)
 		}
-		status := statusSignal + int(syscall.SIGTERM)
-		if s == os.Interrupt {
-			status = statusSignal + int(syscall.SIGINT)
-		}
-		return status
+		return statusSignal + int(s.(syscall.Signal))
 	}
 }
 
@@ -92,7 +91,8 @@ func (a *app) root() *cobra.Command {
 		Long: `fastrelay-gen compiles the spec of a packet relay, written in CUE, to a TC eBPF program and a Go
 package that loads the program, attaches it, and registers sessions.
 
-Exit status: 0 success, 1 error, 2 difference (build --check, fmt -l), 130 or 143 if SIGINT or SIGTERM ended it.`,
+Exit status: 0 success, 1 error, 2 difference (build --check, fmt -l), 129, 130 or 143 if SIGHUP, SIGINT or
+SIGTERM ended it.`,
 		Example: `  fastrelay-gen init tunnel             a spec to begin with
   fastrelay-gen test tunnel/spec.cue    run the tests that it holds
   fastrelay-gen build tunnel/spec.cue   write the C, the object and the Go package

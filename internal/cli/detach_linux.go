@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -23,13 +25,8 @@ import (
 // A relay lives as long as its process, which renews its lease. So `run --detach` starts itself again, in a session of
 // its own, and returns when that process says that the relay is attached.
 
-// detachedVar is set in the environment of a process in the background; readyFD is where it says that it is ready.
-const (
-	detachedVar = "FASTRELAY_DETACHED"
-	readyFD     = 3
-)
-
-func detached() bool { return os.Getenv(detachedVar) != "" }
+// readyFD is where the process in the background says that it is ready.
+const readyFD = 3
 
 // detach runs the same command in the background.
 func (a *app) detach(ctx context.Context, desc *abi.Desc, opt *runOptions) error {
@@ -42,7 +39,7 @@ func (a *app) detach(ctx context.Context, desc *abi.Desc, opt *runOptions) error
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	log, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	log, err := openLog(path)
 	if err != nil {
 		return err
 	}
@@ -58,7 +55,7 @@ func (a *app) detach(ctx context.Context, desc *abi.Desc, opt *runOptions) error
 	defer ready.Close()
 	cmd := &exec.Cmd{
 		Path: "/proc/self/exe", Args: os.Args,
-		Env: append(os.Environ(), detachedVar+"=1"), Stdout: log, Stderr: log, ExtraFiles: []*os.File{say},
+		Env: append(os.Environ(), detachedVar+"="+path), Stdout: log, Stderr: log, ExtraFiles: []*os.File{say},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
 	if err := cmd.Start(); err != nil {
@@ -77,10 +74,13 @@ func (a *app) detach(ctx context.Context, desc *abi.Desc, opt *runOptions) error
 		return ctx.Err()
 	}
 	if len(text) == 0 {
-		_ = cmd.Wait() // its log says more
+		end := cmd.Wait() // its log says more
 		why, err := io.ReadAll(io.NewSectionReader(log, before, 1<<20))
 		if err != nil {
 			return err
+		}
+		if len(why) == 0 {
+			return &diag.Diagnostic{Code: codeRun, Message: fmt.Sprint("the process in the background ended: ", end)}
 		}
 		if a.machine {
 			_, err = a.out.Write(why)
@@ -97,6 +97,32 @@ func (a *app) detach(ctx context.Context, desc *abi.Desc, opt *runOptions) error
 		strings.TrimSpace(strings.ReplaceAll(string(text), " Ctrl-C detaches.", "")), cmd.Process.Pid, opt.control,
 		path)
 	return err
+}
+
+// reopenLog has a process in the background open its log anew at each SIGHUP, since who has renamed it (logrotate) wants
+// a new one.
+func (a *app) reopenLog(path string) {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, unix.SIGHUP)
+	go func() {
+		said := slog.New(slog.NewTextHandler(a.err, nil))
+		for range hangups {
+			f, err := openLog(path)
+			if err == nil {
+				fd := int(f.Fd())
+				err = errors.Join(unix.Dup3(fd, unix.Stdout, 0), unix.Dup3(fd, unix.Stderr, 0), f.Close())
+			}
+			if err != nil {
+				said.Error("the log can't be opened anew; messages go to the old one", "path", path, "error", err)
+			} else {
+				said.Info("the log is opened anew", "path", path)
+			}
+		}
+	}()
+}
+
+func openLog(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
 }
 
 // background is what the process in the background does, after the relay is attached.

@@ -92,3 +92,42 @@ func TestDetachInterrupted(t *testing.T) {
 		}
 	}
 }
+
+// The terminal of a relay in the foreground goes away: it ends as at Ctrl-C, and leaves nothing.
+func TestTerminalGoesAway(t *testing.T) {
+	needs.Root(t)
+	n := testnet.Start(t)
+	host, err := n.Host("relay")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, pin := t.TempDir(), fmt.Sprintf("/sys/fs/bpf/terminal-%d", os.Getpid())
+	socket := filepath.Join(dir, "paths.sock")
+	var term *terminal
+	if err := host.Do(func() error {
+		term = onTerminal(t, "run", "../../examples/paths/spec.cue", "--attach", "forward=lo", "--control", socket,
+			"--pin", pin)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(pin) })
+	if err := testnet.Until(time.Minute, "it is attached", func() bool {
+		term.mu.Lock()
+		defer term.mu.Unlock()
+		return strings.Contains(term.out.String(), "attached: forward")
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := term.master.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := term.cmd.Wait(); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	for _, path := range []string{socket, socket + ".lock", pin} {
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left behind: %v", path, err)
+		}
+	}
+}

@@ -56,7 +56,7 @@ type machine struct {
 	log          []string
 }
 
-// A relay is attached, detached, killed, taken over, stopped and removed at random, and its interfaces are renamed,
+// A relay is attached, detached, killed, taken over and stopped at random, its log is renamed, and its interfaces are renamed,
 // while ps, metrics and the kernel's own list of programs agree on what is attached where.
 func TestOperations(t *testing.T) {
 	needs.Root(t)
@@ -134,7 +134,7 @@ func (m *machine) step(random *rand.Rand) {
 	iface := append(slices.Clone(m.devices), "nosuch")[random.IntN(len(m.devices)+1)]
 	at := [2]string{program, iface}
 	there := slices.Contains(m.attached, at)
-	switch what := random.IntN(8); {
+	switch what := random.IntN(9); {
 	case what == 0: // an interface is renamed, and another one may get the name that it had
 		i := random.IntN(len(m.devices))
 		was, now := m.devices[i], fmt.Sprintf("d%d", m.made)
@@ -171,6 +171,8 @@ func (m *machine) step(random *rand.Rand) {
 		m.must(1, "isn't attached to", "detach", "--socket", m.socket, program+"="+iface)
 	case what == 6:
 		m.kill()
+	case what == 7:
+		m.hangUp()
 	default:
 		m.must(0, "", "stop", "--socket", m.socket)
 		m.pid, m.pinned, m.attached = 0, false, nil
@@ -203,16 +205,40 @@ func (m *machine) run(random *rand.Rand) {
 	m.pid, m.pinned, m.attached = info.PID, true, want
 }
 
+// hangUp renames the log, and has the relay open it anew, as logrotate does.
+func (m *machine) hangUp() {
+	log := strings.TrimSuffix(m.socket, ".sock") + ".log"
+	if err := os.Rename(log, log+".1"); err != nil {
+		m.Fatal(err)
+	}
+	m.log = append(m.log, "its log is renamed, and SIGHUP sent")
+	if err := unix.Kill(m.pid, unix.SIGHUP); err != nil {
+		m.Fatal(err)
+	}
+	if err := testnet.Until(time.Minute, "its log is opened anew", func() bool {
+		if m.ended() {
+			m.Fatal("it has ended")
+		}
+		text, err := os.ReadFile(log)
+		return err == nil && strings.Contains(string(text), "the log is opened anew")
+	}); err != nil {
+		m.Fatal(err)
+	}
+}
+
+// ended says whether its process has.
+func (m *machine) ended() bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.pid))
+	return errors.Is(err, fs.ErrNotExist) || strings.Contains(string(text), ") Z ")
+}
+
 // kill has the process end without a chance to clean up.
 func (m *machine) kill() {
 	m.log = append(m.log, "it is killed")
 	if err := unix.Kill(m.pid, unix.SIGKILL); err != nil {
 		m.Fatal(err)
 	}
-	if err := testnet.Until(time.Minute, "its process has ended", func() bool {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.pid))
-		return errors.Is(err, fs.ErrNotExist) || strings.Contains(string(text), ") Z ")
-	}); err != nil {
+	if err := testnet.Until(time.Minute, "its process has ended", m.ended); err != nil {
 		m.Fatal(err)
 	}
 	m.pid = 0

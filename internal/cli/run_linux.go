@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"os/signal"
 	"slices"
 	"strings"
@@ -26,6 +27,9 @@ import (
 )
 
 func (a *app) run(ctx context.Context, file string, opt runOptions) error {
+	if log := os.Getenv(detachedVar); log != "" {
+		a.reopenLog(log)
+	}
 	if err := checkTrafficFlags(opt); err != nil {
 		return err
 	}
@@ -324,13 +328,13 @@ func (w *watcher) watch(ctx context.Context, opt runOptions) error {
 	for {
 		select {
 		case <-ctx.Done():
-			err := w.last(live)
+			err := outputError(w.last(live))
 			if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
 				err = errors.Join(outputError(cause), err)
 			}
 			return err
 		case <-end:
-			return w.last(live)
+			return outputError(w.last(live))
 		case now := <-tick.C:
 			if opt.once {
 				continue
@@ -342,9 +346,10 @@ func (w *watcher) watch(ctx context.Context, opt runOptions) error {
 	}
 }
 
-// outputError hides that the reader of the counters has closed its pipe, which ends the run and is not an error.
+// outputError hides that the reader of the counters has closed its pipe or its terminal, which ends the run and is not an
+// error.
 func outputError(err error) error {
-	if errors.Is(err, unix.EPIPE) {
+	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.EIO) {
 		return nil
 	}
 	return err

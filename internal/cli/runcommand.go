@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -10,6 +11,11 @@ import (
 
 // defaultRate is how many packets a second --traffic sends.
 const defaultRate = 1000
+
+// detachedVar is set in the environment of a process in the background: the path of its log.
+const detachedVar = "FASTRELAY_DETACHED"
+
+func detached() bool { return os.Getenv(detachedVar) != "" }
 
 type runOptions struct {
 	attach, settings, sessions, rows, receivers []string
@@ -34,7 +40,8 @@ func (a *app) runCommand() *cobra.Command {
 		Use:   "run SPEC {--attach PROGRAM=INTERFACE | --traffic}",
 		Short: "Load and attach a relay, and show its counters until it is stopped",
 		Long: `Compiles the spec in memory, loads it, opens the given sessions and groups of receivers, attaches the
-given programs, and shows live counters. Ctrl-C or SIGTERM detaches everything and unloads the relay.
+given programs, and shows live counters. Ctrl-C or SIGTERM detaches everything and unloads the relay; so does the end of
+its terminal (SIGHUP).
 
 With --traffic the relay runs in a network namespace between two others, client and peer, which send the packets of the
 spec's tests in turn. It has the settings, sessions, rows and groups of the tests, unless some are given; a test that
@@ -52,7 +59,7 @@ each priority level all get the same value.
 
 With --control the relay has a control socket: show, watch, open, close and so on look at it and change it. With
 --detach it goes on in the background after the command has returned, until stop; it is pinned, so that another run
-of the same command takes it over when its process was killed.
+of the same command takes it over when its process was killed. SIGHUP has it open its log anew, for logrotate.
 
 With --http there is a page for a browser: what the programs decide, with live rates, a plot of the last ten minutes,
 sessions and groups; /metrics is for Prometheus. It changes nothing. Every user of this machine can read it;

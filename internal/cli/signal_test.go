@@ -63,13 +63,13 @@ func opened(t *testing.T, path string) *os.File {
 	return f
 }
 
-// Every command ends at SIGINT and SIGTERM, whatever keeps it busy: here it is a spec that never ends.
+// Every command ends at SIGINT, SIGTERM and SIGHUP, whatever keeps it busy: here it is a spec that never ends.
 func TestSignals(t *testing.T) {
 	for _, args := range []string{
 		"build SPEC", "vet SPEC", "fmt SPEC", "fmt -w SPEC", "test SPEC", "doc SPEC", "diagram SPEC", "dissector SPEC",
 		"explain SPEC", "dump plan SPEC", "dump c SPEC", "api SPEC", "try SPEC capture", "run SPEC --traffic", "lsp",
 	} {
-		for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 			t.Run(fmt.Sprint(args, " ", sig), func(t *testing.T) {
 				t.Parallel()
 				cmd, dir := command(t, strings.Fields(strings.ReplaceAll(args, "SPEC", "spec.cue"))...)
