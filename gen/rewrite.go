@@ -341,16 +341,29 @@ func (w *rewriter) checkHop(hop *ir.HopRef, length ir.Expr, pos diag.Pos) *ir.Ch
 		Hop: hop, Length: length, Pos: pos,
 		TooBig: w.punted("too_big", "larger than the MTU towards the destination", pos),
 	}
-	none := w.punted("no_route", "no route to the destination", pos)
+	// The kernel's lookup gives one answer for a destination without a route and for this host itself
+	// (BPF_FIB_LKUP_RET_NOT_FWDED), and none at all where forwarding is off (BPF_FIB_LKUP_RET_FWD_DISABLED).
+	var none, local, off int
+	if hop.Row == nil {
+		none = w.punted("not_forwarded", "the kernel forwards nothing to the destination: it is this host, or there is "+
+			"no route", pos)
+		local = none
+		off = w.punted("forwarding_off", "forwarding is off on the interface that the packet came in by", pos)
+	} else {
+		none = w.punted("no_route", "no route to the destination, or the row has no next hop", pos)
+		local = w.punted("local", "the destination is this host", pos)
+		off = none
+	}
 	c.Reasons = [ir.HopStates]int{
-		ir.HopNone: none, ir.HopDirect: -1, ir.HopNeighbour: -1,
-		ir.HopLocal:       w.punted("local", "the destination is this host", pos),
+		ir.HopNone: none, ir.HopDirect: -1, ir.HopNeighbour: -1, ir.HopLocal: local,
 		ir.HopUnreachable: w.punted("unreachable", "the route's type is unreachable", pos),
 		ir.HopBlackhole:   w.punted("blackhole", "the route's type is blackhole", pos),
 		ir.HopProhibit:    w.punted("prohibit", "the route's type is prohibit", pos),
 		ir.HopXfrm:        w.punted("xfrm", "an xfrm (IPsec) policy is for the packet", pos),
 		ir.HopRule: w.punted("rule",
 			"a routing rule asks for a protocol or ports that aren't known when the next hop is found", pos),
+		ir.HopEncap:         w.punted("encap", "the route encapsulates packets, which is the stack's work", pos),
+		ir.HopForwardingOff: off,
 	}
 	return c
 }

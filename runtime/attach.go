@@ -157,6 +157,7 @@ func (r *Relay) attachTo(p *Program, a *attachment, dev *netlink.LinkAttrs) erro
 		return err
 	}
 	a.lost, a.refused = nil, 0
+	r.warn(p, a)
 	return nil
 }
 

@@ -32,6 +32,7 @@ const (
 	HopProhibit    = abi.HopProhibit
 	HopXfrm        = abi.HopXfrm
 	HopRule        = abi.HopRule
+	HopEncap       = abi.HopEncap
 )
 
 // Hop says how packets leave towards an address.

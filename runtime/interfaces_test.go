@@ -399,7 +399,7 @@ func TestHopsThroughInterface(t *testing.T) {
 		if err := b.host.Run("ip", "link", "del", "in0"); err != nil {
 			t.Fatal(err)
 		}
-		until(t, 5*time.Second, "there is no next hop", func() bool { return hop().State == HopUnreachable })
+		until(t, 5*time.Second, "there is no next hop", func() bool { return hop().State == HopNone })
 		b.dev, b.there = b.join(t, "in0", fmt.Sprint("out", round+1))
 		set()
 	}

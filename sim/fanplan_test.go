@@ -121,7 +121,7 @@ func newFanPlan() *fanPlan {
 			},
 			&ir.CheckHop{Hop: hop, Length: bin(ir.Sub, &ir.Meta{Kind: ir.FrameLen}, num(14)), TooBig: fanTooBig,
 				Reasons: [ir.HopStates]int{
-					fanHop, fanHop, fanHop, fanHop, fanHop, fanHop, fanHop, fanHop, fanHop,
+					fanHop, fanHop, fanHop, fanHop, fanHop, fanHop, fanHop, fanHop, fanHop, fanHop, fanHop,
 				}},
 			fp.copy,
 		},

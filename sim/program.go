@@ -212,7 +212,8 @@ func leaves(state abi.HopState, clone bool) bool {
 }
 
 var stateNames = [ir.HopStates]string{
-	"none", "direct", "neighbour", "local", "unreachable", "blackhole", "prohibit", "xfrm", "rule",
+	"none", "direct", "neighbour", "local", "unreachable", "blackhole", "prohibit", "xfrm", "rule", "encap",
+	"forwarding_off",
 }
 
 func (b *builder) fail(format string, args ...any) {

@@ -499,7 +499,7 @@ type TestRow struct {
 // TestRoute is what user space found for every destination in the test; nil is a reachable neighbour over an MTU of
 // 1500.
 type TestRoute struct {
-	State string // "direct", "neighbour", "local", "unreachable", "blackhole", "prohibit", "xfrm", "rule", "none"
+	State string // a state of a hop, as [abi.HopState] names it
 	MTU   int
 	Pos   diag.Pos
 }

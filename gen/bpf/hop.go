@@ -97,7 +97,7 @@ func (f *function) hopFits(s *ir.CheckHop, rest []ir.Stmt) {
 	}
 	if f.turn != nil { // the kernel doesn't resolve neighbours for clones
 		f.stopIf(s.Pos, fmt.Sprintf("unlikely(%sstate != FR_HOP_DIRECT)", hop), nil,
-			f.endsFor("decline", f.prog.unusable("fr_indirect", f.hopPointer(s.Hop), s, ir.HopNeighbour)))
+			f.endsFor("decline", f.prog.indirect(f.hopPointer(s.Hop), s)))
 	} else {
 		f.stopIf(s.Pos, fmt.Sprintf("unlikely(!fr_usable(%s))", f.hopPointer(s.Hop)), nil,
 			fmt.Sprintf("return fr_up(skb, %s);", f.prog.unusable("fr_unusable", f.hopPointer(s.Hop), s)))
@@ -108,17 +108,33 @@ func (f *function) hopFits(s *ir.CheckHop, rest []ir.Stmt) {
 	f.unless(s.Pos, fmt.Sprintf("%s > %smtu", length, hop), s.TooBig)
 }
 
-// unusable is the reason for which a packet can't leave through a hop. The helper adds to the first one.
-func (p *program) unusable(helper, hop string, s *ir.CheckHop, more ...abi.HopState) string {
-	states := []abi.HopState{
-		ir.HopNone, ir.HopLocal, ir.HopUnreachable, ir.HopBlackhole, ir.HopProhibit, ir.HopXfrm, ir.HopRule,
+// unusable is the reason for which a packet can't leave through a hop. The helper adds to the two that it gets.
+func (p *program) unusable(helper, hop string, s *ir.CheckHop) string {
+	none, unreachable := s.Reasons[ir.HopNone], s.Reasons[ir.HopUnreachable]
+	p.inOrder(s, unreachable, ir.HopUnreachable, ir.HopBlackhole, ir.HopProhibit, ir.HopXfrm, ir.HopRule, ir.HopEncap)
+	if s.Hop.Row == nil {
+		helper = "fr_unrouted"
+		p.inOrder(s, none+1, ir.HopForwardingOff)
+	} else {
+		p.inOrder(s, none+1, ir.HopLocal)
 	}
-	for i, state := range append(states, more...) {
-		if s.Reasons[state] != s.Reasons[ir.HopNone]+i {
+	return fmt.Sprintf("%s(%s, %s, %s)", helper, hop, p.reasonName(none), p.reasonName(unreachable))
+}
+
+// indirect is the same for a copy.
+func (p *program) indirect(hop string, s *ir.CheckHop) string {
+	unreachable := s.Reasons[ir.HopUnreachable]
+	p.inOrder(s, unreachable+6, ir.HopNeighbour)
+	return fmt.Sprintf("fr_indirect(%s, %s, %s)", hop, p.reasonName(unreachable), p.unusable("fr_unusable", hop, s))
+}
+
+// inOrder checks that the reasons of states follow each other, as helpers expect.
+func (p *program) inOrder(s *ir.CheckHop, first int, states ...abi.HopState) {
+	for i, state := range states {
+		if s.Reasons[state] != first+i {
 			p.fail("the reasons at %s aren't in the order of states: %v", s.Pos, s.Reasons)
 		}
 	}
-	return fmt.Sprintf("%s(%s, %s)", helper, hop, p.reasonName(s.Reasons[ir.HopNone]))
 }
 
 // hopPointer is a pointer to a hop.

@@ -4,8 +4,12 @@ package bpf_test
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"net/netip"
+	"os"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,10 +17,15 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
-// Where no row says how a packet leaves, the kernel's routes decide, and each of their answers is a reason of ours.
+// Where no row says how a packet leaves, the kernel's routes decide, and each of their answers is a reason of ours, which
+// docs/operations.md explains.
 func TestRoutes(t *testing.T) {
 	needs.Root(t)
 	u := compile(t, "testdata/echo/spec.cue")
+	guide, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, family := range []int{4, 6} {
 		line, err := testnet.Start(t).Line()
 		if err != nil {
@@ -30,13 +39,32 @@ func TestRoutes(t *testing.T) {
 			netip.AddrPortFrom(line.RelayInAddr.Of(family), 7)
 		conn := listen(t, line.Client, client)
 		before := relay.counts(t, "back")
+		// What becomes of a datagram that the program would send. Other reasons count what hosts say to each other.
+		sum := func(counts map[string]uint64) (n uint64) {
+			for _, reason := range []string{
+				"sent", "too_big", "no_route", "local", "unreachable", "blackhole", "prohibit", "xfrm", "rule", "encap",
+				"not_forwarded", "forwarding_off",
+			} {
+				n += counts[reason]
+			}
+			return n
+		}
 		expect := func(what, reason string) {
 			t.Helper()
-			err := testnet.Until(2*time.Second, "one more packet counted as "+reason, func() bool {
-				return relay.counts(t, "back")[reason] == before[reason]+1
-			})
-			if err != nil {
-				t.Errorf("IPv%d, %s: %v: %v", family, what, err, relay.counts(t, "back"))
+			row := regexp.MustCompile("(?m)^\\| .*`" + reason + "`.* \\|$").FindString(string(guide))
+			if row == "" {
+				t.Errorf("docs/operations.md has no row for %s", reason)
+			}
+			var counts map[string]uint64
+			if err := testnet.Until(20*time.Second, "one more packet is counted", func() bool {
+				counts = relay.counts(t, "back")
+				return sum(counts) == sum(before)+1
+			}); err != nil {
+				t.Fatalf("IPv%d, %s: %v: %v", family, what, err, counts)
+			}
+			if counts[reason] != before[reason]+1 {
+				t.Errorf("IPv%d, %s: counted as another reason than %s: %v, before %v", family, what, reason, counts,
+					before)
 			}
 			before = relay.counts(t, "back")
 		}
@@ -55,7 +83,15 @@ func TestRoutes(t *testing.T) {
 		}
 		set(false)
 		write(10)
-		expect("forwarding disabled", "no_route")
+		expect("forwarding disabled", "forwarding_off")
+		set(true)
+		if err := line.Relay.Sysctl(fmt.Sprintf("net/ipv%d/conf/%s/forwarding", family, line.RelayIn.Name),
+			"0"); err != nil {
+			t.Fatal(err)
+		}
+		write(10)
+		expect("forwarding disabled on the device of arrival alone", "forwarding_off")
+		set(false) // setting all of them anew sets each
 		set(true)
 
 		exchange(t, conn, server, []byte("hello"), conn, server, []byte("hello"))
@@ -74,11 +110,23 @@ func TestRoutes(t *testing.T) {
 			}
 		}
 		bits := map[int]string{4: "/32", 6: "/128"}[family]
-		for _, kind := range []string{"blackhole", "unreachable", "prohibit"} {
-			route("add", kind, client.Addr().String()+bits)
+		gateway := line.PeerAddr.Of(family).String()
+		for _, tt := range []struct {
+			reason string
+			route  []string
+		}{
+			{"blackhole", []string{"blackhole", client.Addr().String() + bits}},
+			{"unreachable", []string{"unreachable", client.Addr().String() + bits}},
+			{"prohibit", []string{"prohibit", client.Addr().String() + bits}},
+			{"not_forwarded", []string{"throw", client.Addr().String() + bits}},
+			{"not_forwarded", []string{"local", client.Addr().String() + bits, "dev", "lo"}},
+			{"encap", []string{client.Addr().String() + bits, "encap", map[int]string{4: "ip", 6: "ip6"}[family],
+				"dst", gateway, "dev", line.RelayIn.Name}},
+		} {
+			route(append([]string{"add"}, tt.route...)...)
 			write(10)
-			expect("a route that is "+kind, kind)
-			route("del", kind, client.Addr().String()+bits)
+			expect("the route "+strings.Join(tt.route, " "), tt.reason)
+			route(append([]string{"del"}, tt.route...)...)
 		}
 		// one that isn't locked doesn't count for what is forwarded
 		route("add", client.Addr().String()+bits, "dev", "eth0", "mtu", "lock", "1280")
@@ -86,5 +134,8 @@ func TestRoutes(t *testing.T) {
 		expect("a datagram that fits the route", "sent")
 		write(1300)
 		expect("a datagram that is too big for the route", "too_big")
+		route("flush", "table", "main")
+		write(10)
+		expect("an empty table of routes", "not_forwarded")
 	}
 }

@@ -79,11 +79,6 @@ func Desc(p *ir.Plan) abi.Desc {
 			Name: e.Name, Fields: members(e.Fields), Size: e.Fields.Size, Required: e.Required,
 		})
 	}
-	for s := range ir.AllStmts(p) {
-		if check, ok := s.(*ir.CheckHop); ok && check.Hop.Row == nil {
-			d.Lookups = true
-		}
-	}
 	for _, c := range p.Counters {
 		d.Counters = append(d.Counters, c.Name)
 	}
@@ -93,9 +88,25 @@ func Desc(p *ir.Plan) abi.Desc {
 		for _, r := range prog.Reasons {
 			pd.Reasons = append(pd.Reasons, abi.Reason{Name: r.Name, Kind: reasonKinds[r.Kind], Doc: r.Doc})
 		}
+		for _, version := range []int{4, 6} {
+			if looksUp(prog, version) {
+				pd.Lookups = append(pd.Lookups, version)
+				d.Lookups = true
+			}
+		}
 		d.Programs = append(d.Programs, pd)
 	}
 	return d
+}
+
+// looksUp reports whether a program asks the kernel for the routes of packets of an IP version.
+func looksUp(prog *ir.Program, version int) bool {
+	for s := range ir.Stmts(prog.Body) {
+		if check, ok := s.(*ir.CheckHop); ok && check.Hop.Row == nil && check.Hop.Family == version {
+			return true
+		}
+	}
+	return false
 }
 
 // parse takes a word of the plan, which has no others.

@@ -190,16 +190,18 @@ func (s *CheckHop) parts(v *visitor) {
 
 // States of a hop (struct fr_hop's state). Only HopDirect and HopNeighbour let a packet leave.
 const (
-	HopNone        = abi.HopNone        // not resolved
-	HopDirect      = abi.HopDirect      // the link-layer addresses are known: bpf_redirect
-	HopNeighbour   = abi.HopNeighbour   // the kernel has to resolve the neighbour: bpf_redirect_neigh
-	HopLocal       = abi.HopLocal       // the destination is this host
-	HopUnreachable = abi.HopUnreachable // the route says unreachable, or there is no route
-	HopBlackhole   = abi.HopBlackhole
-	HopProhibit    = abi.HopProhibit
-	HopXfrm        = abi.HopXfrm // an xfrm policy is for the packets
-	HopRule        = abi.HopRule // a routing rule asks for what isn't known of them
-	HopStates      = abi.HopStates
+	HopNone          = abi.HopNone        // no route, or no next hop
+	HopDirect        = abi.HopDirect      // the link-layer addresses are known: bpf_redirect
+	HopNeighbour     = abi.HopNeighbour   // the kernel has to resolve the neighbour: bpf_redirect_neigh
+	HopLocal         = abi.HopLocal       // the destination is this host
+	HopUnreachable   = abi.HopUnreachable // the route's type is unreachable
+	HopBlackhole     = abi.HopBlackhole
+	HopProhibit      = abi.HopProhibit
+	HopXfrm          = abi.HopXfrm // an xfrm policy is for the packets
+	HopRule          = abi.HopRule // a routing rule asks for what isn't known of them
+	HopEncap         = abi.HopEncap
+	HopForwardingOff = abi.HopForwardingOff // forwarding is off where packets arrive; of a lookup only
+	HopStates        = abi.HopStates
 )
 
 // HopRef says where the hop of a packet comes from: a member of a row (Kind Hop, or NextHop), or (Row nil) a route

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 117
+#define FR_REASONS 119
 #define FR_NEEDS_ROWS 24
 #define FR_NEEDS_LEARNED 1
 #define FR_NEEDS_SHARED 1025
@@ -595,8 +595,8 @@ enum {
 	reason_route_partial_checksum, reason_route_no_memory, reason_route_fault,
 	reason_route_too_big, reason_route_no_route, reason_route_local, reason_route_unreachable,
 	reason_route_blackhole, reason_route_prohibit, reason_route_xfrm, reason_route_rule,
-	reason_route_ipv6_version, reason_route_mapped_address, reason_route_ipv6_payload_length,
-	reason_route_not_ip,
+	reason_route_encap, reason_route_ipv6_version, reason_route_mapped_address,
+	reason_route_ipv6_payload_length, reason_route_not_ip,
 };
 
 static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -690,7 +690,9 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&r->hop.hop, reason_route_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop.hop, reason_route_no_route,
+				      reason_route_unreachable));
 	return route_ipv4_send(skb, data, ip_end, s, r);
 }
 
@@ -782,7 +784,9 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&r->hop.hop, reason_route_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop.hop, reason_route_no_route,
+				      reason_route_unreachable));
 	return route_ipv6_send(skb, data, ip_end, s, r);
 }
 
@@ -820,7 +824,7 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_tap_sent = 70, reason_tap_pass, reason_tap_inactive, reason_tap_vlan_tag,
+	reason_tap_sent = 71, reason_tap_pass, reason_tap_inactive, reason_tap_vlan_tag,
 	reason_tap_other_host, reason_tap_link_broadcast, reason_tap_link_multicast,
 	reason_tap_truncated, reason_tap_ipv4_version, reason_tap_ip_options,
 	reason_tap_ipv4_reserved, reason_tap_fragment, reason_tap_ipv4_total_length,
@@ -831,7 +835,7 @@ enum {
 	reason_tap_refused_left, reason_tap_contended, reason_tap_slow, reason_tap_address_family,
 	reason_tap_too_big, reason_tap_no_route, reason_tap_local, reason_tap_unreachable,
 	reason_tap_blackhole, reason_tap_prohibit, reason_tap_xfrm, reason_tap_rule,
-	reason_tap_no_neighbour, reason_tap_copy, reason_tap_refused_by_device,
+	reason_tap_encap, reason_tap_no_neighbour, reason_tap_copy, reason_tap_refused_by_device,
 	reason_tap_ipv6_version, reason_tap_mapped_address, reason_tap_ipv6_payload_length,
 	reason_tap_udp_checksum, reason_tap_not_ip,
 };
@@ -953,7 +957,9 @@ static __noinline long tap_turn1(__u32 i, struct tap_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_tap_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_tap_no_route));
+				  fr_indirect(&r->hop_remote, reason_tap_unreachable,
+					      fr_unusable(&r->hop_remote, reason_tap_no_route,
+							  reason_tap_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_tap_too_big);
 	return tap_copy1(same, skb, front, r);
@@ -1200,7 +1206,9 @@ static __noinline long tap_turn2(__u32 i, struct tap_fan2 *fan)
 		return fr_decline(r->receiver, skb->len, reason_tap_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_tap_no_route));
+				  fr_indirect(&r->hop_remote, reason_tap_unreachable,
+					      fr_unusable(&r->hop_remote, reason_tap_no_route,
+							  reason_tap_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_tap_too_big);
 	return tap_copy2(same, skb, front, r);

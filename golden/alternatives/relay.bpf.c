@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 122
+#define FR_REASONS 125
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -91,9 +91,10 @@ enum {
 	reason_naks_martian_destination, reason_naks_not_udp, reason_naks_udp_length,
 	reason_naks_gso_packet, reason_naks_short_range, reason_naks_short_trailing,
 	reason_naks_address_family, reason_naks_partial_checksum, reason_naks_no_memory,
-	reason_naks_fault, reason_naks_too_big, reason_naks_no_route, reason_naks_local,
-	reason_naks_unreachable, reason_naks_blackhole, reason_naks_prohibit, reason_naks_xfrm,
-	reason_naks_rule, reason_naks_long_range, reason_naks_long_zero, reason_naks_long_trailing,
+	reason_naks_fault, reason_naks_too_big, reason_naks_not_forwarded,
+	reason_naks_forwarding_off, reason_naks_unreachable, reason_naks_blackhole,
+	reason_naks_prohibit, reason_naks_xfrm, reason_naks_rule, reason_naks_encap,
+	reason_naks_long_range, reason_naks_long_zero, reason_naks_long_trailing,
 	reason_naks_not_nak, reason_naks_ipv6_version, reason_naks_mapped_address,
 	reason_naks_ipv6_payload_length, reason_naks_udp_checksum, reason_naks_not_ip,
 };
@@ -366,7 +367,9 @@ static __always_inline int naks_ipv4(struct __sk_buff *skb, void *data, void *da
 		if (fr_route(skb, &fib_1, ip_end - 14, &hop_1))
 			return fr_up(skb, reason_naks_too_big);
 		if (unlikely(!fr_usable(&hop_1)))
-			return fr_up(skb, fr_unusable(&hop_1, reason_naks_no_route));
+			return fr_up(skb,
+				     fr_unrouted(&hop_1, reason_naks_not_forwarded,
+						 reason_naks_unreachable));
 		return naks_ipv4_send(skb, data, ip_end, partial, &hop_1, &fib_1);
 	}
 	if (47ULL <= udp_end) { /* long */
@@ -390,7 +393,9 @@ static __always_inline int naks_ipv4(struct __sk_buff *skb, void *data, void *da
 			if (fr_route(skb, &fib_1, ip_end - 14, &hop_1))
 				return fr_up(skb, reason_naks_too_big);
 			if (unlikely(!fr_usable(&hop_1)))
-				return fr_up(skb, fr_unusable(&hop_1, reason_naks_no_route));
+				return fr_up(skb,
+					     fr_unrouted(&hop_1, reason_naks_not_forwarded,
+							 reason_naks_unreachable));
 			return naks_ipv4_send_2(skb, data, ip_end, partial_2, &hop_1, &fib_1);
 		}
 	}
@@ -581,7 +586,9 @@ static __always_inline int naks_ipv6_long(struct __sk_buff *skb, void *data, voi
 	if (fr_route(skb, &fib_2, ip_end - 14, &hop_2))
 		return fr_up(skb, reason_naks_too_big);
 	if (unlikely(!fr_usable(&hop_2)))
-		return fr_up(skb, fr_unusable(&hop_2, reason_naks_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_2, reason_naks_not_forwarded,
+					 reason_naks_unreachable));
 	return naks_ipv6_long_send(skb, data, ip_end, partial, &hop_2, &fib_2);
 }
 
@@ -627,7 +634,9 @@ static __always_inline int naks_ipv6(struct __sk_buff *skb, void *data, void *da
 		if (fr_route(skb, &fib_2, ip_end - 14, &hop_2))
 			return fr_up(skb, reason_naks_too_big);
 		if (unlikely(!fr_usable(&hop_2)))
-			return fr_up(skb, fr_unusable(&hop_2, reason_naks_no_route));
+			return fr_up(skb,
+				     fr_unrouted(&hop_2, reason_naks_not_forwarded,
+						 reason_naks_unreachable));
 		return naks_ipv6_send(skb, data, ip_end, partial, &hop_2, &fib_2);
 	}
 	if (67ULL <= udp_end) { /* long */
@@ -677,7 +686,7 @@ SEC("tc") int prog_naks(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_calls_sent = 43, reason_calls_pass, reason_calls_inactive, reason_calls_vlan_tag,
+	reason_calls_sent = 44, reason_calls_pass, reason_calls_inactive, reason_calls_vlan_tag,
 	reason_calls_other_host, reason_calls_link_broadcast, reason_calls_link_multicast,
 	reason_calls_truncated, reason_calls_ipv4_version, reason_calls_ip_options,
 	reason_calls_ipv4_reserved, reason_calls_fragment, reason_calls_ipv4_total_length,
@@ -685,11 +694,11 @@ enum {
 	reason_calls_martian_destination, reason_calls_not_udp, reason_calls_udp_length,
 	reason_calls_gso_packet, reason_calls_reply_status, reason_calls_reply_trailing,
 	reason_calls_address_family, reason_calls_partial_checksum, reason_calls_no_memory,
-	reason_calls_fault, reason_calls_too_big, reason_calls_no_route, reason_calls_local,
-	reason_calls_unreachable, reason_calls_blackhole, reason_calls_prohibit, reason_calls_xfrm,
-	reason_calls_rule, reason_calls_request_trailing, reason_calls_ipv6_version,
-	reason_calls_mapped_address, reason_calls_ipv6_payload_length, reason_calls_udp_checksum,
-	reason_calls_not_ip,
+	reason_calls_fault, reason_calls_too_big, reason_calls_not_forwarded,
+	reason_calls_forwarding_off, reason_calls_unreachable, reason_calls_blackhole,
+	reason_calls_prohibit, reason_calls_xfrm, reason_calls_rule, reason_calls_encap,
+	reason_calls_request_trailing, reason_calls_ipv6_version, reason_calls_mapped_address,
+	reason_calls_ipv6_payload_length, reason_calls_udp_checksum, reason_calls_not_ip,
 };
 
 static __always_inline int check_reply(struct __sk_buff *skb, void *data, void *data_end,
@@ -892,7 +901,9 @@ static __always_inline int calls_ipv4(struct __sk_buff *skb, void *data, void *d
 			if (fr_route(skb, &fib_1, ip_end - 14, &hop_1))
 				return fr_up(skb, reason_calls_too_big);
 			if (unlikely(!fr_usable(&hop_1)))
-				return fr_up(skb, fr_unusable(&hop_1, reason_calls_no_route));
+				return fr_up(skb,
+					     fr_unrouted(&hop_1, reason_calls_not_forwarded,
+							 reason_calls_unreachable));
 			return calls_ipv4_send(skb, data, ip_end, partial, &hop_1, &fib_1);
 		}
 	}
@@ -912,7 +923,9 @@ static __always_inline int calls_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (fr_route(skb, &fib_1, ip_end - 14, &hop_1))
 		return fr_up(skb, reason_calls_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb, fr_unusable(&hop_1, reason_calls_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_1, reason_calls_not_forwarded,
+					 reason_calls_unreachable));
 	return calls_ipv4_send_2(skb, data, ip_end, partial_2, &hop_1, &fib_1);
 }
 
@@ -1090,7 +1103,9 @@ static __always_inline int calls_ipv6(struct __sk_buff *skb, void *data, void *d
 			if (fr_route(skb, &fib_2, ip_end - 14, &hop_2))
 				return fr_up(skb, reason_calls_too_big);
 			if (unlikely(!fr_usable(&hop_2)))
-				return fr_up(skb, fr_unusable(&hop_2, reason_calls_no_route));
+				return fr_up(skb,
+					     fr_unrouted(&hop_2, reason_calls_not_forwarded,
+							 reason_calls_unreachable));
 			return calls_ipv6_send(skb, data, ip_end, partial, &hop_2, &fib_2);
 		}
 	}
@@ -1119,7 +1134,9 @@ static __always_inline int calls_ipv6(struct __sk_buff *skb, void *data, void *d
 	if (fr_route(skb, &fib_2, ip_end - 14, &hop_2))
 		return fr_up(skb, reason_calls_too_big);
 	if (unlikely(!fr_usable(&hop_2)))
-		return fr_up(skb, fr_unusable(&hop_2, reason_calls_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_2, reason_calls_not_forwarded,
+					 reason_calls_unreachable));
 	return calls_ipv6_send_2(skb, data, ip_end, partial_2, &hop_2, &fib_2);
 }
 
@@ -1159,7 +1176,7 @@ SEC("tc") int prog_calls(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_stamped_sent = 83, reason_stamped_pass, reason_stamped_inactive,
+	reason_stamped_sent = 85, reason_stamped_pass, reason_stamped_inactive,
 	reason_stamped_vlan_tag, reason_stamped_other_host, reason_stamped_link_broadcast,
 	reason_stamped_link_multicast, reason_stamped_truncated, reason_stamped_ipv4_version,
 	reason_stamped_ip_options, reason_stamped_ipv4_reserved, reason_stamped_fragment,
@@ -1168,9 +1185,9 @@ enum {
 	reason_stamped_not_udp, reason_stamped_udp_length, reason_stamped_gso_packet,
 	reason_stamped_stamp_magic, reason_stamped_stamp_trailing, reason_stamped_address_family,
 	reason_stamped_partial_checksum, reason_stamped_no_memory, reason_stamped_fault,
-	reason_stamped_too_big, reason_stamped_no_route, reason_stamped_local,
+	reason_stamped_too_big, reason_stamped_not_forwarded, reason_stamped_forwarding_off,
 	reason_stamped_unreachable, reason_stamped_blackhole, reason_stamped_prohibit,
-	reason_stamped_xfrm, reason_stamped_rule, reason_stamped_ipv6_version,
+	reason_stamped_xfrm, reason_stamped_rule, reason_stamped_encap, reason_stamped_ipv6_version,
 	reason_stamped_mapped_address, reason_stamped_ipv6_payload_length,
 	reason_stamped_udp_checksum, reason_stamped_not_ip,
 };
@@ -1361,7 +1378,9 @@ static __always_inline int stamped_ipv4(struct __sk_buff *skb, void *data, void 
 			if (fr_route(skb, &fib_1, ip_end - 14, &hop_1))
 				return fr_up(skb, reason_stamped_too_big);
 			if (unlikely(!fr_usable(&hop_1)))
-				return fr_up(skb, fr_unusable(&hop_1, reason_stamped_no_route));
+				return fr_up(skb,
+					     fr_unrouted(&hop_1, reason_stamped_not_forwarded,
+							 reason_stamped_unreachable));
 			return stamped_ipv4_send(skb, data, ip_end, partial, &hop_1, &fib_1);
 		}
 	}
@@ -1380,7 +1399,9 @@ static __always_inline int stamped_ipv4(struct __sk_buff *skb, void *data, void 
 	if (fr_route(skb, &fib_1, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14), &hop_1))
 		return fr_up(skb, reason_stamped_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb, fr_unusable(&hop_1, reason_stamped_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_1, reason_stamped_not_forwarded,
+					 reason_stamped_unreachable));
 	return stamped_ipv4_send_2(skb, data, ip_end, partial_2, &hop_1, &fib_1);
 }
 
@@ -1552,7 +1573,9 @@ static __always_inline int stamped_ipv6(struct __sk_buff *skb, void *data, void 
 			if (fr_route(skb, &fib_2, ip_end - 14, &hop_2))
 				return fr_up(skb, reason_stamped_too_big);
 			if (unlikely(!fr_usable(&hop_2)))
-				return fr_up(skb, fr_unusable(&hop_2, reason_stamped_no_route));
+				return fr_up(skb,
+					     fr_unrouted(&hop_2, reason_stamped_not_forwarded,
+							 reason_stamped_unreachable));
 			return stamped_ipv6_send(skb, data, ip_end, partial, &hop_2, &fib_2);
 		}
 	}
@@ -1579,7 +1602,9 @@ static __always_inline int stamped_ipv6(struct __sk_buff *skb, void *data, void 
 	if (fr_route(skb, &fib_2, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14), &hop_2))
 		return fr_up(skb, reason_stamped_too_big);
 	if (unlikely(!fr_usable(&hop_2)))
-		return fr_up(skb, fr_unusable(&hop_2, reason_stamped_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_2, reason_stamped_not_forwarded,
+					 reason_stamped_unreachable));
 	return stamped_ipv6_send_2(skb, data, ip_end, partial_2, &hop_2, &fib_2);
 }
 

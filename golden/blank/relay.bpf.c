@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 87
+#define FR_REASONS 89
 #define FR_NEEDS_ROWS 56
 #define FR_NEEDS_ZEROS 256
 #define FR_NEEDS_FACTS
@@ -206,10 +206,10 @@ enum {
 	reason_downstream_address_family, reason_downstream_too_big, reason_downstream_no_route,
 	reason_downstream_local, reason_downstream_unreachable, reason_downstream_blackhole,
 	reason_downstream_prohibit, reason_downstream_xfrm, reason_downstream_rule,
-	reason_downstream_no_neighbour, reason_downstream_copy, reason_downstream_refused_by_device,
-	reason_downstream_ipv6_version, reason_downstream_mapped_address,
-	reason_downstream_ipv6_payload_length, reason_downstream_udp_checksum,
-	reason_downstream_not_ip,
+	reason_downstream_encap, reason_downstream_no_neighbour, reason_downstream_copy,
+	reason_downstream_refused_by_device, reason_downstream_ipv6_version,
+	reason_downstream_mapped_address, reason_downstream_ipv6_payload_length,
+	reason_downstream_udp_checksum, reason_downstream_not_ip,
 };
 
 static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
@@ -443,7 +443,10 @@ static __noinline long downstream_turn1(__u32 i, struct downstream_fan1 *fan)
 			return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_downstream_no_route));
+					  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
+						      fr_unusable(&r->hop_remote,
+						      reason_downstream_no_route,
+						      reason_downstream_unreachable)));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
 		return downstream_copy1(same, skb, front, ack_ce_end, r);
@@ -454,7 +457,10 @@ static __noinline long downstream_turn1(__u32 i, struct downstream_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_downstream_no_route));
+				  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
+					      fr_unusable(&r->hop_remote,
+							  reason_downstream_no_route,
+							  reason_downstream_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
 	return downstream_copy2(same, skb, front, ack_ce_end, r);
@@ -1234,7 +1240,10 @@ static __noinline long downstream_turn2(__u32 i, struct downstream_fan2 *fan)
 			return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_downstream_no_route));
+					  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
+						      fr_unusable(&r->hop_remote,
+						      reason_downstream_no_route,
+						      reason_downstream_unreachable)));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
 		return downstream_copy3(same, skb, front, r);
@@ -1245,7 +1254,10 @@ static __noinline long downstream_turn2(__u32 i, struct downstream_fan2 *fan)
 		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_downstream_no_route));
+				  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
+					      fr_unusable(&r->hop_remote,
+							  reason_downstream_no_route,
+							  reason_downstream_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
 	return downstream_copy4(same, skb, front, r);
@@ -1631,7 +1643,10 @@ static __noinline long downstream_turn3(__u32 i, struct downstream_fan3 *fan)
 			return fr_decline(r->receiver, skb->len, reason_downstream_udp_checksum);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_downstream_no_route));
+					  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
+						      fr_unusable(&r->hop_remote,
+						      reason_downstream_no_route,
+						      reason_downstream_unreachable)));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
 		return downstream_copy5(same, skb, front, ack_ce_end, r);
@@ -1644,7 +1659,10 @@ static __noinline long downstream_turn3(__u32 i, struct downstream_fan3 *fan)
 		return fr_decline(r->receiver, skb->len, reason_downstream_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_downstream_no_route));
+				  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
+					      fr_unusable(&r->hop_remote,
+							  reason_downstream_no_route,
+							  reason_downstream_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
 	return downstream_copy6(same, skb, front, ack_ce_end, r);
@@ -2425,7 +2443,10 @@ static __noinline long downstream_turn4(__u32 i, struct downstream_fan4 *fan)
 			return fr_decline(r->receiver, skb->len, reason_downstream_udp_checksum);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_downstream_no_route));
+					  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
+						      fr_unusable(&r->hop_remote,
+						      reason_downstream_no_route,
+						      reason_downstream_unreachable)));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
 		return downstream_copy7(same, skb, front, r);
@@ -2438,7 +2459,10 @@ static __noinline long downstream_turn4(__u32 i, struct downstream_fan4 *fan)
 		return fr_decline(r->receiver, skb->len, reason_downstream_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_downstream_no_route));
+				  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
+					      fr_unusable(&r->hop_remote,
+							  reason_downstream_no_route,
+							  reason_downstream_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
 	return downstream_copy8(same, skb, front, r);
@@ -2673,7 +2697,7 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_other_sent = 46, reason_other_pass, reason_other_inactive, reason_other_vlan_tag,
+	reason_other_sent = 47, reason_other_pass, reason_other_inactive, reason_other_vlan_tag,
 	reason_other_other_host, reason_other_link_broadcast, reason_other_link_multicast,
 	reason_other_truncated, reason_other_ipv4_version, reason_other_ip_options,
 	reason_other_ipv4_reserved, reason_other_fragment, reason_other_ipv4_total_length,
@@ -2683,9 +2707,9 @@ enum {
 	reason_other_changing, reason_other_address_family, reason_other_partial_checksum,
 	reason_other_no_memory, reason_other_fault, reason_other_too_big, reason_other_no_route,
 	reason_other_local, reason_other_unreachable, reason_other_blackhole, reason_other_prohibit,
-	reason_other_xfrm, reason_other_rule, reason_other_length, reason_other_ipv6_version,
-	reason_other_mapped_address, reason_other_ipv6_payload_length, reason_other_udp_checksum,
-	reason_other_not_ip,
+	reason_other_xfrm, reason_other_rule, reason_other_encap, reason_other_length,
+	reason_other_ipv6_version, reason_other_mapped_address, reason_other_ipv6_payload_length,
+	reason_other_udp_checksum, reason_other_not_ip,
 };
 
 static __always_inline int check_note(struct __sk_buff *skb, void *data, void *data_end,
@@ -3052,7 +3076,9 @@ static __always_inline int other_ipv4(struct __sk_buff *skb, void *data, void *d
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_other_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
-			return fr_up(skb, fr_unfit(&p->hop_remote, reason_other_no_route));
+			return fr_up(skb,
+				     fr_unfit(&p->hop_remote, reason_other_no_route,
+					      reason_other_unreachable));
 		return other_ipv4_send(skb, data, ip_end, note_text_end, partial, p);
 	}
 
@@ -3402,7 +3428,9 @@ static __always_inline int other_ipv6(struct __sk_buff *skb, void *data, void *d
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_other_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
-			return fr_up(skb, fr_unfit(&p->hop_remote, reason_other_no_route));
+			return fr_up(skb,
+				     fr_unfit(&p->hop_remote, reason_other_no_route,
+					      reason_other_unreachable));
 		return other_ipv6_send(skb, data, ip_end, note_text_end, partial, p);
 	}
 

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 44
+#define FR_REASONS 45
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
 #define FR_NEEDS_CREDITS 3073
@@ -133,9 +133,10 @@ enum {
 	reason_tap_no_memory, reason_tap_fault, reason_tap_refused_rate, reason_tap_contended,
 	reason_tap_refused_all, reason_tap_address_family, reason_tap_too_big, reason_tap_no_route,
 	reason_tap_local, reason_tap_unreachable, reason_tap_blackhole, reason_tap_prohibit,
-	reason_tap_xfrm, reason_tap_rule, reason_tap_no_neighbour, reason_tap_copy,
-	reason_tap_refused_by_device, reason_tap_ipv6_version, reason_tap_mapped_address,
-	reason_tap_ipv6_payload_length, reason_tap_udp_checksum, reason_tap_not_ip,
+	reason_tap_xfrm, reason_tap_rule, reason_tap_encap, reason_tap_no_neighbour,
+	reason_tap_copy, reason_tap_refused_by_device, reason_tap_ipv6_version,
+	reason_tap_mapped_address, reason_tap_ipv6_payload_length, reason_tap_udp_checksum,
+	reason_tap_not_ip,
 };
 
 /* What is the same for all receivers. */
@@ -259,7 +260,9 @@ static __noinline long tap_turn1(__u32 i, struct tap_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_tap_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_tap_no_route));
+				  fr_indirect(&r->hop_remote, reason_tap_unreachable,
+					      fr_unusable(&r->hop_remote, reason_tap_no_route,
+							  reason_tap_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_tap_too_big);
 	return tap_copy1(same, skb, front, ip_end, priority, r);
@@ -519,7 +522,9 @@ static __noinline long tap_turn2(__u32 i, struct tap_fan2 *fan)
 		return fr_decline(r->receiver, skb->len, reason_tap_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_tap_no_route));
+				  fr_indirect(&r->hop_remote, reason_tap_unreachable,
+					      fr_unusable(&r->hop_remote, reason_tap_no_route,
+							  reason_tap_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_tap_too_big);
 	return tap_copy2(same, skb, front, ip_end, priority, r);

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 44
+#define FR_REASONS 45
 #define FR_NEEDS_ROWS 64
 #define FR_NEEDS_SLOTS 64
 #define FR_USAGES 1
@@ -132,9 +132,9 @@ enum {
 	reason_wrap_no_by_ssrc, reason_wrap_changing, reason_wrap_address_family,
 	reason_wrap_partial_checksum, reason_wrap_no_memory, reason_wrap_fault, reason_wrap_too_big,
 	reason_wrap_no_route, reason_wrap_local, reason_wrap_unreachable, reason_wrap_blackhole,
-	reason_wrap_prohibit, reason_wrap_xfrm, reason_wrap_rule, reason_wrap_udp_checksum,
-	reason_wrap_ipv6_version, reason_wrap_mapped_address, reason_wrap_ipv6_payload_length,
-	reason_wrap_not_ip,
+	reason_wrap_prohibit, reason_wrap_xfrm, reason_wrap_rule, reason_wrap_encap,
+	reason_wrap_udp_checksum, reason_wrap_ipv6_version, reason_wrap_mapped_address,
+	reason_wrap_ipv6_payload_length, reason_wrap_not_ip,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
@@ -166,7 +166,8 @@ static __always_inline int wrap_send_ipv4(struct __sk_buff *skb, __u64 now, __u6
 	const __u32 new_headers_len = 46, udp_checksum_at = 40;
 
 	if (unlikely(!fr_fits(&s->hop_peer, 40ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&s->hop_peer, reason_wrap_no_route));
+		return fr_up(skb,
+			     fr_unfit(&s->hop_peer, reason_wrap_no_route, reason_wrap_unreachable));
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_v4(s->local.addr) + fr_v4(s->peer.addr) +
@@ -224,7 +225,8 @@ wrap_send_ipv6(struct __sk_buff *skb, __u64 now, __u64 payload_len, struct val_b
 	const __u32 new_headers_len = 66, udp_checksum_at = 60;
 
 	if (unlikely(!fr_fits(&s->hop_peer, 60ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&s->hop_peer, reason_wrap_no_route));
+		return fr_up(skb,
+			     fr_unfit(&s->hop_peer, reason_wrap_no_route, reason_wrap_unreachable));
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(s->local.addr)) +

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 45
+#define FR_REASONS 46
 #define FR_NEEDS_SHARED 2049
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
@@ -163,10 +163,10 @@ enum {
 	reason_downstream_address_family, reason_downstream_too_big, reason_downstream_no_route,
 	reason_downstream_local, reason_downstream_unreachable, reason_downstream_blackhole,
 	reason_downstream_prohibit, reason_downstream_xfrm, reason_downstream_rule,
-	reason_downstream_no_neighbour, reason_downstream_copy, reason_downstream_refused_by_device,
-	reason_downstream_ipv6_version, reason_downstream_mapped_address,
-	reason_downstream_ipv6_payload_length, reason_downstream_udp_checksum,
-	reason_downstream_not_ip,
+	reason_downstream_encap, reason_downstream_no_neighbour, reason_downstream_copy,
+	reason_downstream_refused_by_device, reason_downstream_ipv6_version,
+	reason_downstream_mapped_address, reason_downstream_ipv6_payload_length,
+	reason_downstream_udp_checksum, reason_downstream_not_ip,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
@@ -360,7 +360,10 @@ static __noinline long downstream_turn1(__u32 i, struct downstream_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_downstream_no_route));
+				  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
+					      fr_unusable(&r->hop_remote,
+							  reason_downstream_no_route,
+							  reason_downstream_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
 	return downstream_copy1(same, skb, front, udp_end, priority, r);
@@ -656,7 +659,10 @@ static __noinline long downstream_turn2(__u32 i, struct downstream_fan2 *fan)
 		return fr_decline(r->receiver, skb->len, reason_downstream_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_downstream_no_route));
+				  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
+					      fr_unusable(&r->hop_remote,
+							  reason_downstream_no_route,
+							  reason_downstream_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
 	return downstream_copy2(same, skb, front, udp_end, priority, r);

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 114
+#define FR_REASONS 117
 #define FR_NEEDS_ROWS 56
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
@@ -169,7 +169,7 @@ enum {
 	reason_frames_address_family, reason_frames_partial_checksum, reason_frames_no_memory,
 	reason_frames_fault, reason_frames_too_big, reason_frames_no_route, reason_frames_local,
 	reason_frames_unreachable, reason_frames_blackhole, reason_frames_prohibit,
-	reason_frames_xfrm, reason_frames_rule, reason_frames_udp_checksum,
+	reason_frames_xfrm, reason_frames_rule, reason_frames_encap, reason_frames_udp_checksum,
 	reason_frames_ipv6_version, reason_frames_mapped_address, reason_frames_ipv6_payload_length,
 	reason_frames_not_ip,
 };
@@ -223,7 +223,9 @@ static __always_inline int frames_send_ipv4(struct __sk_buff *skb, __u64 payload
 	const __u32 new_headers_len = 66, udp_checksum_at = 40;
 
 	if (unlikely(!fr_fits(&p->hop_remote, 52ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_remote, reason_frames_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_remote, reason_frames_no_route,
+				      reason_frames_unreachable));
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
@@ -282,7 +284,9 @@ frames_send_ipv6(struct __sk_buff *skb, __u64 payload_len, struct val_peers *p,
 	const __u32 new_headers_len = 86, udp_checksum_at = 60;
 
 	if (unlikely(!fr_fits(&p->hop_remote, 72ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_remote, reason_frames_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_remote, reason_frames_no_route,
+				      reason_frames_unreachable));
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(p->local.addr)) +
@@ -471,7 +475,9 @@ static __always_inline int frames_ipv4_rest(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, reason_frames_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_remote,
 				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-			return fr_up(skb, fr_unfit(&p->hop_remote, reason_frames_no_route));
+			return fr_up(skb,
+				     fr_unfit(&p->hop_remote, reason_frames_no_route,
+					      reason_frames_unreachable));
 		return frames_ipv4_send(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
@@ -484,7 +490,9 @@ static __always_inline int frames_ipv4_rest(struct __sk_buff *skb, void *data, _
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_frames_udp_checksum);
 	if (unlikely(!fr_fits(&p->hop_remote, 48ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_remote, reason_frames_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_remote, reason_frames_no_route,
+				      reason_frames_unreachable));
 	return frames_ipv4_send_ipv6(skb, data, payload_len, partial_2, p);
 }
 
@@ -714,7 +722,9 @@ static __always_inline int frames_ipv6_rest(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, reason_frames_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_remote,
 				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-			return fr_up(skb, fr_unfit(&p->hop_remote, reason_frames_no_route));
+			return fr_up(skb,
+				     fr_unfit(&p->hop_remote, reason_frames_no_route,
+					      reason_frames_unreachable));
 		return frames_ipv6_send(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
@@ -727,7 +737,9 @@ static __always_inline int frames_ipv6_rest(struct __sk_buff *skb, void *data, _
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_frames_udp_checksum);
 	if (unlikely(!fr_fits(&p->hop_remote, 28ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_remote, reason_frames_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_remote, reason_frames_no_route,
+				      reason_frames_unreachable));
 	return frames_ipv6_send_ipv4(skb, data, payload_len, partial_2, p);
 }
 
@@ -846,7 +858,7 @@ SEC("tc") int prog_frames(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_bare_sent = 39, reason_bare_pass, reason_bare_inactive, reason_bare_vlan_tag,
+	reason_bare_sent = 40, reason_bare_pass, reason_bare_inactive, reason_bare_vlan_tag,
 	reason_bare_truncated, reason_bare_ipv4_version, reason_bare_ip_options,
 	reason_bare_ipv4_reserved, reason_bare_fragment, reason_bare_ipv4_total_length,
 	reason_bare_ipv4_checksum, reason_bare_martian_source, reason_bare_multicast,
@@ -855,7 +867,7 @@ enum {
 	reason_bare_address_family, reason_bare_partial_checksum, reason_bare_no_memory,
 	reason_bare_fault, reason_bare_too_big, reason_bare_no_route, reason_bare_local,
 	reason_bare_unreachable, reason_bare_blackhole, reason_bare_prohibit, reason_bare_xfrm,
-	reason_bare_rule, reason_bare_udp_checksum, reason_bare_ipv6_version,
+	reason_bare_rule, reason_bare_encap, reason_bare_udp_checksum, reason_bare_ipv6_version,
 	reason_bare_mapped_address, reason_bare_ipv6_payload_length, reason_bare_not_ip,
 };
 
@@ -1134,7 +1146,9 @@ static __always_inline int bare_ipv4_rest(struct __sk_buff *skb, void *data, __u
 			return fr_up(skb, reason_bare_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_remote,
 				      (skb->gso_size ? skb->gso_size + 28 : ip_end))))
-			return fr_up(skb, fr_unfit(&p->hop_remote, reason_bare_no_route));
+			return fr_up(skb,
+				     fr_unfit(&p->hop_remote, reason_bare_no_route,
+					      reason_bare_unreachable));
 		return bare_ipv4_send_2(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
@@ -1147,7 +1161,9 @@ static __always_inline int bare_ipv4_rest(struct __sk_buff *skb, void *data, __u
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_bare_udp_checksum);
 	if (unlikely(!fr_fits(&p->hop_remote, 48ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_remote, reason_bare_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_remote, reason_bare_no_route,
+				      reason_bare_unreachable));
 	return bare_ipv4_send_ipv6_2(skb, data, payload_len, partial_2, p);
 }
 
@@ -1211,13 +1227,17 @@ static __always_inline int bare_ipv4(struct __sk_buff *skb, void *data, void *da
 			return fr_up(skb, reason_bare_partial_checksum);
 		if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&p->hop_remote, 52ULL + payload_len)))
-				return fr_up(skb, fr_unfit(&p->hop_remote, reason_bare_no_route));
+				return fr_up(skb,
+					     fr_unfit(&p->hop_remote, reason_bare_no_route,
+						      reason_bare_unreachable));
 			return bare_ipv4_send(skb, data, payload_len, partial, p);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_bare_udp_checksum);
 		if (unlikely(!fr_fits(&p->hop_remote, 72ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&p->hop_remote, reason_bare_no_route));
+			return fr_up(skb,
+				     fr_unfit(&p->hop_remote, reason_bare_no_route,
+					      reason_bare_unreachable));
 		return bare_ipv4_send_ipv6(skb, data, payload_len, partial, p);
 	}
 
@@ -1495,7 +1515,9 @@ static __always_inline int bare_ipv6_rest(struct __sk_buff *skb, void *data, __u
 			return fr_up(skb, reason_bare_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_remote,
 				      (skb->gso_size ? skb->gso_size + 48 : ip_end))))
-			return fr_up(skb, fr_unfit(&p->hop_remote, reason_bare_no_route));
+			return fr_up(skb,
+				     fr_unfit(&p->hop_remote, reason_bare_no_route,
+					      reason_bare_unreachable));
 		return bare_ipv6_send_2(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
@@ -1508,7 +1530,9 @@ static __always_inline int bare_ipv6_rest(struct __sk_buff *skb, void *data, __u
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_bare_udp_checksum);
 	if (unlikely(!fr_fits(&p->hop_remote, 28ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_remote, reason_bare_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_remote, reason_bare_no_route,
+				      reason_bare_unreachable));
 	return bare_ipv6_send_ipv4_2(skb, data, payload_len, partial_2, p);
 }
 
@@ -1566,11 +1590,15 @@ static __always_inline int bare_ipv6(struct __sk_buff *skb, void *data, void *da
 			return fr_up(skb, reason_bare_udp_checksum);
 		if (!fr_is_v4(p->remote.addr)) { /* ipv6 stays */
 			if (unlikely(!fr_fits(&p->hop_remote, 72ULL + payload_len)))
-				return fr_up(skb, fr_unfit(&p->hop_remote, reason_bare_no_route));
+				return fr_up(skb,
+					     fr_unfit(&p->hop_remote, reason_bare_no_route,
+						      reason_bare_unreachable));
 			return bare_ipv6_send(skb, data, payload_len, partial, p);
 		}
 		if (unlikely(!fr_fits(&p->hop_remote, 52ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&p->hop_remote, reason_bare_no_route));
+			return fr_up(skb,
+				     fr_unfit(&p->hop_remote, reason_bare_no_route,
+					      reason_bare_unreachable));
 		return bare_ipv6_send_ipv4(skb, data, payload_len, partial, p);
 	}
 
@@ -1611,7 +1639,7 @@ SEC("tc") int prog_bare(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_streams_sent = 75, reason_streams_pass, reason_streams_inactive,
+	reason_streams_sent = 77, reason_streams_pass, reason_streams_inactive,
 	reason_streams_vlan_tag, reason_streams_other_host, reason_streams_link_broadcast,
 	reason_streams_link_multicast, reason_streams_truncated, reason_streams_ipv4_version,
 	reason_streams_ip_options, reason_streams_ipv4_reserved, reason_streams_fragment,
@@ -1622,7 +1650,7 @@ enum {
 	reason_streams_partial_checksum, reason_streams_gso_packet, reason_streams_no_memory,
 	reason_streams_fault, reason_streams_too_big, reason_streams_no_route, reason_streams_local,
 	reason_streams_unreachable, reason_streams_blackhole, reason_streams_prohibit,
-	reason_streams_xfrm, reason_streams_rule, reason_streams_ipv6_version,
+	reason_streams_xfrm, reason_streams_rule, reason_streams_encap, reason_streams_ipv6_version,
 	reason_streams_mapped_address, reason_streams_ipv6_payload_length, reason_streams_not_ip,
 };
 
@@ -1772,7 +1800,9 @@ static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void 
 	if (unlikely(!fr_fits(&s->hop_remote,
 			      (skb->gso_size ? skb->gso_size + (tcp_options_end - 14) :
 			       ip_end - 14))))
-		return fr_up(skb, fr_unfit(&s->hop_remote, reason_streams_no_route));
+		return fr_up(skb,
+			     fr_unfit(&s->hop_remote, reason_streams_no_route,
+				      reason_streams_unreachable));
 	return streams_ipv4_send(skb, data, ip_end, partial, s);
 }
 
@@ -1890,7 +1920,9 @@ static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void 
 	if (unlikely(!fr_fits(&s->hop_remote,
 			      (skb->gso_size ? skb->gso_size + (tcp_options_end - 14) :
 			       ip_end - 14))))
-		return fr_up(skb, fr_unfit(&s->hop_remote, reason_streams_no_route));
+		return fr_up(skb,
+			     fr_unfit(&s->hop_remote, reason_streams_no_route,
+				      reason_streams_unreachable));
 	return streams_ipv6_send(skb, data, ip_end, partial, s);
 }
 

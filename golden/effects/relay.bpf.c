@@ -8,7 +8,7 @@
  * Needs Linux 5.12 or newer.
  */
 
-#define FR_REASONS 45
+#define FR_REASONS 46
 #define FR_NEEDS_ROWS 72
 #define FR_NEEDS_SHARED 2049
 #define FR_NEEDS_FACTS
@@ -151,7 +151,7 @@ enum {
 	reason_forward_address_family, reason_forward_partial_checksum, reason_forward_no_memory,
 	reason_forward_fault, reason_forward_too_big, reason_forward_no_route, reason_forward_local,
 	reason_forward_unreachable, reason_forward_blackhole, reason_forward_prohibit,
-	reason_forward_xfrm, reason_forward_rule, reason_forward_udp_checksum,
+	reason_forward_xfrm, reason_forward_rule, reason_forward_encap, reason_forward_udp_checksum,
 	reason_forward_ipv6_version, reason_forward_mapped_address,
 	reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
@@ -410,7 +410,9 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_peer, ip_end - 14)))
-			return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
+			return fr_up(skb,
+				     fr_unfit(&p->hop_peer, reason_forward_no_route,
+					      reason_forward_unreachable));
 
 		/* {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg... */
 		__u64 topics;
@@ -440,7 +442,9 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
 	if (unlikely(!fr_fits(&p->hop_peer, 56ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_peer, reason_forward_no_route,
+				      reason_forward_unreachable));
 	__u64 topics;
 	{
 		struct fr_translation_key key = { .key = be16(&msg->topic), .space = p->topics };
@@ -769,7 +773,9 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_peer, ip_end - 14)))
-			return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
+			return fr_up(skb,
+				     fr_unfit(&p->hop_peer, reason_forward_no_route,
+					      reason_forward_unreachable));
 
 		/* {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg... */
 		__u64 topics;
@@ -799,7 +805,9 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
 	if (unlikely(!fr_fits(&p->hop_peer, 36ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_peer, reason_forward_no_route,
+				      reason_forward_unreachable));
 	__u64 topics;
 	{
 		struct fr_translation_key key = { .key = be16(&msg->topic), .space = p->topics };

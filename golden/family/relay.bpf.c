@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 39
+#define FR_REASONS 40
 #define FR_NEEDS_ROWS 64
 #define FR_NEEDS_SLOTS 1024
 #define FR_USAGES 1
@@ -117,7 +117,7 @@ enum {
 	reason_forward_address_family, reason_forward_partial_checksum, reason_forward_no_memory,
 	reason_forward_fault, reason_forward_too_big, reason_forward_no_route, reason_forward_local,
 	reason_forward_unreachable, reason_forward_blackhole, reason_forward_prohibit,
-	reason_forward_xfrm, reason_forward_rule, reason_forward_udp_checksum,
+	reason_forward_xfrm, reason_forward_rule, reason_forward_encap, reason_forward_udp_checksum,
 	reason_forward_ipv6_version, reason_forward_mapped_address,
 	reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
@@ -323,7 +323,9 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_peer,
 				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-			return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
+			return fr_up(skb,
+				     fr_unfit(&p->hop_peer, reason_forward_no_route,
+					      reason_forward_unreachable));
 		return forward_ipv4_send(skb, data, now, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
@@ -336,7 +338,9 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
 	if (unlikely(!fr_fits(&p->hop_peer, 48ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_peer, reason_forward_no_route,
+				      reason_forward_unreachable));
 	return forward_ipv4_send_ipv6(skb, data, now, payload_len, partial_2, p);
 }
 
@@ -514,7 +518,9 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_peer,
 				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-			return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
+			return fr_up(skb,
+				     fr_unfit(&p->hop_peer, reason_forward_no_route,
+					      reason_forward_unreachable));
 		return forward_ipv6_send(skb, data, now, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
@@ -527,7 +533,9 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
 	if (unlikely(!fr_fits(&p->hop_peer, 28ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_peer, reason_forward_no_route,
+				      reason_forward_unreachable));
 	return forward_ipv6_send_ipv4(skb, data, now, payload_len, partial_2, p);
 }
 

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 42
+#define FR_REASONS 43
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
 #define FR_NEEDS_FRONT 72
@@ -142,10 +142,10 @@ enum {
 	reason_spread_no_viewers, reason_spread_no_memory, reason_spread_fault,
 	reason_spread_address_family, reason_spread_too_big, reason_spread_no_route,
 	reason_spread_local, reason_spread_unreachable, reason_spread_blackhole,
-	reason_spread_prohibit, reason_spread_xfrm, reason_spread_rule, reason_spread_no_neighbour,
-	reason_spread_copy, reason_spread_refused_by_device, reason_spread_ipv6_version,
-	reason_spread_mapped_address, reason_spread_ipv6_payload_length, reason_spread_udp_checksum,
-	reason_spread_not_ip,
+	reason_spread_prohibit, reason_spread_xfrm, reason_spread_rule, reason_spread_encap,
+	reason_spread_no_neighbour, reason_spread_copy, reason_spread_refused_by_device,
+	reason_spread_ipv6_version, reason_spread_mapped_address, reason_spread_ipv6_payload_length,
+	reason_spread_udp_checksum, reason_spread_not_ip,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
@@ -317,7 +317,10 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_spread_no_route));
+					  fr_indirect(&r->hop_remote, reason_spread_unreachable,
+						      fr_unusable(&r->hop_remote,
+						      reason_spread_no_route,
+						      reason_spread_unreachable)));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_spread_too_big);
 		return spread_copy1(same, skb, front, r);
@@ -328,7 +331,9 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_spread_no_route));
+				  fr_indirect(&r->hop_remote, reason_spread_unreachable,
+					      fr_unusable(&r->hop_remote, reason_spread_no_route,
+							  reason_spread_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
 	return spread_copy2(same, skb, front, r);
@@ -632,7 +637,10 @@ static __noinline long spread_turn2(__u32 i, struct spread_fan2 *fan)
 			return fr_decline(r->receiver, skb->len, reason_spread_udp_checksum);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_spread_no_route));
+					  fr_indirect(&r->hop_remote, reason_spread_unreachable,
+						      fr_unusable(&r->hop_remote,
+						      reason_spread_no_route,
+						      reason_spread_unreachable)));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_spread_too_big);
 		return spread_copy3(same, skb, front, r);
@@ -645,7 +653,9 @@ static __noinline long spread_turn2(__u32 i, struct spread_fan2 *fan)
 		return fr_decline(r->receiver, skb->len, reason_spread_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_spread_no_route));
+				  fr_indirect(&r->hop_remote, reason_spread_unreachable,
+					      fr_unusable(&r->hop_remote, reason_spread_no_route,
+							  reason_spread_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
 	return spread_copy4(same, skb, front, r);

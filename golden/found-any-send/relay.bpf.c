@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 77
+#define FR_REASONS 79
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -104,7 +104,7 @@ enum {
 	reason_readdress_fault, reason_readdress_too_big, reason_readdress_no_route,
 	reason_readdress_local, reason_readdress_unreachable, reason_readdress_blackhole,
 	reason_readdress_prohibit, reason_readdress_xfrm, reason_readdress_rule,
-	reason_readdress_ipv6_version, reason_readdress_mapped_address,
+	reason_readdress_encap, reason_readdress_ipv6_version, reason_readdress_mapped_address,
 	reason_readdress_ipv6_payload_length, reason_readdress_not_ip_any,
 };
 
@@ -222,7 +222,9 @@ static __always_inline int readdress_ipv4_any(struct __sk_buff *skb, void *data,
 	if (unlikely(!fr_fits(&n->hop_remote,
 			      (skb->gso_size ? skb->gso_size + (ip_any_options_end - 14) :
 			       ip_any_end - 14))))
-		return fr_up(skb, fr_unfit(&n->hop_remote, reason_readdress_no_route));
+		return fr_up(skb,
+			     fr_unfit(&n->hop_remote, reason_readdress_no_route,
+				      reason_readdress_unreachable));
 	return readdress_ipv4_any_send(skb, data, ip_any_end, n);
 }
 
@@ -304,7 +306,9 @@ static __always_inline int readdress_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_readdress_partial_checksum);
 	if (unlikely(!fr_fits(&n->hop_remote,
 			      (skb->gso_size ? skb->gso_size + 40 : ip_any_end - 14))))
-		return fr_up(skb, fr_unfit(&n->hop_remote, reason_readdress_no_route));
+		return fr_up(skb,
+			     fr_unfit(&n->hop_remote, reason_readdress_no_route,
+				      reason_readdress_unreachable));
 	return readdress_ipv6_send(skb, data, ip_any_end, n);
 }
 
@@ -344,7 +348,7 @@ SEC("tc") int prog_readdress(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_out_of_sent = 35, reason_out_of_pass, reason_out_of_inactive, reason_out_of_vlan_tag,
+	reason_out_of_sent = 36, reason_out_of_pass, reason_out_of_inactive, reason_out_of_vlan_tag,
 	reason_out_of_other_host, reason_out_of_link_broadcast, reason_out_of_link_multicast,
 	reason_out_of_truncated, reason_out_of_ipv4_version, reason_out_of_ip_options,
 	reason_out_of_ipv4_reserved, reason_out_of_fragment, reason_out_of_ipv4_total_length,
@@ -356,7 +360,7 @@ enum {
 	reason_out_of_gso_packet, reason_out_of_partial_checksum, reason_out_of_no_memory,
 	reason_out_of_fault, reason_out_of_too_big, reason_out_of_no_route, reason_out_of_local,
 	reason_out_of_unreachable, reason_out_of_blackhole, reason_out_of_prohibit,
-	reason_out_of_xfrm, reason_out_of_rule, reason_out_of_ipv6_version,
+	reason_out_of_xfrm, reason_out_of_rule, reason_out_of_encap, reason_out_of_ipv6_version,
 	reason_out_of_mapped_address, reason_out_of_ipv6_payload_length, reason_out_of_not_inner,
 	reason_out_of_not_ip,
 };
@@ -465,7 +469,9 @@ static __always_inline int out_of_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
 		return fr_up(skb, reason_out_of_partial_checksum);
 	if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (payload_len - 34))))
-		return fr_up(skb, fr_unfit(&n->hop_remote, reason_out_of_no_route));
+		return fr_up(skb,
+			     fr_unfit(&n->hop_remote, reason_out_of_no_route,
+				      reason_out_of_unreachable));
 	return out_of_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len, n);
 }
 
@@ -498,7 +504,9 @@ static __always_inline int out_of_send_ipv6(struct __sk_buff *skb, __u64 payload
 	const __u32 new_headers_len = 14;
 
 	if (unlikely(!fr_fits(&n->hop_remote, 40ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&n->hop_remote, reason_out_of_no_route));
+		return fr_up(skb,
+			     fr_unfit(&n->hop_remote, reason_out_of_no_route,
+				      reason_out_of_unreachable));
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, how, &data);
@@ -683,7 +691,9 @@ static __always_inline int out_of_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
 		return fr_up(skb, reason_out_of_partial_checksum);
 	if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (payload_len - 54))))
-		return fr_up(skb, fr_unfit(&n->hop_remote, reason_out_of_no_route));
+		return fr_up(skb,
+			     fr_unfit(&n->hop_remote, reason_out_of_no_route,
+				      reason_out_of_unreachable));
 	return out_of_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len, n);
 }
 

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 36
+#define FR_REASONS 37
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -63,11 +63,11 @@ enum {
 	reason_unwrap_ipv4_checksum, reason_unwrap_martian_source, reason_unwrap_multicast,
 	reason_unwrap_martian_destination, reason_unwrap_shim_kind, reason_unwrap_gso_packet,
 	reason_unwrap_address_family, reason_unwrap_partial_checksum, reason_unwrap_no_memory,
-	reason_unwrap_fault, reason_unwrap_too_big, reason_unwrap_no_route, reason_unwrap_local,
-	reason_unwrap_unreachable, reason_unwrap_blackhole, reason_unwrap_prohibit,
-	reason_unwrap_xfrm, reason_unwrap_rule, reason_unwrap_ipv6_version,
-	reason_unwrap_mapped_address, reason_unwrap_ipv6_payload_length, reason_unwrap_not_inner,
-	reason_unwrap_not_ip,
+	reason_unwrap_fault, reason_unwrap_too_big, reason_unwrap_not_forwarded,
+	reason_unwrap_forwarding_off, reason_unwrap_unreachable, reason_unwrap_blackhole,
+	reason_unwrap_prohibit, reason_unwrap_xfrm, reason_unwrap_rule, reason_unwrap_encap,
+	reason_unwrap_ipv6_version, reason_unwrap_mapped_address, reason_unwrap_ipv6_payload_length,
+	reason_unwrap_not_inner, reason_unwrap_not_ip,
 };
 
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -177,7 +177,9 @@ static __always_inline int unwrap_ipv4_ipv4(struct __sk_buff *skb, void *data, v
 	if (fr_route(skb, &fib_1, 20ULL + payload_len, &hop_1))
 		return fr_up(skb, reason_unwrap_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb, fr_unusable(&hop_1, reason_unwrap_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_1, reason_unwrap_not_forwarded,
+					 reason_unwrap_unreachable));
 	return unwrap_ipv4_ipv4_send(skb, data, payload_len, &hop_1, &fib_1);
 }
 
@@ -280,7 +282,9 @@ static __always_inline int unwrap_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 	if (fr_route(skb, &fib_1, 20ULL + payload_len, &hop_1))
 		return fr_up(skb, reason_unwrap_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb, fr_unusable(&hop_1, reason_unwrap_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_1, reason_unwrap_not_forwarded,
+					 reason_unwrap_unreachable));
 	return unwrap_ipv4_ipv6_send(skb, data, payload_len, &hop_1, &fib_1);
 }
 
@@ -409,7 +413,9 @@ static __always_inline int unwrap_ipv6_ipv4(struct __sk_buff *skb, void *data, v
 	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
 		return fr_up(skb, reason_unwrap_too_big);
 	if (unlikely(!fr_usable(&hop_2)))
-		return fr_up(skb, fr_unusable(&hop_2, reason_unwrap_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_2, reason_unwrap_not_forwarded,
+					 reason_unwrap_unreachable));
 	return unwrap_ipv6_ipv4_send(skb, data, payload_len, &hop_2, &fib_2);
 }
 
@@ -492,7 +498,9 @@ static __always_inline int unwrap_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
 		return fr_up(skb, reason_unwrap_too_big);
 	if (unlikely(!fr_usable(&hop_2)))
-		return fr_up(skb, fr_unusable(&hop_2, reason_unwrap_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_2, reason_unwrap_not_forwarded,
+					 reason_unwrap_unreachable));
 	return unwrap_ipv6_ipv6_send(skb, data, payload_len, &hop_2, &fib_2);
 }
 

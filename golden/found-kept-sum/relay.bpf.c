@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 40
+#define FR_REASONS 41
 #define FR_NEEDS_ROWS 40
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -121,7 +121,7 @@ enum {
 	reason_forward_no_memory, reason_forward_fault, reason_forward_too_big,
 	reason_forward_no_route, reason_forward_local, reason_forward_unreachable,
 	reason_forward_blackhole, reason_forward_prohibit, reason_forward_xfrm, reason_forward_rule,
-	reason_forward_ipv6_version, reason_forward_mapped_address,
+	reason_forward_encap, reason_forward_ipv6_version, reason_forward_mapped_address,
 	reason_forward_ipv6_payload_length, reason_forward_not_ip, reason_forward_udp_checksum,
 	reason_forward_not_vlan,
 };
@@ -267,7 +267,9 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *s
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, ip_end - 14)))
-		return fr_up(skb, fr_unfit(&r->hop.hop, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop.hop, reason_forward_no_route,
+				      reason_forward_unreachable));
 	return forward_vlan_in_the_metadata_ipv4_send(skb, data, ip_end, r);
 }
 
@@ -366,7 +368,9 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *s
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, ip_end - 14)))
-		return fr_up(skb, fr_unfit(&r->hop.hop, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop.hop, reason_forward_no_route,
+				      reason_forward_unreachable));
 	return forward_vlan_in_the_metadata_ipv6_send(skb, data, ip_end, r);
 }
 
@@ -453,7 +457,9 @@ static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, 
 	      ((partial >> 16) >= 50 && (partial & 0xffff) < ((50ULL + payload_len) - 1))))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, 32ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&r->hop.hop, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop.hop, reason_forward_no_route,
+				      reason_forward_unreachable));
 	return forward_vlan_ipv4_send(skb, data, payload_len, r);
 }
 
@@ -525,7 +531,9 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, 52ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&r->hop.hop, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop.hop, reason_forward_no_route,
+				      reason_forward_unreachable));
 	return forward_vlan_ipv6_send(skb, data, payload_len, r);
 }
 

@@ -8,7 +8,7 @@
  * Needs Linux 5.12 or newer.
  */
 
-#define FR_REASONS 72
+#define FR_REASONS 74
 #define FR_NEEDS_ROWS 40
 #define FR_NEEDS_NAMED 2
 #define FR_NEEDS_FACTS
@@ -107,7 +107,7 @@ enum {
 	reason_framed_contended, reason_framed_hop_limit, reason_framed_partial_checksum,
 	reason_framed_no_memory, reason_framed_fault, reason_framed_too_big, reason_framed_no_route,
 	reason_framed_local, reason_framed_unreachable, reason_framed_blackhole,
-	reason_framed_prohibit, reason_framed_xfrm, reason_framed_rule,
+	reason_framed_prohibit, reason_framed_xfrm, reason_framed_rule, reason_framed_encap,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
@@ -246,7 +246,9 @@ static __always_inline int framed_udp(struct __sk_buff *skb, void *data, void *d
 	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 		return fr_up(skb, reason_framed_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, ipv4_end - 14)))
-		return fr_up(skb, fr_unfit(&r->hop.hop, reason_framed_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop.hop, reason_framed_no_route,
+				      reason_framed_unreachable));
 	return framed_udp_send(skb, data, ipv4_end, partial, r);
 }
 
@@ -318,7 +320,7 @@ SEC("tc") int prog_framed(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_bare_sent = 38, reason_bare_pass, reason_bare_inactive, reason_bare_vlan_tag,
+	reason_bare_sent = 39, reason_bare_pass, reason_bare_inactive, reason_bare_vlan_tag,
 	reason_bare_truncated, reason_bare_ipv4_version, reason_bare_ip_options,
 	reason_bare_ipv4_reserved, reason_bare_fragment, reason_bare_ipv4_total_length,
 	reason_bare_ipv4_checksum, reason_bare_martian_source, reason_bare_multicast,
@@ -327,7 +329,7 @@ enum {
 	reason_bare_refused_left, reason_bare_contended, reason_bare_hop_limit,
 	reason_bare_partial_checksum, reason_bare_no_memory, reason_bare_fault, reason_bare_too_big,
 	reason_bare_no_route, reason_bare_local, reason_bare_unreachable, reason_bare_blackhole,
-	reason_bare_prohibit, reason_bare_xfrm, reason_bare_rule,
+	reason_bare_prohibit, reason_bare_xfrm, reason_bare_rule, reason_bare_encap,
 };
 
 static __always_inline int bare_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
@@ -458,6 +460,7 @@ SEC("tc") int prog_bare(struct __sk_buff *skb)
 	if (!(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 		return fr_up(skb, reason_bare_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, ipv4_end)))
-		return fr_up(skb, fr_unfit(&r->hop.hop, reason_bare_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop.hop, reason_bare_no_route, reason_bare_unreachable));
 	return bare_send(skb, data, ipv4_end, r);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 35
+#define FR_REASONS 36
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
 #define FR_NEEDS_RING 1048576
@@ -131,8 +131,8 @@ enum {
 	reason_spread_partial_checksum, reason_spread_no_calls, reason_spread_no_memory,
 	reason_spread_fault, reason_spread_hop_limit, reason_spread_too_big, reason_spread_no_route,
 	reason_spread_local, reason_spread_unreachable, reason_spread_blackhole,
-	reason_spread_prohibit, reason_spread_xfrm, reason_spread_rule, reason_spread_no_neighbour,
-	reason_spread_copy, reason_spread_refused_by_device,
+	reason_spread_prohibit, reason_spread_xfrm, reason_spread_rule, reason_spread_encap,
+	reason_spread_no_neighbour, reason_spread_copy, reason_spread_refused_by_device,
 };
 
 /* What is the same for all receivers. */
@@ -217,7 +217,9 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_spread_hop_limit);
 	if (unlikely(r->via.hop.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->via.hop, reason_spread_no_route));
+				  fr_indirect(&r->via.hop, reason_spread_unreachable,
+					      fr_unusable(&r->via.hop, reason_spread_no_route,
+							  reason_spread_unreachable)));
 	if (net_end - 14 > r->via.hop.mtu)
 		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
 	return spread_copy1(same, skb, front, priority, r);

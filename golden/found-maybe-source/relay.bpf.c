@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 40
+#define FR_REASONS 41
 #define FR_NEEDS_ROWS 24
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
@@ -158,8 +158,8 @@ enum {
 	reason_tap_no_memory, reason_tap_fault, reason_tap_address_family,
 	reason_tap_martian_source_2, reason_tap_too_big, reason_tap_no_route, reason_tap_local,
 	reason_tap_unreachable, reason_tap_blackhole, reason_tap_prohibit, reason_tap_xfrm,
-	reason_tap_rule, reason_tap_no_neighbour, reason_tap_copy, reason_tap_refused_by_device,
-	reason_tap_no_rule,
+	reason_tap_rule, reason_tap_encap, reason_tap_no_neighbour, reason_tap_copy,
+	reason_tap_refused_by_device, reason_tap_no_rule,
 };
 
 /* What is the same for all receivers. */
@@ -248,7 +248,10 @@ static __noinline long tap_turn1(__u32 i, struct tap_fan1 *fan)
 			return fr_decline(r->receiver, skb->len, reason_tap_martian_source_2);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_tap_no_route));
+					  fr_indirect(&r->hop_remote, reason_tap_unreachable,
+						      fr_unusable(&r->hop_remote,
+						      reason_tap_no_route,
+						      reason_tap_unreachable)));
 		if (ipv4_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_tap_too_big);
 		return tap_copy1(same, skb, front, s, r);

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 34
+#define FR_REASONS 35
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -65,9 +65,9 @@ enum {
 	reason_untag_martian_destination, reason_untag_not_udp, reason_untag_udp_length,
 	reason_untag_gso_packet, reason_untag_not_named, reason_untag_address_family,
 	reason_untag_partial_checksum, reason_untag_no_memory, reason_untag_fault,
-	reason_untag_too_big, reason_untag_no_route, reason_untag_local, reason_untag_unreachable,
-	reason_untag_blackhole, reason_untag_prohibit, reason_untag_xfrm, reason_untag_rule,
-	reason_untag_not_vlan,
+	reason_untag_too_big, reason_untag_not_forwarded, reason_untag_forwarding_off,
+	reason_untag_unreachable, reason_untag_blackhole, reason_untag_prohibit, reason_untag_xfrm,
+	reason_untag_rule, reason_untag_encap, reason_untag_not_vlan,
 };
 
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -270,7 +270,9 @@ static __always_inline int untag_vlan_in_the_metadata(struct __sk_buff *skb, voi
 	if (fr_route(skb, &fib_1, ipv4_end - 14, &hop_1))
 		return fr_up(skb, reason_untag_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb, fr_unusable(&hop_1, reason_untag_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_1, reason_untag_not_forwarded,
+					 reason_untag_unreachable));
 	return untag_vlan_in_the_metadata_send(skb, data, ipv4_end, named_size_end,
 					       at_named_size_end, partial, &hop_1, &fib_1);
 }
@@ -416,7 +418,9 @@ static __always_inline int untag_vlan(struct __sk_buff *skb, void *data, void *d
 	if (fr_route(skb, &fib_2, named_size_end + (payload_len - 14), &hop_2))
 		return fr_up(skb, reason_untag_too_big);
 	if (unlikely(!fr_usable(&hop_2)))
-		return fr_up(skb, fr_unusable(&hop_2, reason_untag_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_2, reason_untag_not_forwarded,
+					 reason_untag_unreachable));
 	if (at_named_size_end > data_end)
 		return fr_up(skb, reason_untag_truncated);
 	return untag_vlan_send(skb, data, named_size_end, at_named_size_end, payload_len, partial,

@@ -8,7 +8,7 @@
  * Needs Linux 5.12 or newer.
  */
 
-#define FR_REASONS 39
+#define FR_REASONS 40
 #define FR_NEEDS_ROWS 40
 #define FR_NEEDS_SHARED 1025
 #define FR_NEEDS_FACTS
@@ -109,7 +109,7 @@ enum {
 	reason_number_address_family, reason_number_partial_checksum, reason_number_no_memory,
 	reason_number_fault, reason_number_too_big, reason_number_no_route, reason_number_local,
 	reason_number_unreachable, reason_number_blackhole, reason_number_prohibit,
-	reason_number_xfrm, reason_number_rule, reason_number_ipv6_version,
+	reason_number_xfrm, reason_number_rule, reason_number_encap, reason_number_ipv6_version,
 	reason_number_mapped_address, reason_number_ipv6_payload_length, reason_number_udp_checksum,
 	reason_number_not_ip,
 };
@@ -253,7 +253,9 @@ static __always_inline int number_ipv4(struct __sk_buff *skb, void *data, void *
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_number_partial_checksum);
 	if (unlikely(!fr_fits(&p->hop_server, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&p->hop_server, reason_number_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_server, reason_number_no_route,
+				      reason_number_unreachable));
 	return number_ipv4_send(skb, data, ip_end, partial, p);
 }
 
@@ -365,7 +367,9 @@ static __always_inline int number_ipv6(struct __sk_buff *skb, void *data, void *
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_number_partial_checksum);
 	if (unlikely(!fr_fits(&p->hop_server, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&p->hop_server, reason_number_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_server, reason_number_no_route,
+				      reason_number_unreachable));
 	return number_ipv6_send(skb, data, ip_end, partial, p);
 }
 

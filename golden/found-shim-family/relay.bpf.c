@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 40
+#define FR_REASONS 41
 #define FR_NEEDS_ROWS 56
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -111,7 +111,7 @@ enum {
 	reason_relay_changing, reason_relay_address_family, reason_relay_partial_checksum,
 	reason_relay_no_memory, reason_relay_fault, reason_relay_too_big, reason_relay_no_route,
 	reason_relay_local, reason_relay_unreachable, reason_relay_blackhole, reason_relay_prohibit,
-	reason_relay_xfrm, reason_relay_rule, reason_relay_ipv6_version,
+	reason_relay_xfrm, reason_relay_rule, reason_relay_encap, reason_relay_ipv6_version,
 	reason_relay_mapped_address, reason_relay_ipv6_payload_length, reason_relay_udp_checksum,
 	reason_relay_not_ip,
 };
@@ -253,7 +253,9 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_relay_partial_checksum);
 	if (unlikely(!fr_fits(&p->hop_remote, ip_end - 18)))
-		return fr_up(skb, fr_unfit(&p->hop_remote, reason_relay_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_remote, reason_relay_no_route,
+				      reason_relay_unreachable));
 	return relay_ipv4_send(skb, data, ip_end, partial, p);
 }
 
@@ -362,7 +364,9 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_relay_partial_checksum);
 	if (unlikely(!fr_fits(&p->hop_remote, ip_end - 18)))
-		return fr_up(skb, fr_unfit(&p->hop_remote, reason_relay_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_remote, reason_relay_no_route,
+				      reason_relay_unreachable));
 	return relay_ipv6_send(skb, data, ip_end, partial, p);
 }
 

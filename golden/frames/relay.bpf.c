@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 84
+#define FR_REASONS 85
 #define FR_NEEDS_ROWS 16
 #define FR_NEEDS_NAMED 2
 #define FR_NEEDS_FACTS
@@ -1184,9 +1184,9 @@ enum {
 	reason_spread_unfit_stream_id, reason_spread_address_family, reason_spread_too_big,
 	reason_spread_no_route, reason_spread_local, reason_spread_unreachable,
 	reason_spread_blackhole, reason_spread_prohibit, reason_spread_xfrm, reason_spread_rule,
-	reason_spread_no_neighbour, reason_spread_copy, reason_spread_refused_by_device,
-	reason_spread_ipv6_version, reason_spread_mapped_address, reason_spread_ipv6_payload_length,
-	reason_spread_udp_checksum, reason_spread_not_ip,
+	reason_spread_encap, reason_spread_no_neighbour, reason_spread_copy,
+	reason_spread_refused_by_device, reason_spread_ipv6_version, reason_spread_mapped_address,
+	reason_spread_ipv6_payload_length, reason_spread_udp_checksum, reason_spread_not_ip,
 };
 
 static __always_inline int spread_ipv4_send(struct __sk_buff *skb)
@@ -1303,7 +1303,9 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_spread_no_route));
+				  fr_indirect(&r->hop_remote, reason_spread_unreachable,
+					      fr_unusable(&r->hop_remote, reason_spread_no_route,
+							  reason_spread_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
 	return spread_copy1(same, skb, front, stream_id_size, second_start, second_id_size, r);
@@ -1672,7 +1674,9 @@ static __noinline long spread_turn2(__u32 i, struct spread_fan2 *fan)
 		return fr_decline(r->receiver, skb->len, reason_spread_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_spread_no_route));
+				  fr_indirect(&r->hop_remote, reason_spread_unreachable,
+					      fr_unusable(&r->hop_remote, reason_spread_no_route,
+							  reason_spread_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
 	return spread_copy2(same, skb, front, stream_id_size, second_start, second_id_size, r);

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 119
+#define FR_REASONS 124
 #define FR_NEEDS_ROWS 40
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
@@ -164,8 +164,8 @@ enum {
 	reason_route_partial_checksum, reason_route_no_memory, reason_route_fault,
 	reason_route_too_big, reason_route_no_route, reason_route_local, reason_route_unreachable,
 	reason_route_blackhole, reason_route_prohibit, reason_route_xfrm, reason_route_rule,
-	reason_route_ipv6_version, reason_route_mapped_address, reason_route_ipv6_payload_length,
-	reason_route_not_ip,
+	reason_route_encap, reason_route_ipv6_version, reason_route_mapped_address,
+	reason_route_ipv6_payload_length, reason_route_not_ip,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
@@ -297,7 +297,9 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, ip_end - 14)))
-		return fr_up(skb, fr_unfit(&r->hop.hop, reason_route_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop.hop, reason_route_no_route,
+				      reason_route_unreachable));
 	return route_ipv4_send(skb, data, ip_end, r);
 }
 
@@ -382,7 +384,9 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, ip_end - 14)))
-		return fr_up(skb, fr_unfit(&r->hop.hop, reason_route_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop.hop, reason_route_no_route,
+				      reason_route_unreachable));
 	return route_ipv6_send(skb, data, ip_end, r);
 }
 
@@ -428,7 +432,7 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_unwrap_sent = 40, reason_unwrap_pass, reason_unwrap_inactive, reason_unwrap_vlan_tag,
+	reason_unwrap_sent = 41, reason_unwrap_pass, reason_unwrap_inactive, reason_unwrap_vlan_tag,
 	reason_unwrap_other_host, reason_unwrap_link_broadcast, reason_unwrap_link_multicast,
 	reason_unwrap_truncated, reason_unwrap_not_outer, reason_unwrap_ipv4_version,
 	reason_unwrap_ip_options, reason_unwrap_ipv4_reserved, reason_unwrap_fragment,
@@ -440,7 +444,7 @@ enum {
 	reason_unwrap_partial_checksum, reason_unwrap_no_memory, reason_unwrap_fault,
 	reason_unwrap_too_big, reason_unwrap_no_route, reason_unwrap_local,
 	reason_unwrap_unreachable, reason_unwrap_blackhole, reason_unwrap_prohibit,
-	reason_unwrap_xfrm, reason_unwrap_rule,
+	reason_unwrap_xfrm, reason_unwrap_rule, reason_unwrap_encap,
 };
 
 static __always_inline int unwrap_udp_send(struct __sk_buff *skb, void *data, __u64 payload_len,
@@ -509,7 +513,9 @@ static __always_inline int unwrap_udp_rest(struct __sk_buff *skb, void *data, __
 	      ((partial >> 16) >= 71 && (partial & 0xffff) < ((71ULL + payload_len) - 1))))
 		return fr_up(skb, reason_unwrap_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, 21ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&r->hop.hop, reason_unwrap_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop.hop, reason_unwrap_no_route,
+				      reason_unwrap_unreachable));
 	return unwrap_udp_send(skb, data, payload_len, r);
 }
 
@@ -649,19 +655,20 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_listen_sent = 79, reason_listen_pass, reason_listen_inactive, reason_listen_vlan_tag,
+	reason_listen_sent = 81, reason_listen_pass, reason_listen_inactive, reason_listen_vlan_tag,
 	reason_listen_other_host, reason_listen_truncated, reason_listen_ipv4_version,
 	reason_listen_ip_options, reason_listen_ipv4_reserved, reason_listen_fragment,
 	reason_listen_ipv4_total_length, reason_listen_ipv4_checksum, reason_listen_martian_source,
 	reason_listen_link_broadcast, reason_listen_link_multicast,
 	reason_listen_martian_destination, reason_listen_not_udp, reason_listen_udp_length,
 	reason_listen_gso_packet, reason_listen_address_family, reason_listen_partial_checksum,
-	reason_listen_no_memory, reason_listen_fault, reason_listen_too_big, reason_listen_no_route,
-	reason_listen_local, reason_listen_unreachable, reason_listen_blackhole,
-	reason_listen_prohibit, reason_listen_xfrm, reason_listen_rule, reason_listen_no_groups,
-	reason_listen_changing, reason_listen_hop_limit, reason_listen_multicast,
-	reason_listen_ipv6_version, reason_listen_mapped_address, reason_listen_ipv6_payload_length,
-	reason_listen_udp_checksum, reason_listen_not_ip,
+	reason_listen_no_memory, reason_listen_fault, reason_listen_too_big,
+	reason_listen_not_forwarded, reason_listen_forwarding_off, reason_listen_unreachable,
+	reason_listen_blackhole, reason_listen_prohibit, reason_listen_xfrm, reason_listen_rule,
+	reason_listen_encap, reason_listen_no_groups, reason_listen_changing,
+	reason_listen_hop_limit, reason_listen_multicast, reason_listen_no_route,
+	reason_listen_local, reason_listen_ipv6_version, reason_listen_mapped_address,
+	reason_listen_ipv6_payload_length, reason_listen_udp_checksum, reason_listen_not_ip,
 };
 
 static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
@@ -879,7 +886,9 @@ static __always_inline int listen_ipv4_rest(struct __sk_buff *skb, void *data,
 			     &hop_2))
 			return fr_up(skb, reason_listen_too_big);
 		if (unlikely(!fr_usable(&hop_2)))
-			return fr_up(skb, fr_unusable(&hop_2, reason_listen_no_route));
+			return fr_up(skb,
+				     fr_unrouted(&hop_2, reason_listen_not_forwarded,
+						 reason_listen_unreachable));
 		return listen_ipv4_send_2(skb, data, ip_end, partial, &hop_2, &fib_2);
 	}
 
@@ -901,8 +910,12 @@ static __always_inline int listen_ipv4_rest(struct __sk_buff *skb, void *data,
 		return fr_up(skb, reason_listen_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_listen_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&r->hop.hop, reason_listen_no_route));
+	if (unlikely(!fr_usable(&r->hop.hop)))
+		return fr_up(skb,
+			     fr_unusable(&r->hop.hop, reason_listen_no_route,
+					 reason_listen_unreachable));
+	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > r->hop.hop.mtu)
+		return fr_up(skb, reason_listen_too_big);
 	return listen_ipv4_send_3(skb, data, ip_end, r);
 }
 
@@ -971,7 +984,9 @@ static __always_inline int listen_ipv4(struct __sk_buff *skb, void *data, void *
 			     &hop_1))
 			return fr_up(skb, reason_listen_too_big);
 		if (unlikely(!fr_usable(&hop_1)))
-			return fr_up(skb, fr_unusable(&hop_1, reason_listen_no_route));
+			return fr_up(skb,
+				     fr_unrouted(&hop_1, reason_listen_not_forwarded,
+						 reason_listen_unreachable));
 		return listen_ipv4_send(skb, data, ip_end, partial, &hop_1, &fib_1);
 	}
 
@@ -1169,7 +1184,9 @@ static __always_inline int listen_ipv6_rest(struct __sk_buff *skb, void *data,
 			     &hop_4))
 			return fr_up(skb, reason_listen_too_big);
 		if (unlikely(!fr_usable(&hop_4)))
-			return fr_up(skb, fr_unusable(&hop_4, reason_listen_no_route));
+			return fr_up(skb,
+				     fr_unrouted(&hop_4, reason_listen_not_forwarded,
+						 reason_listen_unreachable));
 		return listen_ipv6_send_2(skb, data, ip_end, partial, &hop_4, &fib_4);
 	}
 
@@ -1192,8 +1209,12 @@ static __always_inline int listen_ipv6_rest(struct __sk_buff *skb, void *data,
 		return fr_up(skb, reason_listen_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_listen_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&r->hop.hop, reason_listen_no_route));
+	if (unlikely(!fr_usable(&r->hop.hop)))
+		return fr_up(skb,
+			     fr_unusable(&r->hop.hop, reason_listen_no_route,
+					 reason_listen_unreachable));
+	if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > r->hop.hop.mtu)
+		return fr_up(skb, reason_listen_too_big);
 	return listen_ipv6_send_3(skb, data, ip_end, r);
 }
 
@@ -1262,7 +1283,9 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, void *data, void *
 			     &hop_3))
 			return fr_up(skb, reason_listen_too_big);
 		if (unlikely(!fr_usable(&hop_3)))
-			return fr_up(skb, fr_unusable(&hop_3, reason_listen_no_route));
+			return fr_up(skb,
+				     fr_unrouted(&hop_3, reason_listen_not_forwarded,
+						 reason_listen_unreachable));
 		return listen_ipv6_send(skb, data, ip_end, partial, &hop_3, &fib_3);
 	}
 

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 42
+#define FR_REASONS 43
 #define FR_NEEDS_ROWS 72
 #define FR_NEEDS_SLOTS 16
 #define FR_USAGES 1
@@ -167,9 +167,9 @@ enum {
 	reason_main_no_void, reason_main_float, reason_main_address_family,
 	reason_main_partial_checksum, reason_main_no_memory, reason_main_fault, reason_main_too_big,
 	reason_main_no_route, reason_main_local, reason_main_unreachable, reason_main_blackhole,
-	reason_main_prohibit, reason_main_xfrm, reason_main_rule, reason_main_udp_checksum,
-	reason_main_ipv6_version, reason_main_mapped_address, reason_main_ipv6_payload_length,
-	reason_main_not_ip,
+	reason_main_prohibit, reason_main_xfrm, reason_main_rule, reason_main_encap,
+	reason_main_udp_checksum, reason_main_ipv6_version, reason_main_mapped_address,
+	reason_main_ipv6_payload_length, reason_main_not_ip,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
@@ -353,7 +353,9 @@ static __always_inline int main_ipv4_rest(struct __sk_buff *skb, void *data, __u
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_main_partial_checksum);
 		if (unlikely(!fr_fits(&v_double->hop_close, ip_end - 14)))
-			return fr_up(skb, fr_unfit(&v_double->hop_close, reason_main_no_route));
+			return fr_up(skb,
+				     fr_unfit(&v_double->hop_close, reason_main_no_route,
+					      reason_main_unreachable));
 		fr_named_add(0, 1);
 		return main_ipv4_send(skb, data, now, ip_end, partial, v_double);
 	}
@@ -365,7 +367,9 @@ static __always_inline int main_ipv4_rest(struct __sk_buff *skb, void *data, __u
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_main_udp_checksum);
 	if (unlikely(!fr_fits(&v_double->hop_close, 52ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&v_double->hop_close, reason_main_no_route));
+		return fr_up(skb,
+			     fr_unfit(&v_double->hop_close, reason_main_no_route,
+				      reason_main_unreachable));
 	fr_named_add(0, 1);
 	return main_ipv4_send_ipv6(skb, data, now, payload_len, partial_2, v_double);
 }
@@ -578,7 +582,9 @@ static __always_inline int main_ipv6_rest(struct __sk_buff *skb, void *data, __u
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_main_partial_checksum);
 		if (unlikely(!fr_fits(&v_double->hop_close, ip_end - 14)))
-			return fr_up(skb, fr_unfit(&v_double->hop_close, reason_main_no_route));
+			return fr_up(skb,
+				     fr_unfit(&v_double->hop_close, reason_main_no_route,
+					      reason_main_unreachable));
 		fr_named_add(0, 1);
 		return main_ipv6_send(skb, data, now, ip_end, partial, v_double);
 	}
@@ -590,7 +596,9 @@ static __always_inline int main_ipv6_rest(struct __sk_buff *skb, void *data, __u
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_main_udp_checksum);
 	if (unlikely(!fr_fits(&v_double->hop_close, 32ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&v_double->hop_close, reason_main_no_route));
+		return fr_up(skb,
+			     fr_unfit(&v_double->hop_close, reason_main_no_route,
+				      reason_main_unreachable));
 	fr_named_add(0, 1);
 	return main_ipv6_send_ipv4(skb, data, now, payload_len, partial_2, v_double);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 41
+#define FR_REASONS 42
 #define FR_NEEDS_ROWS 288
 #define FR_NEEDS_SHARED 1025
 #define FR_NEEDS_FACTS
@@ -144,7 +144,7 @@ enum {
 	reason_by_id_address_family, reason_by_id_partial_checksum, reason_by_id_no_memory,
 	reason_by_id_fault, reason_by_id_too_big, reason_by_id_no_route, reason_by_id_local,
 	reason_by_id_unreachable, reason_by_id_blackhole, reason_by_id_prohibit, reason_by_id_xfrm,
-	reason_by_id_rule, reason_by_id_udp_checksum, reason_by_id_long_header,
+	reason_by_id_rule, reason_by_id_encap, reason_by_id_udp_checksum, reason_by_id_long_header,
 	reason_by_id_no_flows, reason_by_id_ipv6_version, reason_by_id_mapped_address,
 	reason_by_id_ipv6_payload_length, reason_by_id_not_ip,
 };
@@ -327,14 +327,17 @@ static __always_inline int by_id_ipv4_id12(struct __sk_buff *skb, void *data, __
 		return fr_up(skb, reason_by_id_partial_checksum);
 	if (fr_is_v4(f->to.addr)) { /* ipv4 stays */
 		if (unlikely(!fr_fits(&f->hop_to, 37ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&f->hop_to, reason_by_id_no_route));
+			return fr_up(skb,
+				     fr_unfit(&f->hop_to, reason_by_id_no_route,
+					      reason_by_id_unreachable));
 		fr_shared_add(f->packets, 1);
 		return by_id_ipv4_id12_send(skb, data, payload_len, partial, f);
 	}
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_by_id_udp_checksum);
 	if (unlikely(!fr_fits(&f->hop_to, 57ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&f->hop_to, reason_by_id_no_route));
+		return fr_up(skb,
+			     fr_unfit(&f->hop_to, reason_by_id_no_route, reason_by_id_unreachable));
 	fr_shared_add(f->packets, 1);
 	return by_id_ipv4_id12_send_ipv6(skb, data, payload_len, partial, f);
 }
@@ -484,7 +487,9 @@ static __always_inline int by_id_ipv4_id8(struct __sk_buff *skb, void *data, __u
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_by_id_partial_checksum);
 		if (unlikely(!fr_fits(&f->hop_to, ip_end - 14)))
-			return fr_up(skb, fr_unfit(&f->hop_to, reason_by_id_no_route));
+			return fr_up(skb,
+				     fr_unfit(&f->hop_to, reason_by_id_no_route,
+					      reason_by_id_unreachable));
 		fr_shared_add(f->packets, 1);
 		return by_id_ipv4_id8_send(skb, data, ip_end, partial, f);
 	}
@@ -496,7 +501,8 @@ static __always_inline int by_id_ipv4_id8(struct __sk_buff *skb, void *data, __u
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_by_id_udp_checksum);
 	if (unlikely(!fr_fits(&f->hop_to, 57ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&f->hop_to, reason_by_id_no_route));
+		return fr_up(skb,
+			     fr_unfit(&f->hop_to, reason_by_id_no_route, reason_by_id_unreachable));
 	fr_shared_add(f->packets, 1);
 	return by_id_ipv4_id8_send_ipv6(skb, data, payload_len, partial_2, f);
 }
@@ -657,14 +663,17 @@ static __always_inline int by_id_ipv4_id4(struct __sk_buff *skb, void *data, __u
 		return fr_up(skb, reason_by_id_partial_checksum);
 	if (fr_is_v4(f->to.addr)) { /* ipv4 stays */
 		if (unlikely(!fr_fits(&f->hop_to, 37ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&f->hop_to, reason_by_id_no_route));
+			return fr_up(skb,
+				     fr_unfit(&f->hop_to, reason_by_id_no_route,
+					      reason_by_id_unreachable));
 		fr_shared_add(f->packets, 1);
 		return by_id_ipv4_id4_send(skb, data, payload_len, partial, f);
 	}
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_by_id_udp_checksum);
 	if (unlikely(!fr_fits(&f->hop_to, 57ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&f->hop_to, reason_by_id_no_route));
+		return fr_up(skb,
+			     fr_unfit(&f->hop_to, reason_by_id_no_route, reason_by_id_unreachable));
 	fr_shared_add(f->packets, 1);
 	return by_id_ipv4_id4_send_ipv6(skb, data, payload_len, partial, f);
 }
@@ -857,14 +866,17 @@ static __always_inline int by_id_ipv4_id0(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_by_id_partial_checksum);
 	if (fr_is_v4(f->to.addr)) { /* ipv4 stays */
 		if (unlikely(!fr_fits(&f->hop_to, 37ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&f->hop_to, reason_by_id_no_route));
+			return fr_up(skb,
+				     fr_unfit(&f->hop_to, reason_by_id_no_route,
+					      reason_by_id_unreachable));
 		fr_shared_add(f->packets, 1);
 		return by_id_ipv4_id0_send(skb, data, payload_len, partial, f);
 	}
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_by_id_udp_checksum);
 	if (unlikely(!fr_fits(&f->hop_to, 57ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&f->hop_to, reason_by_id_no_route));
+		return fr_up(skb,
+			     fr_unfit(&f->hop_to, reason_by_id_no_route, reason_by_id_unreachable));
 	fr_shared_add(f->packets, 1);
 	return by_id_ipv4_id0_send_ipv6(skb, data, payload_len, partial, f);
 }
@@ -1176,12 +1188,15 @@ static __always_inline int by_id_ipv6_id12(struct __sk_buff *skb, void *data, __
 		return fr_up(skb, reason_by_id_udp_checksum);
 	if (!fr_is_v4(f->to.addr)) { /* ipv6 stays */
 		if (unlikely(!fr_fits(&f->hop_to, 57ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&f->hop_to, reason_by_id_no_route));
+			return fr_up(skb,
+				     fr_unfit(&f->hop_to, reason_by_id_no_route,
+					      reason_by_id_unreachable));
 		fr_shared_add(f->packets, 1);
 		return by_id_ipv6_id12_send(skb, data, payload_len, partial, f);
 	}
 	if (unlikely(!fr_fits(&f->hop_to, 37ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&f->hop_to, reason_by_id_no_route));
+		return fr_up(skb,
+			     fr_unfit(&f->hop_to, reason_by_id_no_route, reason_by_id_unreachable));
 	fr_shared_add(f->packets, 1);
 	return by_id_ipv6_id12_send_ipv4(skb, data, payload_len, partial, f);
 }
@@ -1334,7 +1349,9 @@ static __always_inline int by_id_ipv6_id8(struct __sk_buff *skb, void *data, __u
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_by_id_partial_checksum);
 		if (unlikely(!fr_fits(&f->hop_to, ip_end - 14)))
-			return fr_up(skb, fr_unfit(&f->hop_to, reason_by_id_no_route));
+			return fr_up(skb,
+				     fr_unfit(&f->hop_to, reason_by_id_no_route,
+					      reason_by_id_unreachable));
 		fr_shared_add(f->packets, 1);
 		return by_id_ipv6_id8_send(skb, data, ip_end, partial, f);
 	}
@@ -1346,7 +1363,8 @@ static __always_inline int by_id_ipv6_id8(struct __sk_buff *skb, void *data, __u
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_by_id_udp_checksum);
 	if (unlikely(!fr_fits(&f->hop_to, 37ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&f->hop_to, reason_by_id_no_route));
+		return fr_up(skb,
+			     fr_unfit(&f->hop_to, reason_by_id_no_route, reason_by_id_unreachable));
 	fr_shared_add(f->packets, 1);
 	return by_id_ipv6_id8_send_ipv4(skb, data, payload_len, partial_2, f);
 }
@@ -1507,12 +1525,15 @@ static __always_inline int by_id_ipv6_id4(struct __sk_buff *skb, void *data, __u
 		return fr_up(skb, reason_by_id_udp_checksum);
 	if (!fr_is_v4(f->to.addr)) { /* ipv6 stays */
 		if (unlikely(!fr_fits(&f->hop_to, 57ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&f->hop_to, reason_by_id_no_route));
+			return fr_up(skb,
+				     fr_unfit(&f->hop_to, reason_by_id_no_route,
+					      reason_by_id_unreachable));
 		fr_shared_add(f->packets, 1);
 		return by_id_ipv6_id4_send(skb, data, payload_len, partial, f);
 	}
 	if (unlikely(!fr_fits(&f->hop_to, 37ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&f->hop_to, reason_by_id_no_route));
+		return fr_up(skb,
+			     fr_unfit(&f->hop_to, reason_by_id_no_route, reason_by_id_unreachable));
 	fr_shared_add(f->packets, 1);
 	return by_id_ipv6_id4_send_ipv4(skb, data, payload_len, partial, f);
 }
@@ -1690,12 +1711,15 @@ static __always_inline int by_id_ipv6_id0(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_by_id_udp_checksum);
 	if (!fr_is_v4(f->to.addr)) { /* ipv6 stays */
 		if (unlikely(!fr_fits(&f->hop_to, 57ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&f->hop_to, reason_by_id_no_route));
+			return fr_up(skb,
+				     fr_unfit(&f->hop_to, reason_by_id_no_route,
+					      reason_by_id_unreachable));
 		fr_shared_add(f->packets, 1);
 		return by_id_ipv6_id0_send(skb, data, payload_len, partial, f);
 	}
 	if (unlikely(!fr_fits(&f->hop_to, 37ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&f->hop_to, reason_by_id_no_route));
+		return fr_up(skb,
+			     fr_unfit(&f->hop_to, reason_by_id_no_route, reason_by_id_unreachable));
 	fr_shared_add(f->packets, 1);
 	return by_id_ipv6_id0_send_ipv4(skb, data, payload_len, partial, f);
 }

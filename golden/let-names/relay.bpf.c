@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 82
+#define FR_REASONS 84
 #define FR_NEEDS_ROWS 64
 #define FR_NEEDS_SHARED 1025
 #define FR_NEEDS_NAMED 1
@@ -197,8 +197,9 @@ enum {
 	reason_renumber_no_memory, reason_renumber_fault, reason_renumber_too_big,
 	reason_renumber_no_route, reason_renumber_local, reason_renumber_unreachable,
 	reason_renumber_blackhole, reason_renumber_prohibit, reason_renumber_xfrm,
-	reason_renumber_rule, reason_renumber_udp_checksum, reason_renumber_ipv6_version,
-	reason_renumber_mapped_address, reason_renumber_ipv6_payload_length, reason_renumber_not_ip,
+	reason_renumber_rule, reason_renumber_encap, reason_renumber_udp_checksum,
+	reason_renumber_ipv6_version, reason_renumber_mapped_address,
+	reason_renumber_ipv6_payload_length, reason_renumber_not_ip,
 };
 
 static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
@@ -521,7 +522,9 @@ static __always_inline int renumber_ipv4(struct __sk_buff *skb, void *data, void
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_renumber_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
-			return fr_up(skb, fr_unfit(&p->hop_remote, reason_renumber_no_route));
+			return fr_up(skb,
+				     fr_unfit(&p->hop_remote, reason_renumber_no_route,
+					      reason_renumber_unreachable));
 
 		/* {count: "seen"}, */
 		fr_named_add(0, 1);
@@ -536,7 +539,9 @@ static __always_inline int renumber_ipv4(struct __sk_buff *skb, void *data, void
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_renumber_udp_checksum);
 	if (unlikely(!fr_fits(&p->hop_remote, 53ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_remote, reason_renumber_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_remote, reason_renumber_no_route,
+				      reason_renumber_unreachable));
 	fr_named_add(0, 1);
 	return renumber_ipv4_send_ipv6(skb, data, length, limit, peers, sent, renumber, payload_len,
 				       partial_2, p);
@@ -802,7 +807,9 @@ static __always_inline int renumber_ipv6(struct __sk_buff *skb, void *data, void
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_renumber_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
-			return fr_up(skb, fr_unfit(&p->hop_remote, reason_renumber_no_route));
+			return fr_up(skb,
+				     fr_unfit(&p->hop_remote, reason_renumber_no_route,
+					      reason_renumber_unreachable));
 
 		/* {count: "seen"}, */
 		fr_named_add(0, 1);
@@ -817,7 +824,9 @@ static __always_inline int renumber_ipv6(struct __sk_buff *skb, void *data, void
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_renumber_udp_checksum);
 	if (unlikely(!fr_fits(&p->hop_remote, 33ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_remote, reason_renumber_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_remote, reason_renumber_no_route,
+				      reason_renumber_unreachable));
 	fr_named_add(0, 1);
 	return renumber_ipv6_send_ipv4(skb, data, length, limit, peers, sent, renumber, payload_len,
 				       partial_2, p);
@@ -857,7 +866,7 @@ SEC("tc") int prog_renumber(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_tap_sent = 40, reason_tap_pass, reason_tap_inactive, reason_tap_vlan_tag,
+	reason_tap_sent = 41, reason_tap_pass, reason_tap_inactive, reason_tap_vlan_tag,
 	reason_tap_other_host, reason_tap_link_broadcast, reason_tap_link_multicast,
 	reason_tap_truncated, reason_tap_ipv4_version, reason_tap_ip_options,
 	reason_tap_ipv4_reserved, reason_tap_fragment, reason_tap_ipv4_total_length,
@@ -866,10 +875,10 @@ enum {
 	reason_tap_gso_packet, reason_tap_no_match, reason_tap_partial_checksum, reason_tap_no_taps,
 	reason_tap_no_memory, reason_tap_fault, reason_tap_address_family, reason_tap_too_big,
 	reason_tap_no_route, reason_tap_local, reason_tap_unreachable, reason_tap_blackhole,
-	reason_tap_prohibit, reason_tap_xfrm, reason_tap_rule, reason_tap_no_neighbour,
-	reason_tap_copy, reason_tap_refused_by_device, reason_tap_ipv6_version,
-	reason_tap_mapped_address, reason_tap_ipv6_payload_length, reason_tap_udp_checksum,
-	reason_tap_not_ip,
+	reason_tap_prohibit, reason_tap_xfrm, reason_tap_rule, reason_tap_encap,
+	reason_tap_no_neighbour, reason_tap_copy, reason_tap_refused_by_device,
+	reason_tap_ipv6_version, reason_tap_mapped_address, reason_tap_ipv6_payload_length,
+	reason_tap_udp_checksum, reason_tap_not_ip,
 };
 
 /* What is the same for all receivers. */
@@ -965,7 +974,9 @@ static __noinline long tap_turn1(__u32 i, struct tap_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_tap_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_tap_no_route));
+				  fr_indirect(&r->hop_remote, reason_tap_unreachable,
+					      fr_unusable(&r->hop_remote, reason_tap_no_route,
+							  reason_tap_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_tap_too_big);
 	return tap_copy1(same, skb, front, local, kind, r);
@@ -1179,7 +1190,9 @@ static __noinline long tap_turn2(__u32 i, struct tap_fan2 *fan)
 		return fr_decline(r->receiver, skb->len, reason_tap_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_tap_no_route));
+				  fr_indirect(&r->hop_remote, reason_tap_unreachable,
+					      fr_unusable(&r->hop_remote, reason_tap_no_route,
+							  reason_tap_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_tap_too_big);
 	return tap_copy2(same, skb, front, local, kind, r);

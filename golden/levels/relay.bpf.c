@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 124
+#define FR_REASONS 127
 #define FR_NEEDS_ROWS 120
 #define FR_NEEDS_SLOTS 1024
 #define FR_USAGES 1
@@ -333,8 +333,9 @@ enum {
 	reason_downstream_martian_source_2, reason_downstream_too_big, reason_downstream_no_route,
 	reason_downstream_local, reason_downstream_unreachable, reason_downstream_blackhole,
 	reason_downstream_prohibit, reason_downstream_xfrm, reason_downstream_rule,
-	reason_downstream_no_neighbour, reason_downstream_copy, reason_downstream_refused_by_device,
-	reason_downstream_closed, reason_downstream_ipv6_version, reason_downstream_mapped_address,
+	reason_downstream_encap, reason_downstream_no_neighbour, reason_downstream_copy,
+	reason_downstream_refused_by_device, reason_downstream_closed,
+	reason_downstream_ipv6_version, reason_downstream_mapped_address,
 	reason_downstream_ipv6_payload_length, reason_downstream_udp_checksum,
 	reason_downstream_not_ip,
 };
@@ -611,7 +612,10 @@ static __noinline long downstream_turn1(__u32 i, struct downstream_fan1 *fan)
 					  reason_downstream_martian_source_2);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_downstream_no_route));
+					  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
+						      fr_unusable(&r->hop_remote,
+						      reason_downstream_no_route,
+						      reason_downstream_unreachable)));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
 		return downstream_copy1(same, skb, front, priority, r);
@@ -629,7 +633,10 @@ static __noinline long downstream_turn1(__u32 i, struct downstream_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
 	if (unlikely(r->hop_remote_2.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote_2, reason_downstream_no_route));
+				  fr_indirect(&r->hop_remote_2, reason_downstream_unreachable,
+					      fr_unusable(&r->hop_remote_2,
+							  reason_downstream_no_route,
+							  reason_downstream_unreachable)));
 	if (ip_end - 14 > r->hop_remote_2.mtu)
 		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
 	return downstream_copy2(same, skb, front, priority, r);
@@ -969,7 +976,10 @@ static __noinline long downstream_turn2(__u32 i, struct downstream_fan2 *fan)
 			return fr_decline(r->receiver, skb->len, reason_downstream_udp_checksum);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_downstream_no_route));
+					  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
+						      fr_unusable(&r->hop_remote,
+						      reason_downstream_no_route,
+						      reason_downstream_unreachable)));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
 		return downstream_copy3(same, skb, front, priority, r);
@@ -989,7 +999,10 @@ static __noinline long downstream_turn2(__u32 i, struct downstream_fan2 *fan)
 		return fr_decline(r->receiver, skb->len, reason_downstream_udp_checksum);
 	if (unlikely(r->hop_remote_2.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote_2, reason_downstream_no_route));
+				  fr_indirect(&r->hop_remote_2, reason_downstream_unreachable,
+					      fr_unusable(&r->hop_remote_2,
+							  reason_downstream_no_route,
+							  reason_downstream_unreachable)));
 	if (ip_end - 14 > r->hop_remote_2.mtu)
 		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
 	return downstream_copy4(same, skb, front, priority, r);
@@ -1156,7 +1169,7 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_upstream_sent = 43, reason_upstream_pass, reason_upstream_inactive,
+	reason_upstream_sent = 44, reason_upstream_pass, reason_upstream_inactive,
 	reason_upstream_vlan_tag, reason_upstream_other_host, reason_upstream_link_broadcast,
 	reason_upstream_link_multicast, reason_upstream_truncated, reason_upstream_ipv4_version,
 	reason_upstream_ip_options, reason_upstream_ipv4_reserved, reason_upstream_fragment,
@@ -1165,9 +1178,9 @@ enum {
 	reason_upstream_martian_destination, reason_upstream_not_udp, reason_upstream_udp_length,
 	reason_upstream_gso_packet, reason_upstream_no_match, reason_upstream_changing,
 	reason_upstream_address_family, reason_upstream_partial_checksum, reason_upstream_no_memory,
-	reason_upstream_fault, reason_upstream_too_big, reason_upstream_no_route,
-	reason_upstream_local, reason_upstream_unreachable, reason_upstream_blackhole,
-	reason_upstream_prohibit, reason_upstream_xfrm, reason_upstream_rule,
+	reason_upstream_fault, reason_upstream_too_big, reason_upstream_not_forwarded,
+	reason_upstream_forwarding_off, reason_upstream_unreachable, reason_upstream_blackhole,
+	reason_upstream_prohibit, reason_upstream_xfrm, reason_upstream_rule, reason_upstream_encap,
 	reason_upstream_no_nets, reason_upstream_net, reason_upstream_no_rule,
 	reason_upstream_ipv6_version, reason_upstream_mapped_address,
 	reason_upstream_ipv6_payload_length, reason_upstream_udp_checksum, reason_upstream_not_ip,
@@ -1328,7 +1341,9 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void
 					return fr_up(skb, reason_upstream_too_big);
 				if (unlikely(!fr_usable(&hop_1)))
 					return fr_up(skb,
-						     fr_unusable(&hop_1, reason_upstream_no_route));
+						     fr_unrouted(&hop_1,
+						     reason_upstream_not_forwarded,
+						     reason_upstream_unreachable));
 				return upstream_ipv4_send(skb, data, ip_end, priority, partial, b,
 							  s, &hop_1, &fib_1);
 			}
@@ -1515,7 +1530,9 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void
 					return fr_up(skb, reason_upstream_too_big);
 				if (unlikely(!fr_usable(&hop_2)))
 					return fr_up(skb,
-						     fr_unusable(&hop_2, reason_upstream_no_route));
+						     fr_unrouted(&hop_2,
+						     reason_upstream_not_forwarded,
+						     reason_upstream_unreachable));
 				return upstream_ipv6_send(skb, data, ip_end, priority, partial, b,
 							  s, &hop_2, &fib_2);
 			}
@@ -1577,7 +1594,7 @@ SEC("tc") int prog_upstream(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_calls_sent = 85, reason_calls_pass, reason_calls_inactive, reason_calls_vlan_tag,
+	reason_calls_sent = 87, reason_calls_pass, reason_calls_inactive, reason_calls_vlan_tag,
 	reason_calls_other_host, reason_calls_link_broadcast, reason_calls_link_multicast,
 	reason_calls_truncated, reason_calls_ipv4_version, reason_calls_ip_options,
 	reason_calls_ipv4_reserved, reason_calls_fragment, reason_calls_ipv4_total_length,
@@ -1585,10 +1602,11 @@ enum {
 	reason_calls_martian_destination, reason_calls_not_udp, reason_calls_udp_length,
 	reason_calls_gso_packet, reason_calls_no_by_client, reason_calls_changing,
 	reason_calls_address_family, reason_calls_partial_checksum, reason_calls_no_memory,
-	reason_calls_fault, reason_calls_too_big, reason_calls_no_route, reason_calls_local,
-	reason_calls_unreachable, reason_calls_blackhole, reason_calls_prohibit, reason_calls_xfrm,
-	reason_calls_rule, reason_calls_ipv6_version, reason_calls_mapped_address,
-	reason_calls_ipv6_payload_length, reason_calls_udp_checksum, reason_calls_not_ip,
+	reason_calls_fault, reason_calls_too_big, reason_calls_not_forwarded,
+	reason_calls_forwarding_off, reason_calls_unreachable, reason_calls_blackhole,
+	reason_calls_prohibit, reason_calls_xfrm, reason_calls_rule, reason_calls_encap,
+	reason_calls_ipv6_version, reason_calls_mapped_address, reason_calls_ipv6_payload_length,
+	reason_calls_udp_checksum, reason_calls_not_ip,
 };
 
 static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -1716,7 +1734,9 @@ static __always_inline int calls_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (fr_route(skb, &fib_1, ip_end - 14, &hop_1))
 		return fr_up(skb, reason_calls_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb, fr_unusable(&hop_1, reason_calls_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_1, reason_calls_not_forwarded,
+					 reason_calls_unreachable));
 	return calls_ipv4_send(skb, data, now, ip_end, priority, partial, c, &hop_1, &fib_1);
 }
 
@@ -1850,7 +1870,9 @@ static __always_inline int calls_ipv6(struct __sk_buff *skb, void *data, void *d
 	if (fr_route(skb, &fib_2, ip_end - 14, &hop_2))
 		return fr_up(skb, reason_calls_too_big);
 	if (unlikely(!fr_usable(&hop_2)))
-		return fr_up(skb, fr_unusable(&hop_2, reason_calls_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_2, reason_calls_not_forwarded,
+					 reason_calls_unreachable));
 	return calls_ipv6_send(skb, data, now, ip_end, priority, partial, c, &hop_2, &fib_2);
 }
 

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 40
+#define FR_REASONS 41
 #define FR_NEEDS_ROWS 88
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -148,8 +148,8 @@ enum {
 	reason_balance_no_memory, reason_balance_fault, reason_balance_too_big,
 	reason_balance_no_route, reason_balance_local, reason_balance_unreachable,
 	reason_balance_blackhole, reason_balance_prohibit, reason_balance_xfrm, reason_balance_rule,
-	reason_balance_no_backends, reason_balance_ipv6_version, reason_balance_mapped_address,
-	reason_balance_ipv6_payload_length, reason_balance_not_ip,
+	reason_balance_encap, reason_balance_no_backends, reason_balance_ipv6_version,
+	reason_balance_mapped_address, reason_balance_ipv6_payload_length, reason_balance_not_ip,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
@@ -269,7 +269,9 @@ static __always_inline int balance_ipv4_rest(struct __sk_buff *skb, void *data,
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_balance_partial_checksum);
 	if (unlikely(!fr_fits(&b->hop.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&b->hop.hop, reason_balance_no_route));
+		return fr_up(skb,
+			     fr_unfit(&b->hop.hop, reason_balance_no_route,
+				      reason_balance_unreachable));
 	return balance_ipv4_send_2(skb, data, ip_end, b);
 }
 
@@ -352,7 +354,9 @@ static __always_inline int balance_ipv4(struct __sk_buff *skb, void *data, void 
 				return fr_up(skb, reason_balance_partial_checksum);
 			if (unlikely(!fr_fits(&b->hop.hop,
 					      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-				return fr_up(skb, fr_unfit(&b->hop.hop, reason_balance_no_route));
+				return fr_up(skb,
+					     fr_unfit(&b->hop.hop, reason_balance_no_route,
+						      reason_balance_unreachable));
 			return balance_ipv4_send(skb, data, ip_end, b);
 		}
 	}
@@ -450,7 +454,9 @@ static __always_inline int balance_ipv6_rest(struct __sk_buff *skb, void *data,
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_balance_partial_checksum);
 	if (unlikely(!fr_fits(&b->hop.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&b->hop.hop, reason_balance_no_route));
+		return fr_up(skb,
+			     fr_unfit(&b->hop.hop, reason_balance_no_route,
+				      reason_balance_unreachable));
 	return balance_ipv6_send_2(skb, data, ip_end, b);
 }
 
@@ -525,7 +531,9 @@ static __always_inline int balance_ipv6(struct __sk_buff *skb, void *data, void 
 				return fr_up(skb, reason_balance_partial_checksum);
 			if (unlikely(!fr_fits(&b->hop.hop,
 					      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-				return fr_up(skb, fr_unfit(&b->hop.hop, reason_balance_no_route));
+				return fr_up(skb,
+					     fr_unfit(&b->hop.hop, reason_balance_no_route,
+						      reason_balance_unreachable));
 			return balance_ipv6_send(skb, data, ip_end, b);
 		}
 	}

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 57
+#define FR_REASONS 58
 #define FR_NEEDS_ROWS 56
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -111,7 +111,7 @@ enum {
 	reason_relay_address_family, reason_relay_partial_checksum, reason_relay_no_memory,
 	reason_relay_fault, reason_relay_too_big, reason_relay_no_route, reason_relay_local,
 	reason_relay_unreachable, reason_relay_blackhole, reason_relay_prohibit, reason_relay_xfrm,
-	reason_relay_rule, reason_relay_udp_checksum, reason_relay_ipv6_version,
+	reason_relay_rule, reason_relay_encap, reason_relay_udp_checksum, reason_relay_ipv6_version,
 	reason_relay_mapped_address, reason_relay_ipv6_payload_length, reason_relay_not_ip,
 };
 
@@ -313,7 +313,9 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_relay_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_remote,
 				      (skb->gso_size ? skb->gso_size + 28 : ip_end))))
-			return fr_up(skb, fr_unfit(&p->hop_remote, reason_relay_no_route));
+			return fr_up(skb,
+				     fr_unfit(&p->hop_remote, reason_relay_no_route,
+					      reason_relay_unreachable));
 		return relay_ipv4_send(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
@@ -326,7 +328,9 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_relay_udp_checksum);
 	if (unlikely(!fr_fits(&p->hop_remote, 48ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_remote, reason_relay_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_remote, reason_relay_no_route,
+				      reason_relay_unreachable));
 	return relay_ipv4_send_ipv6(skb, data, payload_len, partial_2, p);
 }
 
@@ -501,7 +505,9 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_relay_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_remote,
 				      (skb->gso_size ? skb->gso_size + 48 : ip_end))))
-			return fr_up(skb, fr_unfit(&p->hop_remote, reason_relay_no_route));
+			return fr_up(skb,
+				     fr_unfit(&p->hop_remote, reason_relay_no_route,
+					      reason_relay_unreachable));
 		return relay_ipv6_send(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
@@ -514,7 +520,9 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_relay_udp_checksum);
 	if (unlikely(!fr_fits(&p->hop_remote, 28ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_remote, reason_relay_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_remote, reason_relay_no_route,
+				      reason_relay_unreachable));
 	return relay_ipv6_send_ipv4(skb, data, payload_len, partial_2, p);
 }
 
@@ -554,7 +562,7 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_wrap_sent = 36, reason_wrap_pass, reason_wrap_inactive, reason_wrap_vlan_tag,
+	reason_wrap_sent = 37, reason_wrap_pass, reason_wrap_inactive, reason_wrap_vlan_tag,
 	reason_wrap_truncated, reason_wrap_ipv4_version, reason_wrap_ip_options,
 	reason_wrap_ipv4_reserved, reason_wrap_fragment, reason_wrap_ipv4_total_length,
 	reason_wrap_no_match, reason_wrap_address_family, reason_wrap_gso_packet,

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 43
+#define FR_REASONS 44
 #define FR_NEEDS_SHARED 2049
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
@@ -151,10 +151,10 @@ enum {
 	reason_room_no_memory, reason_room_fault, reason_room_translating,
 	reason_room_translations_full, reason_room_address_family, reason_room_too_big,
 	reason_room_no_route, reason_room_local, reason_room_unreachable, reason_room_blackhole,
-	reason_room_prohibit, reason_room_xfrm, reason_room_rule, reason_room_no_neighbour,
-	reason_room_copy, reason_room_refused_by_device, reason_room_ipv6_version,
-	reason_room_mapped_address, reason_room_ipv6_payload_length, reason_room_udp_checksum,
-	reason_room_not_ip,
+	reason_room_prohibit, reason_room_xfrm, reason_room_rule, reason_room_encap,
+	reason_room_no_neighbour, reason_room_copy, reason_room_refused_by_device,
+	reason_room_ipv6_version, reason_room_mapped_address, reason_room_ipv6_payload_length,
+	reason_room_udp_checksum, reason_room_not_ip,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
@@ -349,7 +349,10 @@ static __noinline long room_turn1(__u32 i, struct room_fan1 *fan)
 			return fr_decline(r->receiver, skb->len, reason_room_address_family);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_room_no_route));
+					  fr_indirect(&r->hop_remote, reason_room_unreachable,
+						      fr_unusable(&r->hop_remote,
+						      reason_room_no_route,
+						      reason_room_unreachable)));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_room_too_big);
 
@@ -382,7 +385,9 @@ static __noinline long room_turn1(__u32 i, struct room_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_room_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_room_no_route));
+				  fr_indirect(&r->hop_remote, reason_room_unreachable,
+					      fr_unusable(&r->hop_remote, reason_room_no_route,
+							  reason_room_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_room_too_big);
 	return room_copy2(same, skb, front, r);
@@ -708,7 +713,10 @@ static __noinline long room_turn2(__u32 i, struct room_fan2 *fan)
 			return fr_decline(r->receiver, skb->len, reason_room_udp_checksum);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_room_no_route));
+					  fr_indirect(&r->hop_remote, reason_room_unreachable,
+						      fr_unusable(&r->hop_remote,
+						      reason_room_no_route,
+						      reason_room_unreachable)));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_room_too_big);
 
@@ -743,7 +751,9 @@ static __noinline long room_turn2(__u32 i, struct room_fan2 *fan)
 		return fr_decline(r->receiver, skb->len, reason_room_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_room_no_route));
+				  fr_indirect(&r->hop_remote, reason_room_unreachable,
+					      fr_unusable(&r->hop_remote, reason_room_no_route,
+							  reason_room_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_room_too_big);
 	return room_copy4(same, skb, front, r);

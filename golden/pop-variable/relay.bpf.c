@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 108
+#define FR_REASONS 110
 #define FR_NEEDS_ROWS 56
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
@@ -162,7 +162,7 @@ enum {
 	reason_decapsulate_partial_checksum, reason_decapsulate_no_memory, reason_decapsulate_fault,
 	reason_decapsulate_too_big, reason_decapsulate_no_route, reason_decapsulate_local,
 	reason_decapsulate_unreachable, reason_decapsulate_blackhole, reason_decapsulate_prohibit,
-	reason_decapsulate_xfrm, reason_decapsulate_rule,
+	reason_decapsulate_xfrm, reason_decapsulate_rule, reason_decapsulate_encap,
 };
 
 static __always_inline int check_tun(struct __sk_buff *skb, void *data, void *data_end,
@@ -301,7 +301,9 @@ static __always_inline int decapsulate_udp_rest(struct __sk_buff *skb, void *dat
 	       (partial & 0xffff) < ((tun_options_end + 28 + payload_len) - 1))))
 		return fr_up(skb, reason_decapsulate_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, 28ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&r->hop.hop, reason_decapsulate_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop.hop, reason_decapsulate_no_route,
+				      reason_decapsulate_unreachable));
 	return decapsulate_udp_send(skb, data, tun_options_end, at_tun_options_end, payload_len,
 				    partial, r);
 }
@@ -443,7 +445,7 @@ SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_strip_sent = 38, reason_strip_pass, reason_strip_inactive, reason_strip_vlan_tag,
+	reason_strip_sent = 39, reason_strip_pass, reason_strip_inactive, reason_strip_vlan_tag,
 	reason_strip_other_host, reason_strip_link_broadcast, reason_strip_link_multicast,
 	reason_strip_truncated, reason_strip_ipv4_version, reason_strip_ip_options,
 	reason_strip_ipv4_reserved, reason_strip_fragment, reason_strip_ipv4_total_length,
@@ -453,8 +455,9 @@ enum {
 	reason_strip_changing, reason_strip_address_family, reason_strip_partial_checksum,
 	reason_strip_no_memory, reason_strip_fault, reason_strip_too_big, reason_strip_no_route,
 	reason_strip_local, reason_strip_unreachable, reason_strip_blackhole, reason_strip_prohibit,
-	reason_strip_xfrm, reason_strip_rule, reason_strip_udp_checksum, reason_strip_ipv6_version,
-	reason_strip_mapped_address, reason_strip_ipv6_payload_length, reason_strip_not_ip,
+	reason_strip_xfrm, reason_strip_rule, reason_strip_encap, reason_strip_udp_checksum,
+	reason_strip_ipv6_version, reason_strip_mapped_address, reason_strip_ipv6_payload_length,
+	reason_strip_not_ip,
 };
 
 static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
@@ -783,14 +786,18 @@ static __always_inline int strip_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_strip_partial_checksum);
 	if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
 		if (unlikely(!fr_fits(&p->hop_remote, 34ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&p->hop_remote, reason_strip_no_route));
+			return fr_up(skb,
+				     fr_unfit(&p->hop_remote, reason_strip_no_route,
+					      reason_strip_unreachable));
 		return strip_ipv4_send(skb, data, tun_options_end, at_tun_options_end, payload_len,
 				       partial, p);
 	}
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_strip_udp_checksum);
 	if (unlikely(!fr_fits(&p->hop_remote, 54ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_remote, reason_strip_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_remote, reason_strip_no_route,
+				      reason_strip_unreachable));
 	return strip_ipv4_send_ipv6(skb, data, tun_options_end, at_tun_options_end, payload_len,
 				    partial, p);
 }
@@ -1073,12 +1080,16 @@ static __always_inline int strip_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_strip_udp_checksum);
 	if (!fr_is_v4(p->remote.addr)) { /* ipv6 stays */
 		if (unlikely(!fr_fits(&p->hop_remote, 54ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&p->hop_remote, reason_strip_no_route));
+			return fr_up(skb,
+				     fr_unfit(&p->hop_remote, reason_strip_no_route,
+					      reason_strip_unreachable));
 		return strip_ipv6_send(skb, data, tun_options_end, at_tun_options_end, payload_len,
 				       partial, p);
 	}
 	if (unlikely(!fr_fits(&p->hop_remote, 34ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_remote, reason_strip_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_remote, reason_strip_no_route,
+				      reason_strip_unreachable));
 	return strip_ipv6_send_ipv4(skb, data, tun_options_end, at_tun_options_end, payload_len,
 				    partial, p);
 }
@@ -1117,7 +1128,7 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_last_sent = 78, reason_last_pass, reason_last_inactive, reason_last_vlan_tag,
+	reason_last_sent = 80, reason_last_pass, reason_last_inactive, reason_last_vlan_tag,
 	reason_last_other_host, reason_last_link_broadcast, reason_last_link_multicast,
 	reason_last_truncated, reason_last_ipv4_version, reason_last_ip_options,
 	reason_last_ipv4_reserved, reason_last_fragment, reason_last_ipv4_total_length,

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 172
+#define FR_REASONS 175
 #define FR_NEEDS_SHARED 32769
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 8193
@@ -196,7 +196,7 @@ enum {
 	reason_streams_unfit_short_pn, reason_streams_unfit_stream_id, reason_streams_ring_full,
 	reason_streams_address_family, reason_streams_too_big, reason_streams_no_route,
 	reason_streams_local, reason_streams_unreachable, reason_streams_blackhole,
-	reason_streams_prohibit, reason_streams_xfrm, reason_streams_rule,
+	reason_streams_prohibit, reason_streams_xfrm, reason_streams_rule, reason_streams_encap,
 	reason_streams_no_neighbour, reason_streams_copy, reason_streams_refused_by_device,
 	reason_streams_ipv6_version, reason_streams_mapped_address,
 	reason_streams_ipv6_payload_length, reason_streams_udp_checksum, reason_streams_not_ip,
@@ -493,7 +493,9 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_streams_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_streams_no_route));
+				  fr_indirect(&r->hop_remote, reason_streams_unreachable,
+					      fr_unusable(&r->hop_remote, reason_streams_no_route,
+							  reason_streams_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_streams_too_big);
 
@@ -1033,7 +1035,9 @@ static __noinline long streams_turn2(__u32 i, struct streams_fan2 *fan)
 		return fr_decline(r->receiver, skb->len, reason_streams_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_streams_no_route));
+				  fr_indirect(&r->hop_remote, reason_streams_unreachable,
+					      fr_unusable(&r->hop_remote, reason_streams_no_route,
+							  reason_streams_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_streams_too_big);
 
@@ -1358,7 +1362,7 @@ SEC("tc") int prog_streams(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_streams_4_sent = 60, reason_streams_4_pass, reason_streams_4_inactive,
+	reason_streams_4_sent = 61, reason_streams_4_pass, reason_streams_4_inactive,
 	reason_streams_4_vlan_tag, reason_streams_4_other_host, reason_streams_4_link_broadcast,
 	reason_streams_4_link_multicast, reason_streams_4_truncated, reason_streams_4_ipv4_version,
 	reason_streams_4_ip_options, reason_streams_4_ipv4_reserved, reason_streams_4_fragment,
@@ -1377,8 +1381,8 @@ enum {
 	reason_streams_4_ring_full, reason_streams_4_address_family, reason_streams_4_too_big,
 	reason_streams_4_no_route, reason_streams_4_local, reason_streams_4_unreachable,
 	reason_streams_4_blackhole, reason_streams_4_prohibit, reason_streams_4_xfrm,
-	reason_streams_4_rule, reason_streams_4_no_neighbour, reason_streams_4_copy,
-	reason_streams_4_refused_by_device, reason_streams_4_ipv6_version,
+	reason_streams_4_rule, reason_streams_4_encap, reason_streams_4_no_neighbour,
+	reason_streams_4_copy, reason_streams_4_refused_by_device, reason_streams_4_ipv6_version,
 	reason_streams_4_mapped_address, reason_streams_4_ipv6_payload_length,
 	reason_streams_4_udp_checksum, reason_streams_4_not_ip,
 };
@@ -1579,7 +1583,9 @@ static __noinline long streams_4_turn1(__u32 i, struct streams_4_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_streams_4_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_streams_4_no_route));
+				  fr_indirect(&r->hop_remote, reason_streams_4_unreachable,
+					      fr_unusable(&r->hop_remote, reason_streams_4_no_route,
+							  reason_streams_4_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_streams_4_too_big);
 
@@ -2048,7 +2054,9 @@ static __noinline long streams_4_turn2(__u32 i, struct streams_4_fan2 *fan)
 		return fr_decline(r->receiver, skb->len, reason_streams_4_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_streams_4_no_route));
+				  fr_indirect(&r->hop_remote, reason_streams_4_unreachable,
+					      fr_unusable(&r->hop_remote, reason_streams_4_no_route,
+							  reason_streams_4_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_streams_4_too_big);
 
@@ -2350,7 +2358,7 @@ SEC("tc") int prog_streams_4(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_datagrams_sent = 119, reason_datagrams_pass, reason_datagrams_inactive,
+	reason_datagrams_sent = 121, reason_datagrams_pass, reason_datagrams_inactive,
 	reason_datagrams_vlan_tag, reason_datagrams_other_host, reason_datagrams_link_broadcast,
 	reason_datagrams_link_multicast, reason_datagrams_truncated, reason_datagrams_ipv4_version,
 	reason_datagrams_ip_options, reason_datagrams_ipv4_reserved, reason_datagrams_fragment,
@@ -2367,10 +2375,10 @@ enum {
 	reason_datagrams_address_family, reason_datagrams_too_big, reason_datagrams_no_route,
 	reason_datagrams_local, reason_datagrams_unreachable, reason_datagrams_blackhole,
 	reason_datagrams_prohibit, reason_datagrams_xfrm, reason_datagrams_rule,
-	reason_datagrams_no_neighbour, reason_datagrams_copy, reason_datagrams_refused_by_device,
-	reason_datagrams_ipv6_version, reason_datagrams_mapped_address,
-	reason_datagrams_ipv6_payload_length, reason_datagrams_udp_checksum,
-	reason_datagrams_not_ip,
+	reason_datagrams_encap, reason_datagrams_no_neighbour, reason_datagrams_copy,
+	reason_datagrams_refused_by_device, reason_datagrams_ipv6_version,
+	reason_datagrams_mapped_address, reason_datagrams_ipv6_payload_length,
+	reason_datagrams_udp_checksum, reason_datagrams_not_ip,
 };
 
 /* What is the same for all receivers. */
@@ -2519,7 +2527,9 @@ static __noinline long datagrams_turn1(__u32 i, struct datagrams_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_datagrams_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_datagrams_no_route));
+				  fr_indirect(&r->hop_remote, reason_datagrams_unreachable,
+					      fr_unusable(&r->hop_remote, reason_datagrams_no_route,
+							  reason_datagrams_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_datagrams_too_big);
 	return datagrams_copy1(same, skb, front, udp_end, short_pn_size, priority, r);
@@ -2889,7 +2899,9 @@ static __noinline long datagrams_turn2(__u32 i, struct datagrams_fan2 *fan)
 		return fr_decline(r->receiver, skb->len, reason_datagrams_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_datagrams_no_route));
+				  fr_indirect(&r->hop_remote, reason_datagrams_unreachable,
+					      fr_unusable(&r->hop_remote, reason_datagrams_no_route,
+							  reason_datagrams_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_datagrams_too_big);
 	return datagrams_copy2(same, skb, front, udp_end, short_pn_size, priority, r);

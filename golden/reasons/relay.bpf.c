@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 169
+#define FR_REASONS 174
 #define FR_NEEDS_ROWS 48
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
@@ -186,12 +186,13 @@ enum {
 	reason_spread_refused_budget, reason_spread_contended, reason_spread_unfit_tag_kind,
 	reason_spread_address_family, reason_spread_too_big, reason_spread_no_route,
 	reason_spread_local, reason_spread_unreachable, reason_spread_blackhole,
-	reason_spread_prohibit, reason_spread_xfrm, reason_spread_rule, reason_spread_no_neighbour,
-	reason_spread_copy, reason_spread_refused_by_device, reason_spread_changing,
-	reason_spread_refused_budget_2, reason_spread_contended_2, reason_spread_address_family_2,
-	reason_spread_too_big_2, reason_spread_no_route_2, reason_spread_local_2,
-	reason_spread_unreachable_2, reason_spread_blackhole_2, reason_spread_prohibit_2,
-	reason_spread_xfrm_2, reason_spread_rule_2, reason_spread_empty_2, reason_spread_no_rule,
+	reason_spread_prohibit, reason_spread_xfrm, reason_spread_rule, reason_spread_encap,
+	reason_spread_no_neighbour, reason_spread_copy, reason_spread_refused_by_device,
+	reason_spread_changing, reason_spread_refused_budget_2, reason_spread_contended_2,
+	reason_spread_address_family_2, reason_spread_too_big_2, reason_spread_no_route_2,
+	reason_spread_local_2, reason_spread_unreachable_2, reason_spread_blackhole_2,
+	reason_spread_prohibit_2, reason_spread_xfrm_2, reason_spread_rule_2, reason_spread_encap_2,
+	reason_spread_empty_2, reason_spread_no_rule,
 };
 
 static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
@@ -382,7 +383,9 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_spread_no_route));
+				  fr_indirect(&r->hop_remote, reason_spread_unreachable,
+					      fr_unusable(&r->hop_remote, reason_spread_no_route,
+							  reason_spread_unreachable)));
 	if (ipv4_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
 	return spread_copy1(same, skb, front, r);
@@ -610,7 +613,9 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 			      ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 				return fr_up(skb, reason_spread_partial_checksum);
 			if (unlikely(!fr_fits(&s->hop_to, ipv4_end - 14)))
-				return fr_up(skb, fr_unfit(&s->hop_to, reason_spread_no_route_2));
+				return fr_up(skb,
+					     fr_unfit(&s->hop_to, reason_spread_no_route_2,
+						      reason_spread_unreachable_2));
 			return spread_send(skb, data, ipv4_end, partial_2, s);
 		}
 	}
@@ -629,7 +634,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_unwrap_sent = 57, reason_unwrap_pass, reason_unwrap_inactive, reason_unwrap_vlan_tag,
+	reason_unwrap_sent = 59, reason_unwrap_pass, reason_unwrap_inactive, reason_unwrap_vlan_tag,
 	reason_unwrap_other_host, reason_unwrap_link_broadcast, reason_unwrap_link_multicast,
 	reason_unwrap_truncated, reason_unwrap_not_outer, reason_unwrap_ipv4_version,
 	reason_unwrap_ip_options, reason_unwrap_ipv4_reserved, reason_unwrap_fragment,
@@ -793,7 +798,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_tighten_sent = 82, reason_tighten_pass, reason_tighten_inactive,
+	reason_tighten_sent = 84, reason_tighten_pass, reason_tighten_inactive,
 	reason_tighten_vlan_tag, reason_tighten_other_host, reason_tighten_link_broadcast,
 	reason_tighten_link_multicast, reason_tighten_truncated, reason_tighten_not_ipv4,
 	reason_tighten_ipv4_version, reason_tighten_ip_options, reason_tighten_ipv4_reserved,
@@ -805,6 +810,7 @@ enum {
 	reason_tighten_no_memory, reason_tighten_fault, reason_tighten_too_big,
 	reason_tighten_no_route, reason_tighten_local, reason_tighten_unreachable,
 	reason_tighten_blackhole, reason_tighten_prohibit, reason_tighten_xfrm, reason_tighten_rule,
+	reason_tighten_encap,
 };
 
 static __always_inline int tighten_send(struct __sk_buff *skb, void *data, __u64 udp_end,
@@ -933,7 +939,9 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 	if ((udp_end - loose_end) > 64)
 		return fr_up(skb, reason_tighten_padding);
 	if (unlikely(!fr_fits(&s->hop_to, 28ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&s->hop_to, reason_tighten_no_route));
+		return fr_up(skb,
+			     fr_unfit(&s->hop_to, reason_tighten_no_route,
+				      reason_tighten_unreachable));
 	return tighten_send(skb, data, udp_end, loose_end, payload_len, partial, s);
 }
 
@@ -944,7 +952,7 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_narrow_sent = 119, reason_narrow_pass, reason_narrow_inactive,
+	reason_narrow_sent = 122, reason_narrow_pass, reason_narrow_inactive,
 	reason_narrow_vlan_tag, reason_narrow_other_host, reason_narrow_link_broadcast,
 	reason_narrow_link_multicast, reason_narrow_truncated, reason_narrow_not_ipv4,
 	reason_narrow_ipv4_version, reason_narrow_ip_options, reason_narrow_ipv4_reserved,
@@ -956,11 +964,11 @@ enum {
 	reason_narrow_address_family, reason_narrow_unfit_ports_dst_port, reason_narrow_too_big,
 	reason_narrow_no_route, reason_narrow_local, reason_narrow_unreachable,
 	reason_narrow_blackhole, reason_narrow_prohibit, reason_narrow_xfrm, reason_narrow_rule,
-	reason_narrow_no_neighbour, reason_narrow_copy, reason_narrow_refused_by_device,
-	reason_narrow_address_family_2, reason_narrow_unfit_ports_dst_port_2,
-	reason_narrow_too_big_2, reason_narrow_no_route_2, reason_narrow_local_2,
-	reason_narrow_unreachable_2, reason_narrow_blackhole_2, reason_narrow_prohibit_2,
-	reason_narrow_xfrm_2, reason_narrow_rule_2,
+	reason_narrow_encap, reason_narrow_no_neighbour, reason_narrow_copy,
+	reason_narrow_refused_by_device, reason_narrow_address_family_2,
+	reason_narrow_unfit_ports_dst_port_2, reason_narrow_too_big_2, reason_narrow_no_route_2,
+	reason_narrow_local_2, reason_narrow_unreachable_2, reason_narrow_blackhole_2,
+	reason_narrow_prohibit_2, reason_narrow_xfrm_2, reason_narrow_rule_2, reason_narrow_encap_2,
 };
 
 /* What is the same for all receivers. */
@@ -1031,7 +1039,9 @@ static __noinline long narrow_turn1(__u32 i, struct narrow_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_narrow_unfit_ports_dst_port);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_narrow_no_route));
+				  fr_indirect(&r->hop_remote, reason_narrow_unreachable,
+					      fr_unusable(&r->hop_remote, reason_narrow_no_route,
+							  reason_narrow_unreachable)));
 	if (ipv4_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_narrow_too_big);
 	return narrow_copy1(same, skb, front, r);
@@ -1166,7 +1176,9 @@ static __always_inline int narrow_rest(struct __sk_buff *skb, void *data, __u64 
 	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 		return fr_up(skb, reason_narrow_partial_checksum);
 	if (unlikely(!fr_fits(&s->hop_to, ipv4_end - 14)))
-		return fr_up(skb, fr_unfit(&s->hop_to, reason_narrow_no_route_2));
+		return fr_up(skb,
+			     fr_unfit(&s->hop_to, reason_narrow_no_route_2,
+				      reason_narrow_unreachable_2));
 	return narrow_send(skb, data, ipv4_end, s);
 }
 

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 78
+#define FR_REASONS 80
 #define FR_NEEDS_ROWS 136
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
@@ -282,7 +282,8 @@ enum {
 	reason_relay_address_family, reason_relay_partial_checksum, reason_relay_no_memory,
 	reason_relay_fault, reason_relay_too_big, reason_relay_no_route, reason_relay_local,
 	reason_relay_unreachable, reason_relay_blackhole, reason_relay_prohibit, reason_relay_xfrm,
-	reason_relay_rule, reason_relay_muted, reason_relay_no_second, reason_relay_no_rule,
+	reason_relay_rule, reason_relay_encap, reason_relay_muted, reason_relay_no_second,
+	reason_relay_no_rule,
 };
 
 static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
@@ -536,7 +537,9 @@ static __always_inline int relay_rest(struct __sk_buff *skb, void *data,
 			      ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 				return fr_up(skb, reason_relay_partial_checksum);
 			if (unlikely(!fr_fits(&c->hop_to, ipv4_end - 14)))
-				return fr_up(skb, fr_unfit(&c->hop_to, reason_relay_no_route));
+				return fr_up(skb,
+					     fr_unfit(&c->hop_to, reason_relay_no_route,
+						      reason_relay_unreachable));
 			return relay_send_2(skb, data, ipv4_end, partial, c);
 		}
 	}
@@ -625,7 +628,8 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 					return fr_up(skb, reason_relay_partial_checksum);
 				if (unlikely(!fr_fits(&a->hop_to, ipv4_end - 14)))
 					return fr_up(skb,
-						     fr_unfit(&a->hop_to, reason_relay_no_route));
+						     fr_unfit(&a->hop_to, reason_relay_no_route,
+						     reason_relay_unreachable));
 				return relay_send(skb, data, ipv4_end, partial, a);
 			}
 		}
@@ -641,7 +645,7 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_spread_sent = 37, reason_spread_pass, reason_spread_inactive, reason_spread_vlan_tag,
+	reason_spread_sent = 38, reason_spread_pass, reason_spread_inactive, reason_spread_vlan_tag,
 	reason_spread_other_host, reason_spread_link_broadcast, reason_spread_link_multicast,
 	reason_spread_truncated, reason_spread_not_ipv4, reason_spread_ipv4_version,
 	reason_spread_ip_options, reason_spread_ipv4_reserved, reason_spread_fragment,
@@ -652,8 +656,9 @@ enum {
 	reason_spread_changing, reason_spread_muted, reason_spread_address_family,
 	reason_spread_too_big, reason_spread_no_route, reason_spread_local,
 	reason_spread_unreachable, reason_spread_blackhole, reason_spread_prohibit,
-	reason_spread_xfrm, reason_spread_rule, reason_spread_no_neighbour, reason_spread_copy,
-	reason_spread_refused_by_device, reason_spread_no_second, reason_spread_no_rule,
+	reason_spread_xfrm, reason_spread_rule, reason_spread_encap, reason_spread_no_neighbour,
+	reason_spread_copy, reason_spread_refused_by_device, reason_spread_no_second,
+	reason_spread_no_rule,
 };
 
 /* What is the same for all receivers. */
@@ -827,7 +832,10 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_spread_no_route));
+					  fr_indirect(&r->hop_remote, reason_spread_unreachable,
+						      fr_unusable(&r->hop_remote,
+						      reason_spread_no_route,
+						      reason_spread_unreachable)));
 		if (ipv4_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_spread_too_big);
 		return spread_copy1(same, skb, front, r, a);
@@ -853,7 +861,10 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_spread_no_route));
+					  fr_indirect(&r->hop_remote, reason_spread_unreachable,
+						      fr_unusable(&r->hop_remote,
+						      reason_spread_no_route,
+						      reason_spread_unreachable)));
 		if (ipv4_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_spread_too_big);
 		return spread_copy2(same, skb, front, r);

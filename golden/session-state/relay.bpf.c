@@ -8,7 +8,7 @@
  * Needs Linux 5.12 or newer.
  */
 
-#define FR_REASONS 81
+#define FR_REASONS 83
 #define FR_NEEDS_ROWS 80
 #define FR_NEEDS_SLOTS 16
 #define FR_USAGES 2
@@ -183,7 +183,7 @@ enum {
 	reason_to_peer_address_family, reason_to_peer_partial_checksum, reason_to_peer_no_memory,
 	reason_to_peer_fault, reason_to_peer_too_big, reason_to_peer_no_route, reason_to_peer_local,
 	reason_to_peer_unreachable, reason_to_peer_blackhole, reason_to_peer_prohibit,
-	reason_to_peer_xfrm, reason_to_peer_rule, reason_to_peer_udp_checksum,
+	reason_to_peer_xfrm, reason_to_peer_rule, reason_to_peer_encap, reason_to_peer_udp_checksum,
 	reason_to_peer_ipv6_version, reason_to_peer_mapped_address,
 	reason_to_peer_ipv6_payload_length, reason_to_peer_not_ip,
 };
@@ -516,7 +516,9 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void 
 			return fr_up(skb, reason_to_peer_partial_checksum);
 		if (unlikely(!fr_fits(&c->hop_peer,
 				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-			return fr_up(skb, fr_unfit(&c->hop_peer, reason_to_peer_no_route));
+			return fr_up(skb,
+				     fr_unfit(&c->hop_peer, reason_to_peer_no_route,
+					      reason_to_peer_unreachable));
 		return to_peer_ipv4_send(skb, data, now, ip_end, udp_end, priority, partial, c);
 	}
 	if (skb->gso_size != 0)
@@ -529,7 +531,9 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void 
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_to_peer_udp_checksum);
 	if (unlikely(!fr_fits(&c->hop_peer, 48ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&c->hop_peer, reason_to_peer_no_route));
+		return fr_up(skb,
+			     fr_unfit(&c->hop_peer, reason_to_peer_no_route,
+				      reason_to_peer_unreachable));
 	return to_peer_ipv4_send_ipv6(skb, data, now, udp_end, priority, payload_len, partial_2, c);
 }
 
@@ -834,7 +838,9 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void 
 			return fr_up(skb, reason_to_peer_partial_checksum);
 		if (unlikely(!fr_fits(&c->hop_peer,
 				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-			return fr_up(skb, fr_unfit(&c->hop_peer, reason_to_peer_no_route));
+			return fr_up(skb,
+				     fr_unfit(&c->hop_peer, reason_to_peer_no_route,
+					      reason_to_peer_unreachable));
 		return to_peer_ipv6_send(skb, data, now, ip_end, udp_end, priority, partial, c);
 	}
 	if (skb->gso_size != 0)
@@ -847,7 +853,9 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void 
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_to_peer_udp_checksum);
 	if (unlikely(!fr_fits(&c->hop_peer, 28ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&c->hop_peer, reason_to_peer_no_route));
+		return fr_up(skb,
+			     fr_unfit(&c->hop_peer, reason_to_peer_no_route,
+				      reason_to_peer_unreachable));
 	return to_peer_ipv6_send_ipv4(skb, data, now, udp_end, priority, payload_len, partial_2, c);
 }
 
@@ -885,7 +893,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_to_client_sent = 42, reason_to_client_pass, reason_to_client_inactive,
+	reason_to_client_sent = 43, reason_to_client_pass, reason_to_client_inactive,
 	reason_to_client_vlan_tag, reason_to_client_other_host, reason_to_client_link_broadcast,
 	reason_to_client_link_multicast, reason_to_client_truncated, reason_to_client_ipv4_version,
 	reason_to_client_ip_options, reason_to_client_ipv4_reserved, reason_to_client_fragment,
@@ -897,9 +905,9 @@ enum {
 	reason_to_client_no_memory, reason_to_client_fault, reason_to_client_too_big,
 	reason_to_client_no_route, reason_to_client_local, reason_to_client_unreachable,
 	reason_to_client_blackhole, reason_to_client_prohibit, reason_to_client_xfrm,
-	reason_to_client_rule, reason_to_client_ipv6_version, reason_to_client_mapped_address,
-	reason_to_client_ipv6_payload_length, reason_to_client_udp_checksum,
-	reason_to_client_not_ip,
+	reason_to_client_rule, reason_to_client_encap, reason_to_client_ipv6_version,
+	reason_to_client_mapped_address, reason_to_client_ipv6_payload_length,
+	reason_to_client_udp_checksum, reason_to_client_not_ip,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
@@ -1043,7 +1051,9 @@ static __always_inline int to_client_ipv4(struct __sk_buff *skb, void *data, voi
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_to_client_partial_checksum);
 	if (unlikely(!fr_fits(&c->hop_client, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&c->hop_client, reason_to_client_no_route));
+		return fr_up(skb,
+			     fr_unfit(&c->hop_client, reason_to_client_no_route,
+				      reason_to_client_unreachable));
 	return to_client_ipv4_send(skb, data, now, ip_end, udp_end, partial, c);
 }
 
@@ -1161,7 +1171,9 @@ static __always_inline int to_client_ipv6(struct __sk_buff *skb, void *data, voi
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_to_client_partial_checksum);
 	if (unlikely(!fr_fits(&c->hop_client, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&c->hop_client, reason_to_client_no_route));
+		return fr_up(skb,
+			     fr_unfit(&c->hop_client, reason_to_client_no_route,
+				      reason_to_client_unreachable));
 	return to_client_ipv6_send(skb, data, now, ip_end, udp_end, partial, c);
 }
 

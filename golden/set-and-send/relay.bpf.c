@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 147
+#define FR_REASONS 151
 #define FR_NEEDS_ROWS 56
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SEGMENTS
@@ -157,9 +157,10 @@ enum {
 	reason_originate_partial_checksum, reason_originate_no_memory, reason_originate_fault,
 	reason_originate_too_big, reason_originate_no_route, reason_originate_local,
 	reason_originate_unreachable, reason_originate_blackhole, reason_originate_prohibit,
-	reason_originate_xfrm, reason_originate_rule, reason_originate_udp_checksum,
-	reason_originate_ipv6_version, reason_originate_mapped_address,
-	reason_originate_ipv6_payload_length, reason_originate_not_ip,
+	reason_originate_xfrm, reason_originate_rule, reason_originate_encap,
+	reason_originate_udp_checksum, reason_originate_ipv6_version,
+	reason_originate_mapped_address, reason_originate_ipv6_payload_length,
+	reason_originate_not_ip,
 };
 
 static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
@@ -388,7 +389,9 @@ static __always_inline int originate_ipv4(struct __sk_buff *skb, void *data, voi
 			return fr_up(skb, reason_originate_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_remote,
 				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-			return fr_up(skb, fr_unfit(&p->hop_remote, reason_originate_no_route));
+			return fr_up(skb,
+				     fr_unfit(&p->hop_remote, reason_originate_no_route,
+					      reason_originate_unreachable));
 		return originate_ipv4_send(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
@@ -401,7 +404,9 @@ static __always_inline int originate_ipv4(struct __sk_buff *skb, void *data, voi
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_originate_udp_checksum);
 	if (unlikely(!fr_fits(&p->hop_remote, 48ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_remote, reason_originate_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_remote, reason_originate_no_route,
+				      reason_originate_unreachable));
 	return originate_ipv4_send_ipv6(skb, data, payload_len, partial_2, p);
 }
 
@@ -603,7 +608,9 @@ static __always_inline int originate_ipv6(struct __sk_buff *skb, void *data, voi
 			return fr_up(skb, reason_originate_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_remote,
 				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-			return fr_up(skb, fr_unfit(&p->hop_remote, reason_originate_no_route));
+			return fr_up(skb,
+				     fr_unfit(&p->hop_remote, reason_originate_no_route,
+					      reason_originate_unreachable));
 		return originate_ipv6_send(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
@@ -616,7 +623,9 @@ static __always_inline int originate_ipv6(struct __sk_buff *skb, void *data, voi
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_originate_udp_checksum);
 	if (unlikely(!fr_fits(&p->hop_remote, 28ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_remote, reason_originate_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_remote, reason_originate_no_route,
+				      reason_originate_unreachable));
 	return originate_ipv6_send_ipv4(skb, data, payload_len, partial_2, p);
 }
 
@@ -653,7 +662,7 @@ SEC("tc") int prog_originate(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_identify_sent = 40, reason_identify_pass, reason_identify_inactive,
+	reason_identify_sent = 41, reason_identify_pass, reason_identify_inactive,
 	reason_identify_vlan_tag, reason_identify_other_host, reason_identify_link_broadcast,
 	reason_identify_link_multicast, reason_identify_truncated, reason_identify_not_ipv4,
 	reason_identify_ipv4_version, reason_identify_ip_options, reason_identify_ipv4_reserved,
@@ -662,9 +671,9 @@ enum {
 	reason_identify_martian_destination, reason_identify_not_udp, reason_identify_udp_length,
 	reason_identify_gso_packet, reason_identify_no_match, reason_identify_address_family,
 	reason_identify_partial_checksum, reason_identify_no_memory, reason_identify_fault,
-	reason_identify_too_big, reason_identify_no_route, reason_identify_local,
+	reason_identify_too_big, reason_identify_not_forwarded, reason_identify_forwarding_off,
 	reason_identify_unreachable, reason_identify_blackhole, reason_identify_prohibit,
-	reason_identify_xfrm, reason_identify_rule,
+	reason_identify_xfrm, reason_identify_rule, reason_identify_encap,
 };
 
 static __always_inline int identify_udp_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
@@ -779,7 +788,9 @@ static __always_inline int identify_udp(struct __sk_buff *skb, void *data, void 
 	if (fr_route(skb, &fib_1, (skb->gso_size ? skb->gso_size + 28 : ipv4_end - 14), &hop_1))
 		return fr_up(skb, reason_identify_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb, fr_unusable(&hop_1, reason_identify_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_1, reason_identify_not_forwarded,
+					 reason_identify_unreachable));
 	return identify_udp_send(skb, data, ipv4_end, partial, &hop_1, &fib_1);
 }
 
@@ -852,7 +863,7 @@ SEC("tc") int prog_identify(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_route_sent = 74, reason_route_pass, reason_route_inactive, reason_route_vlan_tag,
+	reason_route_sent = 76, reason_route_pass, reason_route_inactive, reason_route_vlan_tag,
 	reason_route_other_host, reason_route_link_broadcast, reason_route_link_multicast,
 	reason_route_truncated, reason_route_ipv4_version, reason_route_ip_options,
 	reason_route_ipv4_reserved, reason_route_fragment, reason_route_ipv4_total_length,
@@ -862,7 +873,7 @@ enum {
 	reason_route_changing, reason_route_hop_limit, reason_route_partial_checksum,
 	reason_route_no_memory, reason_route_fault, reason_route_too_big, reason_route_no_route,
 	reason_route_local, reason_route_unreachable, reason_route_blackhole, reason_route_prohibit,
-	reason_route_xfrm, reason_route_rule, reason_route_ipv6_version,
+	reason_route_xfrm, reason_route_rule, reason_route_encap, reason_route_ipv6_version,
 	reason_route_mapped_address, reason_route_ipv6_payload_length, reason_route_not_ip,
 };
 
@@ -951,7 +962,9 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&r->hop.hop, reason_route_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop.hop, reason_route_no_route,
+				      reason_route_unreachable));
 	return route_ipv4_send(skb, data, ip_end, r);
 }
 
@@ -1015,7 +1028,9 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&r->hop.hop, reason_route_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop.hop, reason_route_no_route,
+				      reason_route_unreachable));
 	return route_ipv6_send(skb, data, ip_end, r);
 }
 
@@ -1052,7 +1067,7 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_tunnel_sent = 113, reason_tunnel_pass, reason_tunnel_inactive,
+	reason_tunnel_sent = 116, reason_tunnel_pass, reason_tunnel_inactive,
 	reason_tunnel_vlan_tag, reason_tunnel_other_host, reason_tunnel_link_broadcast,
 	reason_tunnel_link_multicast, reason_tunnel_truncated, reason_tunnel_not_inner,
 	reason_tunnel_ipv4_version, reason_tunnel_ip_options, reason_tunnel_ipv4_reserved,
@@ -1060,9 +1075,10 @@ enum {
 	reason_tunnel_martian_source, reason_tunnel_multicast, reason_tunnel_martian_destination,
 	reason_tunnel_not_udp, reason_tunnel_udp_length, reason_tunnel_gso_packet,
 	reason_tunnel_no_match, reason_tunnel_address_family, reason_tunnel_partial_checksum,
-	reason_tunnel_no_memory, reason_tunnel_fault, reason_tunnel_too_big, reason_tunnel_no_route,
-	reason_tunnel_local, reason_tunnel_unreachable, reason_tunnel_blackhole,
-	reason_tunnel_prohibit, reason_tunnel_xfrm, reason_tunnel_rule,
+	reason_tunnel_no_memory, reason_tunnel_fault, reason_tunnel_too_big,
+	reason_tunnel_not_forwarded, reason_tunnel_forwarding_off, reason_tunnel_unreachable,
+	reason_tunnel_blackhole, reason_tunnel_prohibit, reason_tunnel_xfrm, reason_tunnel_rule,
+	reason_tunnel_encap,
 };
 
 static __always_inline int tunnel_udp_send(struct __sk_buff *skb, void *data, __u64 payload_len,
@@ -1160,7 +1176,9 @@ static __always_inline int tunnel_udp(struct __sk_buff *skb, void *data, void *d
 		     &hop_1))
 		return fr_up(skb, reason_tunnel_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb, fr_unusable(&hop_1, reason_tunnel_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_1, reason_tunnel_not_forwarded,
+					 reason_tunnel_unreachable));
 	return tunnel_udp_send(skb, data, payload_len, &hop_1, &fib_1);
 }
 

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 39
+#define FR_REASONS 40
 #define FR_NEEDS_ROWS 64
 #define FR_NEEDS_SLOTS 1024
 #define FR_USAGES 1
@@ -129,7 +129,7 @@ enum {
 	reason_forward_address_family, reason_forward_partial_checksum, reason_forward_no_memory,
 	reason_forward_fault, reason_forward_too_big, reason_forward_no_route, reason_forward_local,
 	reason_forward_unreachable, reason_forward_blackhole, reason_forward_prohibit,
-	reason_forward_xfrm, reason_forward_rule, reason_forward_udp_checksum,
+	reason_forward_xfrm, reason_forward_rule, reason_forward_encap, reason_forward_udp_checksum,
 	reason_forward_ipv6_version, reason_forward_mapped_address,
 	reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
@@ -163,7 +163,9 @@ static __always_inline int forward_send_ipv4(struct __sk_buff *skb, __u64 now, _
 	const __u32 new_headers_len = 46, udp_checksum_at = 40;
 
 	if (unlikely(!fr_fits(&p->hop_peer, 32ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_peer, reason_forward_no_route,
+				      reason_forward_unreachable));
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
@@ -220,7 +222,9 @@ forward_send_ipv6(struct __sk_buff *skb, __u64 now, __u64 payload_len, struct va
 	const __u32 new_headers_len = 66, udp_checksum_at = 60;
 
 	if (unlikely(!fr_fits(&p->hop_peer, 52ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_peer, reason_forward_no_route,
+				      reason_forward_unreachable));
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(p->local.addr)) +
@@ -272,7 +276,9 @@ static __always_inline int forward_send_ipv4_2(struct __sk_buff *skb, __u64 now,
 	const __u32 new_headers_len = 66, udp_checksum_at = 40;
 
 	if (unlikely(!fr_fits(&p->hop_peer, 52ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_peer, reason_forward_no_route,
+				      reason_forward_unreachable));
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
@@ -333,7 +339,9 @@ static __always_inline int forward_send_ipv6_2(struct __sk_buff *skb, __u64 now,
 	const __u32 new_headers_len = 86, udp_checksum_at = 60;
 
 	if (unlikely(!fr_fits(&p->hop_peer, 72ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_peer, reason_forward_no_route,
+				      reason_forward_unreachable));
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(p->local.addr)) +
@@ -566,7 +574,9 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_peer,
 				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-			return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
+			return fr_up(skb,
+				     fr_unfit(&p->hop_peer, reason_forward_no_route,
+					      reason_forward_unreachable));
 		return forward_ipv4_send(skb, data, now, ip_end, partial_2, p);
 	}
 	if (skb->gso_size != 0)
@@ -579,7 +589,9 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
 	if (unlikely(!fr_fits(&p->hop_peer, 48ULL + payload_len_2)))
-		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_peer, reason_forward_no_route,
+				      reason_forward_unreachable));
 	return forward_ipv4_send_ipv6(skb, data, now, payload_len_2, partial_3, p);
 }
 
@@ -854,7 +866,9 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_peer,
 				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-			return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
+			return fr_up(skb,
+				     fr_unfit(&p->hop_peer, reason_forward_no_route,
+					      reason_forward_unreachable));
 		return forward_ipv6_send(skb, data, now, ip_end, partial_2, p);
 	}
 	if (skb->gso_size != 0)
@@ -867,7 +881,9 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
 	if (unlikely(!fr_fits(&p->hop_peer, 28ULL + payload_len_2)))
-		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&p->hop_peer, reason_forward_no_route,
+				      reason_forward_unreachable));
 	return forward_ipv6_send_ipv4(skb, data, now, payload_len_2, partial_3, p);
 }
 

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 44
+#define FR_REASONS 45
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 65
 #define FR_NEEDS_FRONT 64
@@ -133,9 +133,10 @@ enum {
 	reason_reflect_too_large, reason_reflect_address_family, reason_reflect_too_big,
 	reason_reflect_no_route, reason_reflect_local, reason_reflect_unreachable,
 	reason_reflect_blackhole, reason_reflect_prohibit, reason_reflect_xfrm, reason_reflect_rule,
-	reason_reflect_no_neighbour, reason_reflect_copy, reason_reflect_refused_by_device,
-	reason_reflect_no_rule, reason_reflect_ipv6_version, reason_reflect_mapped_address,
-	reason_reflect_ipv6_payload_length, reason_reflect_udp_checksum, reason_reflect_not_ip,
+	reason_reflect_encap, reason_reflect_no_neighbour, reason_reflect_copy,
+	reason_reflect_refused_by_device, reason_reflect_no_rule, reason_reflect_ipv6_version,
+	reason_reflect_mapped_address, reason_reflect_ipv6_payload_length,
+	reason_reflect_udp_checksum, reason_reflect_not_ip,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
@@ -256,7 +257,10 @@ static __noinline long reflect_turn1(__u32 i, struct reflect_fan1 *fan)
 			return fr_decline(r->receiver, skb->len, reason_reflect_address_family);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_reflect_no_route));
+					  fr_indirect(&r->hop_remote, reason_reflect_unreachable,
+						      fr_unusable(&r->hop_remote,
+						      reason_reflect_no_route,
+						      reason_reflect_unreachable)));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_reflect_too_big);
 		return reflect_copy1(same, skb, front, r);
@@ -482,7 +486,10 @@ static __noinline long reflect_turn2(__u32 i, struct reflect_fan2 *fan)
 			return fr_decline(r->receiver, skb->len, reason_reflect_udp_checksum);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_reflect_no_route));
+					  fr_indirect(&r->hop_remote, reason_reflect_unreachable,
+						      fr_unusable(&r->hop_remote,
+						      reason_reflect_no_route,
+						      reason_reflect_unreachable)));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_reflect_too_big);
 		return reflect_copy2(same, skb, front, r);

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 115
+#define FR_REASONS 118
 #define FR_NEEDS_ROWS 40
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
@@ -167,11 +167,11 @@ enum {
 	reason_echo_ipv4_checksum, reason_echo_martian_source, reason_echo_multicast,
 	reason_echo_martian_destination, reason_echo_not_udp, reason_echo_udp_length,
 	reason_echo_gso_packet, reason_echo_address_family, reason_echo_partial_checksum,
-	reason_echo_no_memory, reason_echo_fault, reason_echo_too_big, reason_echo_no_route,
-	reason_echo_local, reason_echo_unreachable, reason_echo_blackhole, reason_echo_prohibit,
-	reason_echo_xfrm, reason_echo_rule, reason_echo_no_rule, reason_echo_ipv6_version,
-	reason_echo_mapped_address, reason_echo_ipv6_payload_length, reason_echo_udp_checksum,
-	reason_echo_not_ip,
+	reason_echo_no_memory, reason_echo_fault, reason_echo_too_big, reason_echo_not_forwarded,
+	reason_echo_forwarding_off, reason_echo_unreachable, reason_echo_blackhole,
+	reason_echo_prohibit, reason_echo_xfrm, reason_echo_rule, reason_echo_encap,
+	reason_echo_no_rule, reason_echo_ipv6_version, reason_echo_mapped_address,
+	reason_echo_ipv6_payload_length, reason_echo_udp_checksum, reason_echo_not_ip,
 };
 
 static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
@@ -353,7 +353,9 @@ static __always_inline int echo_ipv4(struct __sk_buff *skb, void *data, void *da
 			     &hop_1))
 			return fr_up(skb, reason_echo_too_big);
 		if (unlikely(!fr_usable(&hop_1)))
-			return fr_up(skb, fr_unusable(&hop_1, reason_echo_no_route));
+			return fr_up(skb,
+				     fr_unrouted(&hop_1, reason_echo_not_forwarded,
+						 reason_echo_unreachable));
 		return echo_ipv4_send(skb, data, ip_end, partial, &hop_1, &fib_1);
 	}
 
@@ -503,7 +505,9 @@ static __always_inline int echo_ipv6(struct __sk_buff *skb, void *data, void *da
 			     &hop_2))
 			return fr_up(skb, reason_echo_too_big);
 		if (unlikely(!fr_usable(&hop_2)))
-			return fr_up(skb, fr_unusable(&hop_2, reason_echo_no_route));
+			return fr_up(skb,
+				     fr_unrouted(&hop_2, reason_echo_not_forwarded,
+						 reason_echo_unreachable));
 		return echo_ipv6_send(skb, data, ip_end, partial, &hop_2, &fib_2);
 	}
 
@@ -550,7 +554,7 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_route_sent = 38, reason_route_pass, reason_route_inactive, reason_route_vlan_tag,
+	reason_route_sent = 39, reason_route_pass, reason_route_inactive, reason_route_vlan_tag,
 	reason_route_other_host, reason_route_link_broadcast, reason_route_link_multicast,
 	reason_route_truncated, reason_route_ipv4_version, reason_route_ip_options,
 	reason_route_ipv4_reserved, reason_route_fragment, reason_route_ipv4_total_length,
@@ -559,7 +563,7 @@ enum {
 	reason_route_hop_limit, reason_route_gso_packet, reason_route_partial_checksum,
 	reason_route_no_memory, reason_route_fault, reason_route_too_big, reason_route_no_route,
 	reason_route_local, reason_route_unreachable, reason_route_blackhole, reason_route_prohibit,
-	reason_route_xfrm, reason_route_rule, reason_route_ipv6_version,
+	reason_route_xfrm, reason_route_rule, reason_route_encap, reason_route_ipv6_version,
 	reason_route_mapped_address, reason_route_ipv6_payload_length, reason_route_not_ip,
 };
 
@@ -646,7 +650,9 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, (skb->gso_size ? skb->gso_size + 20 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&r->hop.hop, reason_route_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop.hop, reason_route_no_route,
+				      reason_route_unreachable));
 	return route_ipv4_send(skb, data, ip_end, r);
 }
 
@@ -721,7 +727,9 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, (skb->gso_size ? skb->gso_size + 40 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&r->hop.hop, reason_route_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop.hop, reason_route_no_route,
+				      reason_route_unreachable));
 	return route_ipv6_send(skb, data, ip_end, r);
 }
 
@@ -759,7 +767,7 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_spread_sent = 74, reason_spread_pass, reason_spread_inactive, reason_spread_vlan_tag,
+	reason_spread_sent = 76, reason_spread_pass, reason_spread_inactive, reason_spread_vlan_tag,
 	reason_spread_other_host, reason_spread_link_broadcast, reason_spread_link_multicast,
 	reason_spread_truncated, reason_spread_ipv4_version, reason_spread_ip_options,
 	reason_spread_ipv4_reserved, reason_spread_fragment, reason_spread_ipv4_total_length,
@@ -769,9 +777,10 @@ enum {
 	reason_spread_no_memory, reason_spread_fault, reason_spread_address_family,
 	reason_spread_too_big, reason_spread_no_route, reason_spread_local,
 	reason_spread_unreachable, reason_spread_blackhole, reason_spread_prohibit,
-	reason_spread_xfrm, reason_spread_rule, reason_spread_no_neighbour, reason_spread_copy,
-	reason_spread_refused_by_device, reason_spread_ipv6_version, reason_spread_mapped_address,
-	reason_spread_ipv6_payload_length, reason_spread_udp_checksum, reason_spread_not_ip,
+	reason_spread_xfrm, reason_spread_rule, reason_spread_encap, reason_spread_no_neighbour,
+	reason_spread_copy, reason_spread_refused_by_device, reason_spread_ipv6_version,
+	reason_spread_mapped_address, reason_spread_ipv6_payload_length, reason_spread_udp_checksum,
+	reason_spread_not_ip,
 };
 
 static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
@@ -876,7 +885,9 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_spread_no_route));
+				  fr_indirect(&r->hop_remote, reason_spread_unreachable,
+					      fr_unusable(&r->hop_remote, reason_spread_no_route,
+							  reason_spread_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
 	return spread_copy1(same, skb, front, r);
@@ -1055,7 +1066,9 @@ static __noinline long spread_turn2(__u32 i, struct spread_fan2 *fan)
 		return fr_decline(r->receiver, skb->len, reason_spread_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_spread_no_route));
+				  fr_indirect(&r->hop_remote, reason_spread_unreachable,
+					      fr_unusable(&r->hop_remote, reason_spread_no_route,
+							  reason_spread_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
 	return spread_copy2(same, skb, front, r);

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 208
+#define FR_REASONS 211
 #define FR_NEEDS_ROWS 8
 #define FR_NEEDS_SHARED 1025
 #define FR_NEEDS_FACTS
@@ -333,9 +333,10 @@ enum {
 	reason_leave_vxlan_changing, reason_leave_vxlan_ecn, reason_leave_vxlan_udp_checksum,
 	reason_leave_vxlan_hop_limit, reason_leave_vxlan_partial_checksum,
 	reason_leave_vxlan_no_memory, reason_leave_vxlan_fault, reason_leave_vxlan_too_big,
-	reason_leave_vxlan_no_route, reason_leave_vxlan_local, reason_leave_vxlan_unreachable,
-	reason_leave_vxlan_blackhole, reason_leave_vxlan_prohibit, reason_leave_vxlan_xfrm,
-	reason_leave_vxlan_rule, reason_leave_vxlan_ipv6_version, reason_leave_vxlan_mapped_address,
+	reason_leave_vxlan_not_forwarded, reason_leave_vxlan_forwarding_off,
+	reason_leave_vxlan_unreachable, reason_leave_vxlan_blackhole, reason_leave_vxlan_prohibit,
+	reason_leave_vxlan_xfrm, reason_leave_vxlan_rule, reason_leave_vxlan_encap,
+	reason_leave_vxlan_ipv6_version, reason_leave_vxlan_mapped_address,
 	reason_leave_vxlan_ipv6_payload_length, reason_leave_vxlan_not_inner,
 	reason_leave_vxlan_not_outer,
 };
@@ -587,7 +588,9 @@ static __always_inline int leave_vxlan_ipv4_ipv4_any(struct __sk_buff *skb, void
 	if (fr_route(skb, &fib_1, inner_options_end + (payload_len - 64), &hop_1))
 		return fr_up(skb, reason_leave_vxlan_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb, fr_unusable(&hop_1, reason_leave_vxlan_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_1, reason_leave_vxlan_not_forwarded,
+					 reason_leave_vxlan_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
@@ -729,7 +732,9 @@ static __always_inline int leave_vxlan_ipv4_ipv6(struct __sk_buff *skb, void *da
 	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
 		return fr_up(skb, reason_leave_vxlan_too_big);
 	if (unlikely(!fr_usable(&hop_2)))
-		return fr_up(skb, fr_unusable(&hop_2, reason_leave_vxlan_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_2, reason_leave_vxlan_not_forwarded,
+					 reason_leave_vxlan_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
@@ -924,7 +929,9 @@ static __always_inline int leave_vxlan_ipv6_ipv4_any(struct __sk_buff *skb, void
 	if (fr_route(skb, &fib_3, inner_options_end + (payload_len - 84), &hop_3))
 		return fr_up(skb, reason_leave_vxlan_too_big);
 	if (unlikely(!fr_usable(&hop_3)))
-		return fr_up(skb, fr_unusable(&hop_3, reason_leave_vxlan_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_3, reason_leave_vxlan_not_forwarded,
+					 reason_leave_vxlan_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
@@ -1047,7 +1054,9 @@ static __always_inline int leave_vxlan_ipv6_ipv6(struct __sk_buff *skb, void *da
 	if (fr_route(skb, &fib_4, 40ULL + payload_len, &hop_4))
 		return fr_up(skb, reason_leave_vxlan_too_big);
 	if (unlikely(!fr_usable(&hop_4)))
-		return fr_up(skb, fr_unusable(&hop_4, reason_leave_vxlan_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_4, reason_leave_vxlan_not_forwarded,
+					 reason_leave_vxlan_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
@@ -1114,7 +1123,7 @@ SEC("tc") int prog_leave_vxlan(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_leave_geneve_sent = 50, reason_leave_geneve_pass, reason_leave_geneve_inactive,
+	reason_leave_geneve_sent = 51, reason_leave_geneve_pass, reason_leave_geneve_inactive,
 	reason_leave_geneve_vlan_tag, reason_leave_geneve_other_host,
 	reason_leave_geneve_link_broadcast, reason_leave_geneve_link_multicast,
 	reason_leave_geneve_truncated, reason_leave_geneve_ipv4_version,
@@ -1133,9 +1142,10 @@ enum {
 	reason_leave_geneve_changing, reason_leave_geneve_ecn, reason_leave_geneve_udp_checksum,
 	reason_leave_geneve_hop_limit, reason_leave_geneve_partial_checksum,
 	reason_leave_geneve_no_memory, reason_leave_geneve_fault, reason_leave_geneve_too_big,
-	reason_leave_geneve_no_route, reason_leave_geneve_local, reason_leave_geneve_unreachable,
-	reason_leave_geneve_blackhole, reason_leave_geneve_prohibit, reason_leave_geneve_xfrm,
-	reason_leave_geneve_rule, reason_leave_geneve_ipv6_version,
+	reason_leave_geneve_not_forwarded, reason_leave_geneve_forwarding_off,
+	reason_leave_geneve_unreachable, reason_leave_geneve_blackhole,
+	reason_leave_geneve_prohibit, reason_leave_geneve_xfrm, reason_leave_geneve_rule,
+	reason_leave_geneve_encap, reason_leave_geneve_ipv6_version,
 	reason_leave_geneve_mapped_address, reason_leave_geneve_ipv6_payload_length,
 	reason_leave_geneve_not_inner, reason_leave_geneve_not_outer,
 };
@@ -1285,7 +1295,9 @@ leave_geneve_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 geneve_
 	if (fr_route(skb, &fib_1, inner_new_end + (payload_len - 14), &hop_1))
 		return fr_up(skb, reason_leave_geneve_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb, fr_unusable(&hop_1, reason_leave_geneve_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_1, reason_leave_geneve_not_forwarded,
+					 reason_leave_geneve_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
@@ -1505,7 +1517,9 @@ static __always_inline int leave_geneve_ipv4_ipv6(struct __sk_buff *skb, void *d
 	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
 		return fr_up(skb, reason_leave_geneve_too_big);
 	if (unlikely(!fr_usable(&hop_2)))
-		return fr_up(skb, fr_unusable(&hop_2, reason_leave_geneve_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_2, reason_leave_geneve_not_forwarded,
+					 reason_leave_geneve_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
@@ -1643,7 +1657,9 @@ leave_geneve_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 geneve_
 	if (fr_route(skb, &fib_1, inner_new_end + (payload_len - 14), &hop_1))
 		return fr_up(skb, reason_leave_geneve_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb, fr_unusable(&hop_1, reason_leave_geneve_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_1, reason_leave_geneve_not_forwarded,
+					 reason_leave_geneve_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
@@ -1870,7 +1886,9 @@ static __always_inline int leave_geneve_ipv6_ipv6(struct __sk_buff *skb, void *d
 	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
 		return fr_up(skb, reason_leave_geneve_too_big);
 	if (unlikely(!fr_usable(&hop_2)))
-		return fr_up(skb, fr_unusable(&hop_2, reason_leave_geneve_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_2, reason_leave_geneve_not_forwarded,
+					 reason_leave_geneve_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
@@ -1949,7 +1967,7 @@ SEC("tc") int prog_leave_geneve(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_enter_sent = 104, reason_enter_pass, reason_enter_inactive, reason_enter_vlan_tag,
+	reason_enter_sent = 106, reason_enter_pass, reason_enter_inactive, reason_enter_vlan_tag,
 	reason_enter_other_host, reason_enter_link_broadcast, reason_enter_link_multicast,
 	reason_enter_truncated, reason_enter_ipv4_any_version, reason_enter_ipv4_any_ihl,
 	reason_enter_ipv4_any_options, reason_enter_ipv4_any_total_length,
@@ -1958,8 +1976,9 @@ enum {
 	reason_enter_address_family, reason_enter_gso_packet, reason_enter_partial_checksum,
 	reason_enter_no_memory, reason_enter_fault, reason_enter_too_big, reason_enter_no_route,
 	reason_enter_local, reason_enter_unreachable, reason_enter_blackhole, reason_enter_prohibit,
-	reason_enter_xfrm, reason_enter_rule, reason_enter_no_fou4, reason_enter_ipv6_version,
-	reason_enter_mapped_address, reason_enter_ipv6_payload_length, reason_enter_not_inner,
+	reason_enter_xfrm, reason_enter_rule, reason_enter_encap, reason_enter_no_fou4,
+	reason_enter_ipv6_version, reason_enter_mapped_address, reason_enter_ipv6_payload_length,
+	reason_enter_not_inner,
 };
 
 static __always_inline int enter_ipv4_any_send(struct __sk_buff *skb, void *data,
@@ -2543,7 +2562,9 @@ static __always_inline int enter_ipv4_any_rest_4(struct __sk_buff *skb, void *da
 	if (unlikely(!fr_fits(&r->hop_remote,
 			      (skb->gso_size ? skb->gso_size + segment_front + 14 :
 			       inner_options_end + (14ULL + payload_len)))))
-		return fr_up(skb, fr_unfit(&r->hop_remote, reason_enter_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop_remote, reason_enter_no_route,
+				      reason_enter_unreachable));
 	return enter_ipv4_any_send_5(skb, data, inner_options_end, payload_len, r);
 }
 
@@ -2585,7 +2606,9 @@ static __always_inline int enter_ipv4_any_rest_3(struct __sk_buff *skb, void *da
 		if ((payload_len + ((inner_options_end + 70) - 54)) > 0x4000)
 			return fr_up(skb, reason_enter_too_big);
 		if (unlikely(!fr_fits(&r->hop_remote, inner_options_end + (56ULL + payload_len))))
-			return fr_up(skb, fr_unfit(&r->hop_remote, reason_enter_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_remote, reason_enter_no_route,
+					      reason_enter_unreachable));
 		return enter_ipv4_any_send_ipv6_3(skb, data, inner_options_end, payload_len, r);
 	}
 
@@ -2625,7 +2648,8 @@ static __always_inline int enter_ipv4_any_rest_3(struct __sk_buff *skb, void *da
 			if (unlikely(!fr_fits(&r_2->hop_remote, inner_options_end +
 					      (14ULL + payload_len_2))))
 				return fr_up(skb,
-					     fr_unfit(&r_2->hop_remote, reason_enter_no_route));
+					     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
+						      reason_enter_unreachable));
 			return enter_ipv4_any_send_4(skb, data, inner_options_end, payload_len_2,
 						     r_2);
 		}
@@ -2672,7 +2696,9 @@ static __always_inline int enter_ipv4_any_rest_2(struct __sk_buff *skb, void *da
 		if (unlikely(!fr_fits(&r->hop_remote,
 				      (skb->gso_size ? skb->gso_size + segment_front + 26 :
 				       inner_options_end + (26ULL + payload_len)))))
-			return fr_up(skb, fr_unfit(&r->hop_remote, reason_enter_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_remote, reason_enter_no_route,
+					      reason_enter_unreachable));
 		return enter_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len, r);
 	}
 
@@ -2708,7 +2734,8 @@ static __always_inline int enter_ipv4_any_rest_2(struct __sk_buff *skb, void *da
 			if (unlikely(!fr_fits(&r_2->hop_remote, inner_options_end +
 					      (56ULL + payload_len_2))))
 				return fr_up(skb,
-					     fr_unfit(&r_2->hop_remote, reason_enter_no_route));
+					     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
+						      reason_enter_unreachable));
 			return enter_ipv4_any_send_ipv6_2(skb, data, inner_options_end,
 							  payload_len_2, r_2);
 		}
@@ -2755,7 +2782,9 @@ static __always_inline int enter_ipv4_any_rest(struct __sk_buff *skb, void *data
 		if (unlikely(!fr_fits(&r->hop_remote,
 				      (skb->gso_size ? skb->gso_size + segment_front + 44 :
 				       inner_options_end + (44ULL + payload_len)))))
-			return fr_up(skb, fr_unfit(&r->hop_remote, reason_enter_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_remote, reason_enter_no_route,
+					      reason_enter_unreachable));
 		return enter_ipv4_any_send_2(skb, data, inner_options_end, payload_len, r);
 	}
 
@@ -2792,7 +2821,9 @@ static __always_inline int enter_ipv4_any_rest(struct __sk_buff *skb, void *data
 		if (unlikely(!fr_fits(&r_2->hop_remote,
 				      (skb->gso_size ? skb->gso_size + segment_front_2 + 6 :
 				       inner_options_end + (6ULL + payload_len_2)))))
-			return fr_up(skb, fr_unfit(&r_2->hop_remote, reason_enter_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
+					      reason_enter_unreachable));
 		return enter_ipv4_any_send_3(skb, data, inner_options_end, payload_len_2, r_2);
 	}
 
@@ -2865,7 +2896,9 @@ static __always_inline int enter_ipv4_any(struct __sk_buff *skb, void *data, voi
 		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
 			return fr_up(skb, reason_enter_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_remote, inner_options_end + (36ULL + payload_len))))
-			return fr_up(skb, fr_unfit(&r->hop_remote, reason_enter_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_remote, reason_enter_no_route,
+					      reason_enter_unreachable));
 		return enter_ipv4_any_send(skb, data, inner_options_end, payload_len, r);
 	}
 
@@ -3390,7 +3423,9 @@ static __always_inline int enter_ipv6_rest_4(struct __sk_buff *skb, void *data, 
 	if (unlikely(!fr_fits(&r->hop_remote,
 			      (skb->gso_size ? skb->gso_size + segment_front + 14 :
 			       68ULL + payload_len))))
-		return fr_up(skb, fr_unfit(&r->hop_remote, reason_enter_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop_remote, reason_enter_no_route,
+				      reason_enter_unreachable));
 	return enter_ipv6_send_ipv4_5(skb, data, payload_len, r);
 }
 
@@ -3430,7 +3465,9 @@ static __always_inline int enter_ipv6_rest_3(struct __sk_buff *skb, void *data, 
 		if ((payload_len + 70) > 0x4000)
 			return fr_up(skb, reason_enter_too_big);
 		if (unlikely(!fr_fits(&r->hop_remote, 110ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&r->hop_remote, reason_enter_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_remote, reason_enter_no_route,
+					      reason_enter_unreachable));
 		return enter_ipv6_send_3(skb, data, payload_len, r);
 	}
 
@@ -3469,7 +3506,8 @@ static __always_inline int enter_ipv6_rest_3(struct __sk_buff *skb, void *data, 
 				return fr_up(skb, reason_enter_too_big);
 			if (unlikely(!fr_fits(&r_2->hop_remote, 68ULL + payload_len_2)))
 				return fr_up(skb,
-					     fr_unfit(&r_2->hop_remote, reason_enter_no_route));
+					     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
+						      reason_enter_unreachable));
 			return enter_ipv6_send_ipv4_4(skb, data, payload_len_2, r_2);
 		}
 	}
@@ -3513,7 +3551,9 @@ static __always_inline int enter_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 		if (unlikely(!fr_fits(&r->hop_remote,
 				      (skb->gso_size ? skb->gso_size + segment_front + 26 :
 				       80ULL + payload_len))))
-			return fr_up(skb, fr_unfit(&r->hop_remote, reason_enter_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_remote, reason_enter_no_route,
+					      reason_enter_unreachable));
 		return enter_ipv6_send(skb, data, payload_len, r);
 	}
 
@@ -3548,7 +3588,8 @@ static __always_inline int enter_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 				return fr_up(skb, reason_enter_partial_checksum);
 			if (unlikely(!fr_fits(&r_2->hop_remote, 110ULL + payload_len_2)))
 				return fr_up(skb,
-					     fr_unfit(&r_2->hop_remote, reason_enter_no_route));
+					     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
+						      reason_enter_unreachable));
 			return enter_ipv6_send_2(skb, data, payload_len_2, r_2);
 		}
 	}
@@ -3585,7 +3626,9 @@ static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __
 		if (unlikely(!fr_fits(&r->hop_remote,
 				      (skb->gso_size ? skb->gso_size + segment_front + 44 :
 				       98ULL + payload_len))))
-			return fr_up(skb, fr_unfit(&r->hop_remote, reason_enter_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_remote, reason_enter_no_route,
+					      reason_enter_unreachable));
 		return enter_ipv6_send_ipv4_2(skb, data, payload_len, r);
 	}
 
@@ -3622,7 +3665,9 @@ static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __
 		if (unlikely(!fr_fits(&r_2->hop_remote,
 				      (skb->gso_size ? skb->gso_size + segment_front_2 + 6 :
 				       60ULL + payload_len_2))))
-			return fr_up(skb, fr_unfit(&r_2->hop_remote, reason_enter_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
+					      reason_enter_unreachable));
 		return enter_ipv6_send_ipv4_3(skb, data, payload_len_2, r_2);
 	}
 
@@ -3682,7 +3727,9 @@ static __always_inline int enter_ipv6(struct __sk_buff *skb, void *data, void *d
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
 			return fr_up(skb, reason_enter_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_remote, 90ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&r->hop_remote, reason_enter_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_remote, reason_enter_no_route,
+					      reason_enter_unreachable));
 		return enter_ipv6_send_ipv4(skb, data, payload_len, r);
 	}
 
@@ -3735,7 +3782,7 @@ SEC("tc") int prog_enter(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_leave_ip_sent = 140, reason_leave_ip_pass, reason_leave_ip_inactive,
+	reason_leave_ip_sent = 143, reason_leave_ip_pass, reason_leave_ip_inactive,
 	reason_leave_ip_vlan_tag, reason_leave_ip_other_host, reason_leave_ip_link_broadcast,
 	reason_leave_ip_link_multicast, reason_leave_ip_truncated, reason_leave_ip_ipv4_version,
 	reason_leave_ip_ip_options, reason_leave_ip_ipv4_reserved, reason_leave_ip_fragment,
@@ -4216,7 +4263,7 @@ SEC("tc") int prog_leave_ip(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_leave_fou_sent = 172, reason_leave_fou_pass, reason_leave_fou_inactive,
+	reason_leave_fou_sent = 175, reason_leave_fou_pass, reason_leave_fou_inactive,
 	reason_leave_fou_vlan_tag, reason_leave_fou_other_host, reason_leave_fou_link_broadcast,
 	reason_leave_fou_link_multicast, reason_leave_fou_truncated, reason_leave_fou_ipv4_version,
 	reason_leave_fou_ip_options, reason_leave_fou_ipv4_reserved, reason_leave_fou_fragment,

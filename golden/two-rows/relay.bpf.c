@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 107
+#define FR_REASONS 109
 #define FR_NEEDS_ROWS 72
 #define FR_NEEDS_SLOTS 32
 #define FR_USAGES 3
@@ -221,7 +221,7 @@ enum {
 	reason_forward_address_family, reason_forward_partial_checksum, reason_forward_no_memory,
 	reason_forward_fault, reason_forward_too_big, reason_forward_no_route, reason_forward_local,
 	reason_forward_unreachable, reason_forward_blackhole, reason_forward_prohibit,
-	reason_forward_xfrm, reason_forward_rule, reason_forward_udp_checksum,
+	reason_forward_xfrm, reason_forward_rule, reason_forward_encap, reason_forward_udp_checksum,
 	reason_forward_ipv6_version, reason_forward_mapped_address,
 	reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
@@ -459,7 +459,9 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_fits(&f->hop_peer,
 				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-			return fr_up(skb, fr_unfit(&f->hop_peer, reason_forward_no_route));
+			return fr_up(skb,
+				     fr_unfit(&f->hop_peer, reason_forward_no_route,
+					      reason_forward_unreachable));
 		return forward_ipv4_send(skb, data, now, ip_end, partial, f);
 	}
 	if (skb->gso_size != 0)
@@ -472,7 +474,9 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
 	if (unlikely(!fr_fits(&f->hop_peer, 48ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&f->hop_peer, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&f->hop_peer, reason_forward_no_route,
+				      reason_forward_unreachable));
 	return forward_ipv4_send_ipv6(skb, data, now, payload_len, partial_2, f);
 }
 
@@ -658,7 +662,9 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_fits(&f->hop_peer,
 				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-			return fr_up(skb, fr_unfit(&f->hop_peer, reason_forward_no_route));
+			return fr_up(skb,
+				     fr_unfit(&f->hop_peer, reason_forward_no_route,
+					      reason_forward_unreachable));
 		return forward_ipv6_send(skb, data, now, ip_end, partial, f);
 	}
 	if (skb->gso_size != 0)
@@ -671,7 +677,9 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
 	if (unlikely(!fr_fits(&f->hop_peer, 28ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&f->hop_peer, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&f->hop_peer, reason_forward_no_route,
+				      reason_forward_unreachable));
 	return forward_ipv6_send_ipv4(skb, data, now, payload_len, partial_2, f);
 }
 
@@ -709,7 +717,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_tunnels_sent = 39, reason_tunnels_pass, reason_tunnels_inactive,
+	reason_tunnels_sent = 40, reason_tunnels_pass, reason_tunnels_inactive,
 	reason_tunnels_vlan_tag, reason_tunnels_other_host, reason_tunnels_link_broadcast,
 	reason_tunnels_link_multicast, reason_tunnels_truncated, reason_tunnels_ipv4_version,
 	reason_tunnels_ip_options, reason_tunnels_ipv4_reserved, reason_tunnels_fragment,
@@ -720,7 +728,7 @@ enum {
 	reason_tunnels_address_family, reason_tunnels_partial_checksum, reason_tunnels_no_memory,
 	reason_tunnels_fault, reason_tunnels_too_big, reason_tunnels_no_route, reason_tunnels_local,
 	reason_tunnels_unreachable, reason_tunnels_blackhole, reason_tunnels_prohibit,
-	reason_tunnels_xfrm, reason_tunnels_rule, reason_tunnels_udp_checksum,
+	reason_tunnels_xfrm, reason_tunnels_rule, reason_tunnels_encap, reason_tunnels_udp_checksum,
 	reason_tunnels_ipv6_version, reason_tunnels_mapped_address,
 	reason_tunnels_ipv6_payload_length, reason_tunnels_not_ip,
 };
@@ -897,7 +905,9 @@ static __always_inline int tunnels_ipv4(struct __sk_buff *skb, void *data, void 
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_tunnels_partial_checksum);
 		if (unlikely(!fr_fits(&t->hop_remote, ip_end - 14)))
-			return fr_up(skb, fr_unfit(&t->hop_remote, reason_tunnels_no_route));
+			return fr_up(skb,
+				     fr_unfit(&t->hop_remote, reason_tunnels_no_route,
+					      reason_tunnels_unreachable));
 		return tunnels_ipv4_send(skb, data, now, ip_end, partial, t);
 	}
 	__u64 payload_len = udp_end - 44;
@@ -908,7 +918,9 @@ static __always_inline int tunnels_ipv4(struct __sk_buff *skb, void *data, void 
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_tunnels_udp_checksum);
 	if (unlikely(!fr_fits(&t->hop_remote, 50ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&t->hop_remote, reason_tunnels_no_route));
+		return fr_up(skb,
+			     fr_unfit(&t->hop_remote, reason_tunnels_no_route,
+				      reason_tunnels_unreachable));
 	return tunnels_ipv4_send_ipv6(skb, data, now, payload_len, partial_2, t);
 }
 
@@ -1072,7 +1084,9 @@ static __always_inline int tunnels_ipv6(struct __sk_buff *skb, void *data, void 
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_tunnels_partial_checksum);
 		if (unlikely(!fr_fits(&t->hop_remote, ip_end - 14)))
-			return fr_up(skb, fr_unfit(&t->hop_remote, reason_tunnels_no_route));
+			return fr_up(skb,
+				     fr_unfit(&t->hop_remote, reason_tunnels_no_route,
+					      reason_tunnels_unreachable));
 		return tunnels_ipv6_send(skb, data, now, ip_end, partial, t);
 	}
 	__u64 payload_len = udp_end - 64;
@@ -1083,7 +1097,9 @@ static __always_inline int tunnels_ipv6(struct __sk_buff *skb, void *data, void 
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_tunnels_udp_checksum);
 	if (unlikely(!fr_fits(&t->hop_remote, 30ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&t->hop_remote, reason_tunnels_no_route));
+		return fr_up(skb,
+			     fr_unfit(&t->hop_remote, reason_tunnels_no_route,
+				      reason_tunnels_unreachable));
 	return tunnels_ipv6_send_ipv4(skb, data, now, payload_len, partial_2, t);
 }
 
@@ -1121,7 +1137,7 @@ SEC("tc") int prog_tunnels(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_known_sent = 79, reason_known_pass, reason_known_inactive, reason_known_vlan_tag,
+	reason_known_sent = 81, reason_known_pass, reason_known_inactive, reason_known_vlan_tag,
 	reason_known_other_host, reason_known_link_broadcast, reason_known_link_multicast,
 	reason_known_truncated, reason_known_ipv4_version, reason_known_ip_options,
 	reason_known_ipv4_reserved, reason_known_fragment, reason_known_ipv4_total_length,

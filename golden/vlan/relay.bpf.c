@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 40
+#define FR_REASONS 41
 #define FR_NEEDS_ROWS 40
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -118,7 +118,7 @@ enum {
 	reason_forward_hop_limit, reason_forward_partial_checksum, reason_forward_no_memory,
 	reason_forward_fault, reason_forward_too_big, reason_forward_no_route, reason_forward_local,
 	reason_forward_unreachable, reason_forward_blackhole, reason_forward_prohibit,
-	reason_forward_xfrm, reason_forward_rule, reason_forward_ipv6_version,
+	reason_forward_xfrm, reason_forward_rule, reason_forward_encap, reason_forward_ipv6_version,
 	reason_forward_mapped_address, reason_forward_ipv6_payload_length, reason_forward_not_ip,
 	reason_forward_udp_checksum, reason_forward_vlan_tag, reason_forward_no_match,
 };
@@ -248,7 +248,9 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *s
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_fits(&t->hop.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&t->hop.hop, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&t->hop.hop, reason_forward_no_route,
+				      reason_forward_unreachable));
 	return forward_vlan_in_the_metadata_ipv4_send(skb, data, ip_end, t);
 }
 
@@ -347,7 +349,9 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *s
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_fits(&t->hop.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&t->hop.hop, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&t->hop.hop, reason_forward_no_route,
+				      reason_forward_unreachable));
 	return forward_vlan_in_the_metadata_ipv6_send(skb, data, ip_end, t);
 }
 
@@ -452,7 +456,9 @@ static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, 
 	      ((partial >> 16) >= 46 && (partial & 0xffff) < ((46ULL + payload_len) - 1))))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_fits(&t->hop.hop, 28ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&t->hop.hop, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&t->hop.hop, reason_forward_no_route,
+				      reason_forward_unreachable));
 	return forward_vlan_ipv4_send(skb, data, payload_len, t);
 }
 
@@ -525,7 +531,9 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
 	if (unlikely(!fr_fits(&t->hop.hop, 48ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&t->hop.hop, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&t->hop.hop, reason_forward_no_route,
+				      reason_forward_unreachable));
 	return forward_vlan_ipv6_send(skb, data, payload_len, t);
 }
 

@@ -348,6 +348,9 @@ func attachmentList(p api.Program) string {
 	var places []string
 	for _, at := range p.Attachments {
 		text := fmt.Sprintf("%s (%s)", at.Interface, at.How)
+		for _, version := range at.NoForwarding {
+			text = strings.TrimSuffix(text, ")") + fmt.Sprintf("; forwarding of IPv%d is off)", version)
+		}
 		if !at.Attached {
 			text = at.Interface + " (" + at.Error + ")"
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/forwarding"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
 )
@@ -96,6 +97,7 @@ func (l *live) check(alive bool) error {
 	fail := func(hint, format string, args ...any) error {
 		return &diag.Diagnostic{Code: codeRelay, Message: l.info.Name + fmt.Sprintf(format, args...), Hint: hint}
 	}
+	var notes []string
 	state := "ready"
 	if l.info.Lease.Left <= 0 {
 		return fail("its process hangs or is suspended; restart it",
@@ -103,26 +105,42 @@ func (l *live) check(alive bool) error {
 	}
 	if alive {
 		state = "alive"
-	} else if err := l.ready(fail); err != nil {
-		return err
+	} else {
+		var err error
+		if notes, err = l.ready(fail); err != nil {
+			return err
+		}
 	}
-	return l.print(map[string]string{"relay": l.info.Name, "state": state}, l.info.Name+" is "+state+"\n")
+	text := l.info.Name + " is " + state + "\n"
+	for _, note := range notes {
+		text += "note: " + note + "\n"
+	}
+	return l.print(struct {
+		Relay string   `json:"relay"`
+		State string   `json:"state"`
+		Notes []string `json:"notes,omitempty"`
+	}{l.info.Name, state, notes}, text)
 }
 
-func (l *live) ready(fail func(hint, format string, args ...any) error) error {
+// ready returns an error for a relay that isn't, and notes about what one that is can't do.
+func (l *live) ready(fail func(hint, format string, args ...any) error) (notes []string, err error) {
 	if l.info.Draining {
-		return fail("fastrelay-gen drain --undo has it take new sessions again", " is being drained")
+		return nil, fail("fastrelay-gen drain --undo has it take new sessions again", " is being drained")
 	}
 	var programs api.Programs
 	if err := l.get("/v1/programs", &programs); err != nil {
-		return err
+		return nil, err
 	}
 	attached := 0
 	for _, p := range programs.Items {
 		for _, at := range p.Attachments {
 			if !at.Attached {
-				return fail("the program is attached again when an interface of that name appears",
+				return nil, fail("the program is attached again when an interface of that name appears",
 					": %s isn't attached to %s: %s", p.Name, at.Interface, at.Error)
+			}
+			for _, version := range at.NoForwarding {
+				notes = append(notes, fmt.Sprintf("%s finds no routes for IPv%d packets, since %s doesn't forward them: %s",
+					p.Name, version, at.Interface, forwarding.Mend(at.Interface, version)))
 			}
 		}
 		if attached += len(p.Attachments); p.Hook == abi.HookCongestion.String() {
@@ -130,9 +148,9 @@ func (l *live) ready(fail func(hint, format string, args ...any) error) error {
 		}
 	}
 	if attached == 0 {
-		return fail("fastrelay-gen attach PROGRAM=INTERFACE", ": no program is attached")
+		return nil, fail("fastrelay-gen attach PROGRAM=INTERFACE", ": no program is attached")
 	}
-	return nil
+	return notes, nil
 }
 
 // packetRate is what a program sees in a second: copies are not packets that came.

@@ -150,7 +150,7 @@ func TestPlacesOfReasons(t *testing.T) {
 		{video["rule 2.2, for each receiver"], []string{"layer"}},
 		{video["rule 2.3, for each receiver"], []string{"copy", "refused_rate", "contended", "unfit_rtp_payload_type",
 			"address_family", "too_big", "no_route", "local", "unreachable", "blackhole", "prohibit", "xfrm", "rule",
-			"no_neighbour", "refused_by_device", "udp_checksum"}},
+			"encap", "no_neighbour", "refused_by_device", "udp_checksum"}},
 	} {
 		if diff := cmp.Diff(c.want, c.got); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)

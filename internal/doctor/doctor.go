@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
+	"github.com/fastrelay/fastrelay-gen/internal/forwarding"
 )
 
 // Status is the result of a check.
@@ -179,12 +180,30 @@ func interfaces() []Check {
 			c.Found += ", no Ethernet: a stack that begins with eth can't be attached here"
 		}
 		checks = append(checks, c)
+		if c, ok := forwards(dev.Name); ok {
+			checks = append(checks, c)
+		}
 	}
 	if len(checks) == 0 {
 		return []Check{{Name: "interfaces", Needed: "run", Status: Warning, Found: "none but the loopback",
 			Do: "a relay needs a device to attach to"}}
 	}
 	return checks
+}
+
+// forwards says which packets an interface doesn't forward: programs find no routes for them.
+func forwards(iface string) (c Check, ok bool) {
+	var off, mend []string
+	for _, version := range forwarding.Versions {
+		if on, err := forwarding.On(iface, version); err == nil && !on {
+			off = append(off, fmt.Sprintf("IPv%d", version))
+			mend = append(mend, forwarding.Mend(iface, version))
+		}
+	}
+	c = Check{Name: "forwarding " + iface, Status: Info, Found: "off for " + strings.Join(off, " and "),
+		Do: "only if a program there looks routes up (via: \"route\", or a destination that no row has): " +
+			strings.Join(mend, "; ")}
+	return c, len(off) > 0
 }
 
 // compiler: any clang from 14 on can compile what is generated; objects are the same for the same version only.

@@ -133,7 +133,7 @@ func TestFanOutText(t *testing.T) {
 				Each: []ir.Stmt{
 					&ir.CheckHop{
 						Hop: &ir.HopRef{Row: row, Member: hop, Family: 4}, Length: five, TooBig: 5,
-						Reasons: [ir.HopStates]int{5, 5, 5, 5, 5, 5, 5, 5, 5},
+						Reasons: [ir.HopStates]int{5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5},
 					},
 					&ir.If{Cond: &ir.RowHas{Row: row}, Then: []ir.Stmt{&ir.Skip{Reason: 5}}},
 					&ir.Translate{Var: value, Row: row, Member: names, Key: five, Value: five, Unfinished: 5, Full: 5,
@@ -214,6 +214,8 @@ program out tc/ingress
           prohibit: decline declined
           xfrm: decline declined
           rule: decline declined
+          encap: decline declined
+          forwarding_off: decline declined
           over the MTU: decline declined
         if r?
           skip declined

@@ -79,7 +79,7 @@ func (w *writer) stmt(p *ir.Program, s ir.Stmt) {
 var hopStates = [ir.HopStates]string{
 	ir.HopNone: "none", ir.HopDirect: "direct", ir.HopNeighbour: "neighbour", ir.HopLocal: "local",
 	ir.HopUnreachable: "unreachable", ir.HopBlackhole: "blackhole", ir.HopProhibit: "prohibit",
-	ir.HopXfrm: "xfrm", ir.HopRule: "rule",
+	ir.HopXfrm: "xfrm", ir.HopRule: "rule", ir.HopEncap: "encap", ir.HopForwardingOff: "forwarding_off",
 }
 
 func (w *writer) branch(p *ir.Program, s *ir.If) {

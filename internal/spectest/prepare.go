@@ -165,7 +165,8 @@ func keep[T any](p *preparer, pieces []T, put func(T)) []T {
 }
 
 var states = [ir.HopStates]string{
-	"none", "direct", "neighbour", "local", "unreachable", "blackhole", "prohibit", "xfrm", "rule",
+	"none", "direct", "neighbour", "local", "unreachable", "blackhole", "prohibit", "xfrm", "rule", "encap",
+	"forwarding_off",
 }
 
 // find returns the element of a list that a test names, or reports that there is none.
@@ -360,6 +361,11 @@ func (p *preparer) lay(s *ir.Struct, values []given, pos diag.Pos) ([]byte, bool
 		b := []byte(nil)
 		if i >= 0 {
 			b = values[i].bytes
+		}
+		if i < 0 && m.Type.Kind == ir.NextHop {
+			p.diags.Add(codeIncomplete, pos, "the row needs a value for %q: packets leave by it", m.Name).
+				WithHint("the address of a router; 0.0.0.0 for a row that has none")
+			return nil, false
 		}
 		if m.Type.Kind.IsIndex() {
 			var ok bool

@@ -3,9 +3,11 @@ package testrun
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -36,7 +38,7 @@ func Encode(l spec.Literal, t ir.Type, hop sim.Hop) ([]byte, error) {
 		return nil, errors.New("it wants a string")
 	}
 	b, err := t.Parse(l.Text)
-	if err == nil && t.Kind == ir.NextHop {
+	if err == nil && t.Kind == ir.NextHop && !netip.AddrFrom16([16]byte(b[abi.NextHopAddr:])).Unmap().IsUnspecified() {
 		copy(b, hop.Bytes())
 	}
 	return b, err

@@ -151,6 +151,7 @@ type Program struct {
 	L2      bool     `json:"l2,omitempty"`   // refuse devices without a link-layer header
 	Base    int      `json:"base,omitempty"` // index of the first reason in the relay's array
 	Reasons []Reason `json:"reasons,omitempty"`
+	Lookups []int    `json:"-"` // the IP versions (4, 6) of packets whose routes it looks up in the kernel
 }
 
 // Reason returns the i-th reason, and one without a meaning for an i that is none.

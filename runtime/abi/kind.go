@@ -86,22 +86,25 @@ type HopState uint8
 
 // States of a hop. Only HopDirect and HopNeighbour let a packet leave.
 const (
-	HopNone        HopState = iota // not resolved
-	HopDirect                      // the link-layer addresses are known
-	HopNeighbour                   // the kernel has to resolve the neighbour
-	HopLocal                       // the destination is this host
-	HopUnreachable                 // the route says unreachable, or there is no route
-	HopBlackhole                   // the route drops packets
-	HopProhibit                    // the route prohibits packets
-	HopXfrm                        // an xfrm (IPsec) policy is for the packets
-	HopRule                        // a routing rule asks for what isn't known of the packets: protocol or ports
+	HopNone          HopState = iota // no route, or no next hop
+	HopDirect                        // the link-layer addresses are known
+	HopNeighbour                     // the kernel has to resolve the neighbour
+	HopLocal                         // the destination is this host
+	HopUnreachable                   // the route's type is unreachable
+	HopBlackhole                     // the route drops packets
+	HopProhibit                      // the route prohibits packets
+	HopXfrm                          // an xfrm (IPsec) policy is for the packets
+	HopRule                          // a routing rule asks for what isn't known of the packets: protocol or ports
+	HopEncap                         // the route encapsulates the packets (ip route … encap)
+	HopForwardingOff                 // forwarding is off where the packets arrive; no row has it, only a lookup finds it
 )
 
 // HopStates is how many states there are.
-const HopStates = 9
+const HopStates = 11
 
 var hopNames = []string{
-	"none", "direct", "neighbour", "local", "unreachable", "blackhole", "prohibit", "xfrm", "rule",
+	"none", "direct", "neighbour", "local", "unreachable", "blackhole", "prohibit", "xfrm", "rule", "encap",
+	"forwarding_off",
 }
 
 // String names the kind as specs do.

@@ -131,8 +131,14 @@ func (s *Server) programAt(i int) (api.Program, error) {
 			out.KernelID = uint32(id)
 		}
 	}
-	for _, a := range p.Attachments() {
-		one := api.Attachment{Interface: a.Interface, How: a.Mode.String(), Attached: a.Lost == nil}
+	places, err := p.Places()
+	if err != nil {
+		return out, err
+	}
+	for _, a := range places {
+		one := api.Attachment{
+			Interface: a.Interface, How: a.Mode.String(), Attached: a.Lost == nil, NoForwarding: a.NoForwarding,
+		}
 		if a.Lost != nil {
 			one.Error = a.Lost.Error()
 		}
@@ -232,14 +238,15 @@ func whyMissing(h runtime.NextHop) string {
 		return ""
 	}
 	return map[runtime.HopState]string{
-		runtime.HopNone:        "it was not looked up yet",
+		runtime.HopNone:        "there is no route to the address",
 		runtime.HopLocal:       "the address is this host's: its packets pass to the stack",
-		runtime.HopUnreachable: "there is no route to the address, or its route is of type unreachable",
+		runtime.HopUnreachable: "the route to the address is of type unreachable",
 		runtime.HopBlackhole:   "the route to the address is of type blackhole",
 		runtime.HopProhibit:    "the route to the address is of type prohibit",
 		runtime.HopXfrm:        "an xfrm (IPsec) policy is for the packets: they pass to the stack",
 		runtime.HopRule: "a routing rule asks for a protocol or ports that aren't known before a packet comes, " +
 			"or for ports while the neighbour's link-layer address isn't known: packets pass to the stack",
+		runtime.HopEncap:     "the route to the address encapsulates packets, which is the stack's work",
 		runtime.HopNeighbour: "the neighbour's link-layer address isn't known yet: no copies until it answers",
 	}[h.State]
 }

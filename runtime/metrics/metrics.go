@@ -176,7 +176,7 @@ func (m *metrics) add(r *runtime.Relay) error {
 // hopStates are the states of next hops that rows have.
 var hopStates = []runtime.HopState{
 	runtime.HopDirect, runtime.HopNeighbour, runtime.HopLocal, runtime.HopUnreachable, runtime.HopBlackhole,
-	runtime.HopProhibit, runtime.HopXfrm, runtime.HopRule,
+	runtime.HopProhibit, runtime.HopXfrm, runtime.HopRule, runtime.HopEncap, runtime.HopNone,
 }
 
 // addState adds what a relay is doing.

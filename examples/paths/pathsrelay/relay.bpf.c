@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 40
+#define FR_REASONS 41
 #define FR_NEEDS_ROWS 8
 #define FR_NEEDS_SHARED 65537
 #define FR_NEEDS_FACTS
@@ -149,9 +149,10 @@ enum {
 	reason_forward_partial_checksum, reason_forward_no_memory, reason_forward_fault,
 	reason_forward_too_big, reason_forward_no_route, reason_forward_local,
 	reason_forward_unreachable, reason_forward_blackhole, reason_forward_prohibit,
-	reason_forward_xfrm, reason_forward_rule, reason_forward_tcp_data_offset,
-	reason_forward_tcp_options, reason_forward_not_l4, reason_forward_ipv6_version,
-	reason_forward_mapped_address, reason_forward_ipv6_payload_length, reason_forward_not_ip,
+	reason_forward_xfrm, reason_forward_rule, reason_forward_encap,
+	reason_forward_tcp_data_offset, reason_forward_tcp_options, reason_forward_not_l4,
+	reason_forward_ipv6_version, reason_forward_mapped_address,
+	reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
@@ -343,7 +344,9 @@ static __always_inline int forward_ipv4_udp_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_fits(&r->fast.hop,
 				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-			return fr_up(skb, fr_unfit(&r->fast.hop, reason_forward_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->fast.hop, reason_forward_no_route,
+					      reason_forward_unreachable));
 		return forward_ipv4_udp_send_3(skb, data, ip_end, r);
 	}
 
@@ -355,7 +358,9 @@ static __always_inline int forward_ipv4_udp_rest(struct __sk_buff *skb, void *da
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_fits(&r->slow.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&r->slow.hop, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->slow.hop, reason_forward_no_route,
+				      reason_forward_unreachable));
 	return forward_ipv4_udp_send_4(skb, data, ip_end, r);
 }
 
@@ -410,7 +415,9 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, void *data, v
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_fits(&r->fast.hop,
 				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-			return fr_up(skb, fr_unfit(&r->fast.hop, reason_forward_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->fast.hop, reason_forward_no_route,
+					      reason_forward_unreachable));
 
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(flow->packets, 1);
@@ -428,7 +435,9 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, void *data, v
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_fits(&r->slow.hop,
 				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-			return fr_up(skb, fr_unfit(&r->slow.hop, reason_forward_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->slow.hop, reason_forward_no_route,
+					      reason_forward_unreachable));
 		fr_shared_add(flow->packets, 1);
 		return forward_ipv4_udp_send_2(skb, data, ip_end, r);
 	}
@@ -625,7 +634,9 @@ static __always_inline int forward_ipv4_tcp_rest(struct __sk_buff *skb, void *da
 		if (unlikely(!fr_fits(&r->fast.hop,
 				      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
 				       ip_end - 14))))
-			return fr_up(skb, fr_unfit(&r->fast.hop, reason_forward_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->fast.hop, reason_forward_no_route,
+					      reason_forward_unreachable));
 		return forward_ipv4_tcp_send_3(skb, data, ip_end, r);
 	}
 
@@ -639,7 +650,9 @@ static __always_inline int forward_ipv4_tcp_rest(struct __sk_buff *skb, void *da
 	if (unlikely(!fr_fits(&r->slow.hop,
 			      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
 			       ip_end - 14))))
-		return fr_up(skb, fr_unfit(&r->slow.hop, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->slow.hop, reason_forward_no_route,
+				      reason_forward_unreachable));
 	return forward_ipv4_tcp_send_4(skb, data, ip_end, r);
 }
 
@@ -703,7 +716,9 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, void *data, v
 		if (unlikely(!fr_fits(&r->fast.hop,
 				      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
 				       ip_end - 14))))
-			return fr_up(skb, fr_unfit(&r->fast.hop, reason_forward_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->fast.hop, reason_forward_no_route,
+					      reason_forward_unreachable));
 
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(flow->packets, 1);
@@ -722,7 +737,9 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, void *data, v
 		if (unlikely(!fr_fits(&r->slow.hop,
 				      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
 				       ip_end - 14))))
-			return fr_up(skb, fr_unfit(&r->slow.hop, reason_forward_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->slow.hop, reason_forward_no_route,
+					      reason_forward_unreachable));
 		fr_shared_add(flow->packets, 1);
 		return forward_ipv4_tcp_send_2(skb, data, ip_end, r);
 	}
@@ -929,7 +946,9 @@ static __always_inline int forward_ipv6_udp_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_fits(&r->fast.hop,
 				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-			return fr_up(skb, fr_unfit(&r->fast.hop, reason_forward_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->fast.hop, reason_forward_no_route,
+					      reason_forward_unreachable));
 		return forward_ipv6_udp_send_3(skb, data, ip_end, r);
 	}
 
@@ -941,7 +960,9 @@ static __always_inline int forward_ipv6_udp_rest(struct __sk_buff *skb, void *da
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_fits(&r->slow.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&r->slow.hop, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->slow.hop, reason_forward_no_route,
+				      reason_forward_unreachable));
 	return forward_ipv6_udp_send_4(skb, data, ip_end, r);
 }
 
@@ -997,7 +1018,9 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, void *data, v
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_fits(&r->fast.hop,
 				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-			return fr_up(skb, fr_unfit(&r->fast.hop, reason_forward_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->fast.hop, reason_forward_no_route,
+					      reason_forward_unreachable));
 
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(flow->packets, 1);
@@ -1015,7 +1038,9 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, void *data, v
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_fits(&r->slow.hop,
 				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-			return fr_up(skb, fr_unfit(&r->slow.hop, reason_forward_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->slow.hop, reason_forward_no_route,
+					      reason_forward_unreachable));
 		fr_shared_add(flow->packets, 1);
 		return forward_ipv6_udp_send_2(skb, data, ip_end, r);
 	}
@@ -1185,7 +1210,9 @@ static __always_inline int forward_ipv6_tcp_rest(struct __sk_buff *skb, void *da
 		if (unlikely(!fr_fits(&r->fast.hop,
 				      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
 				       ip_end - 14))))
-			return fr_up(skb, fr_unfit(&r->fast.hop, reason_forward_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->fast.hop, reason_forward_no_route,
+					      reason_forward_unreachable));
 		return forward_ipv6_tcp_send_3(skb, data, ip_end, r);
 	}
 
@@ -1199,7 +1226,9 @@ static __always_inline int forward_ipv6_tcp_rest(struct __sk_buff *skb, void *da
 	if (unlikely(!fr_fits(&r->slow.hop,
 			      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
 			       ip_end - 14))))
-		return fr_up(skb, fr_unfit(&r->slow.hop, reason_forward_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->slow.hop, reason_forward_no_route,
+				      reason_forward_unreachable));
 	return forward_ipv6_tcp_send_4(skb, data, ip_end, r);
 }
 
@@ -1264,7 +1293,9 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, void *data, v
 		if (unlikely(!fr_fits(&r->fast.hop,
 				      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
 				       ip_end - 14))))
-			return fr_up(skb, fr_unfit(&r->fast.hop, reason_forward_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->fast.hop, reason_forward_no_route,
+					      reason_forward_unreachable));
 
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(flow->packets, 1);
@@ -1283,7 +1314,9 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, void *data, v
 		if (unlikely(!fr_fits(&r->slow.hop,
 				      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
 				       ip_end - 14))))
-			return fr_up(skb, fr_unfit(&r->slow.hop, reason_forward_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->slow.hop, reason_forward_no_route,
+					      reason_forward_unreachable));
 		fr_shared_add(flow->packets, 1);
 		return forward_ipv6_tcp_send_2(skb, data, ip_end, r);
 	}

@@ -131,7 +131,7 @@ const (
 	ForwardNoMemory           // the kernel has no memory to change the packet
 	ForwardFault              // dropped: the kernel failed after the first change
 	ForwardTooBig             // larger than the MTU towards the destination
-	ForwardNoRoute            // no route to the destination
+	ForwardNoRoute            // no route to the destination, or the row has no next hop
 	ForwardLocal              // the destination is this host
 	ForwardUnreachable        // the route's type is unreachable
 	ForwardBlackhole          // the route's type is blackhole
@@ -139,6 +139,7 @@ const (
 	ForwardXfrm               // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	ForwardRule
+	ForwardEncap // the route encapsulates packets, which is the stack's work
 	// tcp.data_offset is not 5 or more; or: tcp.data_offset disagrees with the packet
 	ForwardTCPDataOffset
 	ForwardTCPOptions        // tcp.options is longer than the spec allows
@@ -360,7 +361,8 @@ var desc = abi.Desc{
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
 			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
-			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
+			{Name: "no_route", Kind: abi.ReasonPunted,
+				Doc: "no route to the destination, or the row has no next hop"},
 			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
@@ -368,6 +370,7 @@ var desc = abi.Desc{
 			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonPunted,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
+			{Name: "encap", Kind: abi.ReasonPunted, Doc: "the route encapsulates packets, which is the stack's work"},
 			{Name: "tcp_data_offset", Kind: abi.ReasonPunted,
 				Doc: "tcp.data_offset is not 5 or more; or: tcp.data_offset disagrees with the packet"},
 			{Name: "tcp_options", Kind: abi.ReasonPunted, Doc: "tcp.options is longer than the spec allows"},

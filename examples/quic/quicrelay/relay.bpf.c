@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 224
+#define FR_REASONS 227
 #define FR_NEEDS_ROWS 24
 #define FR_NEEDS_ZEROS 64
 #define FR_NEEDS_SHARED 14337
@@ -305,9 +305,10 @@ enum {
 	reason_streams_ring_full, reason_streams_address_family, reason_streams_too_big,
 	reason_streams_no_route, reason_streams_local, reason_streams_unreachable,
 	reason_streams_blackhole, reason_streams_prohibit, reason_streams_xfrm, reason_streams_rule,
-	reason_streams_no_neighbour, reason_streams_copy, reason_streams_refused_by_device,
-	reason_streams_ipv6_version, reason_streams_mapped_address,
-	reason_streams_ipv6_payload_length, reason_streams_udp_checksum, reason_streams_not_ip,
+	reason_streams_encap, reason_streams_no_neighbour, reason_streams_copy,
+	reason_streams_refused_by_device, reason_streams_ipv6_version,
+	reason_streams_mapped_address, reason_streams_ipv6_payload_length,
+	reason_streams_udp_checksum, reason_streams_not_ip,
 };
 
 static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
@@ -633,7 +634,9 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_streams_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_streams_no_route));
+				  fr_indirect(&r->hop_remote, reason_streams_unreachable,
+					      fr_unusable(&r->hop_remote, reason_streams_no_route,
+							  reason_streams_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_streams_too_big);
 
@@ -1225,7 +1228,9 @@ static __noinline long streams_turn2(__u32 i, struct streams_fan2 *fan)
 		return fr_decline(r->receiver, skb->len, reason_streams_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_streams_no_route));
+				  fr_indirect(&r->hop_remote, reason_streams_unreachable,
+					      fr_unusable(&r->hop_remote, reason_streams_no_route,
+							  reason_streams_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_streams_too_big);
 
@@ -1572,7 +1577,7 @@ SEC("tc") int prog_streams(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_streams_after_ack_sent = 65, reason_streams_after_ack_pass,
+	reason_streams_after_ack_sent = 66, reason_streams_after_ack_pass,
 	reason_streams_after_ack_inactive, reason_streams_after_ack_vlan_tag,
 	reason_streams_after_ack_other_host, reason_streams_after_ack_link_broadcast,
 	reason_streams_after_ack_link_multicast, reason_streams_after_ack_truncated,
@@ -1601,10 +1606,11 @@ enum {
 	reason_streams_after_ack_local, reason_streams_after_ack_unreachable,
 	reason_streams_after_ack_blackhole, reason_streams_after_ack_prohibit,
 	reason_streams_after_ack_xfrm, reason_streams_after_ack_rule,
-	reason_streams_after_ack_no_neighbour, reason_streams_after_ack_copy,
-	reason_streams_after_ack_refused_by_device, reason_streams_after_ack_ipv6_version,
-	reason_streams_after_ack_mapped_address, reason_streams_after_ack_ipv6_payload_length,
-	reason_streams_after_ack_udp_checksum, reason_streams_after_ack_not_ip,
+	reason_streams_after_ack_encap, reason_streams_after_ack_no_neighbour,
+	reason_streams_after_ack_copy, reason_streams_after_ack_refused_by_device,
+	reason_streams_after_ack_ipv6_version, reason_streams_after_ack_mapped_address,
+	reason_streams_after_ack_ipv6_payload_length, reason_streams_after_ack_udp_checksum,
+	reason_streams_after_ack_not_ip,
 };
 
 /* What is the same for all receivers. */
@@ -1866,7 +1872,10 @@ static __noinline long streams_after_ack_turn1(__u32 i, struct streams_after_ack
 		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_streams_after_ack_no_route));
+				  fr_indirect(&r->hop_remote, reason_streams_after_ack_unreachable,
+					      fr_unusable(&r->hop_remote,
+							  reason_streams_after_ack_no_route,
+							  reason_streams_after_ack_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_too_big);
 
@@ -2599,7 +2608,10 @@ static __noinline long streams_after_ack_turn2(__u32 i, struct streams_after_ack
 		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_streams_after_ack_no_route));
+				  fr_indirect(&r->hop_remote, reason_streams_after_ack_unreachable,
+					      fr_unusable(&r->hop_remote,
+							  reason_streams_after_ack_no_route,
+							  reason_streams_after_ack_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_too_big);
 
@@ -3105,7 +3117,7 @@ SEC("tc") int prog_streams_after_ack(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_datagrams_sent = 131, reason_datagrams_pass, reason_datagrams_inactive,
+	reason_datagrams_sent = 133, reason_datagrams_pass, reason_datagrams_inactive,
 	reason_datagrams_vlan_tag, reason_datagrams_other_host, reason_datagrams_link_broadcast,
 	reason_datagrams_link_multicast, reason_datagrams_truncated, reason_datagrams_ipv4_version,
 	reason_datagrams_ip_options, reason_datagrams_ipv4_reserved, reason_datagrams_fragment,
@@ -3123,10 +3135,10 @@ enum {
 	reason_datagrams_address_family, reason_datagrams_too_big, reason_datagrams_no_route,
 	reason_datagrams_local, reason_datagrams_unreachable, reason_datagrams_blackhole,
 	reason_datagrams_prohibit, reason_datagrams_xfrm, reason_datagrams_rule,
-	reason_datagrams_no_neighbour, reason_datagrams_copy, reason_datagrams_refused_by_device,
-	reason_datagrams_ipv6_version, reason_datagrams_mapped_address,
-	reason_datagrams_ipv6_payload_length, reason_datagrams_udp_checksum,
-	reason_datagrams_not_ip,
+	reason_datagrams_encap, reason_datagrams_no_neighbour, reason_datagrams_copy,
+	reason_datagrams_refused_by_device, reason_datagrams_ipv6_version,
+	reason_datagrams_mapped_address, reason_datagrams_ipv6_payload_length,
+	reason_datagrams_udp_checksum, reason_datagrams_not_ip,
 };
 
 /* What is the same for all receivers. */
@@ -3299,7 +3311,9 @@ static __noinline long datagrams_turn1(__u32 i, struct datagrams_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_datagrams_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_datagrams_no_route));
+				  fr_indirect(&r->hop_remote, reason_datagrams_unreachable,
+					      fr_unusable(&r->hop_remote, reason_datagrams_no_route,
+							  reason_datagrams_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_datagrams_too_big);
 	return datagrams_copy1(same, skb, front, udp_end, short_pn_size, short_pn, priority, r);
@@ -3699,7 +3713,9 @@ static __noinline long datagrams_turn2(__u32 i, struct datagrams_fan2 *fan)
 		return fr_decline(r->receiver, skb->len, reason_datagrams_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_datagrams_no_route));
+				  fr_indirect(&r->hop_remote, reason_datagrams_unreachable,
+					      fr_unusable(&r->hop_remote, reason_datagrams_no_route,
+							  reason_datagrams_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_datagrams_too_big);
 	return datagrams_copy2(same, skb, front, udp_end, short_pn_size, short_pn, priority, r);
@@ -3962,7 +3978,7 @@ SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_acks_sent = 188, reason_acks_pass, reason_acks_inactive, reason_acks_vlan_tag,
+	reason_acks_sent = 191, reason_acks_pass, reason_acks_inactive, reason_acks_vlan_tag,
 	reason_acks_other_host, reason_acks_link_broadcast, reason_acks_link_multicast,
 	reason_acks_truncated, reason_acks_ipv4_version, reason_acks_ip_options,
 	reason_acks_ipv4_reserved, reason_acks_fragment, reason_acks_ipv4_total_length,

@@ -169,7 +169,7 @@ const (
 	StreamsDeclinedRingFull         // the ring of events is full
 	StreamsDeclinedAddressFamily    // an address of the other IP version
 	StreamsDeclinedTooBig           // larger than the MTU towards the destination
-	StreamsDeclinedNoRoute          // no route to the destination
+	StreamsDeclinedNoRoute          // no route to the destination, or the row has no next hop
 	StreamsDeclinedLocal            // the destination is this host
 	StreamsDeclinedUnreachable      // the route's type is unreachable
 	StreamsDeclinedBlackhole        // the route's type is blackhole
@@ -177,6 +177,7 @@ const (
 	StreamsDeclinedXfrm             // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	StreamsDeclinedRule
+	StreamsDeclinedEncap           // the route encapsulates packets, which is the stack's work
 	StreamsDeclinedNoNeighbour     // the neighbour's link-layer address isn't resolved yet
 	StreamsCopy                    // a copy was sent
 	StreamsDeclinedRefusedByDevice // the device refused the copy
@@ -269,14 +270,17 @@ const (
 	StreamsAfterAckDeclinedRingFull      // the ring of events is full
 	StreamsAfterAckDeclinedAddressFamily // an address of the other IP version
 	StreamsAfterAckDeclinedTooBig        // larger than the MTU towards the destination
-	StreamsAfterAckDeclinedNoRoute       // no route to the destination
-	StreamsAfterAckDeclinedLocal         // the destination is this host
-	StreamsAfterAckDeclinedUnreachable   // the route's type is unreachable
-	StreamsAfterAckDeclinedBlackhole     // the route's type is blackhole
-	StreamsAfterAckDeclinedProhibit      // the route's type is prohibit
-	StreamsAfterAckDeclinedXfrm          // an xfrm (IPsec) policy is for the packet
+	// no route to the destination, or the row has no next hop
+	StreamsAfterAckDeclinedNoRoute
+	StreamsAfterAckDeclinedLocal       // the destination is this host
+	StreamsAfterAckDeclinedUnreachable // the route's type is unreachable
+	StreamsAfterAckDeclinedBlackhole   // the route's type is blackhole
+	StreamsAfterAckDeclinedProhibit    // the route's type is prohibit
+	StreamsAfterAckDeclinedXfrm        // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	StreamsAfterAckDeclinedRule
+	// the route encapsulates packets, which is the stack's work
+	StreamsAfterAckDeclinedEncap
 	// the neighbour's link-layer address isn't resolved yet
 	StreamsAfterAckDeclinedNoNeighbour
 	StreamsAfterAckCopy                    // a copy was sent
@@ -353,7 +357,7 @@ const (
 	DatagramsDeclinedRingFull      // the ring of events is full
 	DatagramsDeclinedAddressFamily // an address of the other IP version
 	DatagramsDeclinedTooBig        // larger than the MTU towards the destination
-	DatagramsDeclinedNoRoute       // no route to the destination
+	DatagramsDeclinedNoRoute       // no route to the destination, or the row has no next hop
 	DatagramsDeclinedLocal         // the destination is this host
 	DatagramsDeclinedUnreachable   // the route's type is unreachable
 	DatagramsDeclinedBlackhole     // the route's type is blackhole
@@ -361,6 +365,7 @@ const (
 	DatagramsDeclinedXfrm          // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	DatagramsDeclinedRule
+	DatagramsDeclinedEncap           // the route encapsulates packets, which is the stack's work
 	DatagramsDeclinedNoNeighbour     // the neighbour's link-layer address isn't resolved yet
 	DatagramsCopy                    // a copy was sent
 	DatagramsDeclinedRefusedByDevice // the device refused the copy
@@ -1055,7 +1060,8 @@ var desc = abi.Desc{
 			{Name: "ring_full", Kind: abi.ReasonDeclined, Doc: "the ring of events is full"},
 			{Name: "address_family", Kind: abi.ReasonDeclined, Doc: "an address of the other IP version"},
 			{Name: "too_big", Kind: abi.ReasonDeclined, Doc: "larger than the MTU towards the destination"},
-			{Name: "no_route", Kind: abi.ReasonDeclined, Doc: "no route to the destination"},
+			{Name: "no_route", Kind: abi.ReasonDeclined,
+				Doc: "no route to the destination, or the row has no next hop"},
 			{Name: "local", Kind: abi.ReasonDeclined, Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route's type is blackhole"},
@@ -1063,6 +1069,8 @@ var desc = abi.Desc{
 			{Name: "xfrm", Kind: abi.ReasonDeclined, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonDeclined,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
+			{Name: "encap", Kind: abi.ReasonDeclined,
+				Doc: "the route encapsulates packets, which is the stack's work"},
 			{Name: "no_neighbour", Kind: abi.ReasonDeclined,
 				Doc: "the neighbour's link-layer address isn't resolved yet"},
 			{Name: "copy", Kind: abi.ReasonCopied, Doc: "a copy was sent"},
@@ -1075,7 +1083,7 @@ var desc = abi.Desc{
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
-		{Name: "streams_after_ack", Hook: abi.HookIngress, L2: true, Base: 65, Reasons: []abi.Reason{
+		{Name: "streams_after_ack", Hook: abi.HookIngress, L2: true, Base: 66, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1133,7 +1141,8 @@ var desc = abi.Desc{
 			{Name: "ring_full", Kind: abi.ReasonDeclined, Doc: "the ring of events is full"},
 			{Name: "address_family", Kind: abi.ReasonDeclined, Doc: "an address of the other IP version"},
 			{Name: "too_big", Kind: abi.ReasonDeclined, Doc: "larger than the MTU towards the destination"},
-			{Name: "no_route", Kind: abi.ReasonDeclined, Doc: "no route to the destination"},
+			{Name: "no_route", Kind: abi.ReasonDeclined,
+				Doc: "no route to the destination, or the row has no next hop"},
 			{Name: "local", Kind: abi.ReasonDeclined, Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route's type is blackhole"},
@@ -1141,6 +1150,8 @@ var desc = abi.Desc{
 			{Name: "xfrm", Kind: abi.ReasonDeclined, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonDeclined,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
+			{Name: "encap", Kind: abi.ReasonDeclined,
+				Doc: "the route encapsulates packets, which is the stack's work"},
 			{Name: "no_neighbour", Kind: abi.ReasonDeclined,
 				Doc: "the neighbour's link-layer address isn't resolved yet"},
 			{Name: "copy", Kind: abi.ReasonCopied, Doc: "a copy was sent"},
@@ -1153,7 +1164,7 @@ var desc = abi.Desc{
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
-		{Name: "datagrams", Hook: abi.HookIngress, L2: true, Base: 131, Reasons: []abi.Reason{
+		{Name: "datagrams", Hook: abi.HookIngress, L2: true, Base: 133, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1200,7 +1211,8 @@ var desc = abi.Desc{
 			{Name: "ring_full", Kind: abi.ReasonDeclined, Doc: "the ring of events is full"},
 			{Name: "address_family", Kind: abi.ReasonDeclined, Doc: "an address of the other IP version"},
 			{Name: "too_big", Kind: abi.ReasonDeclined, Doc: "larger than the MTU towards the destination"},
-			{Name: "no_route", Kind: abi.ReasonDeclined, Doc: "no route to the destination"},
+			{Name: "no_route", Kind: abi.ReasonDeclined,
+				Doc: "no route to the destination, or the row has no next hop"},
 			{Name: "local", Kind: abi.ReasonDeclined, Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route's type is blackhole"},
@@ -1208,6 +1220,8 @@ var desc = abi.Desc{
 			{Name: "xfrm", Kind: abi.ReasonDeclined, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonDeclined,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
+			{Name: "encap", Kind: abi.ReasonDeclined,
+				Doc: "the route encapsulates packets, which is the stack's work"},
 			{Name: "no_neighbour", Kind: abi.ReasonDeclined,
 				Doc: "the neighbour's link-layer address isn't resolved yet"},
 			{Name: "copy", Kind: abi.ReasonCopied, Doc: "a copy was sent"},
@@ -1220,7 +1234,7 @@ var desc = abi.Desc{
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
-		{Name: "acks", Hook: abi.HookIngress, L2: true, Base: 188, Reasons: []abi.Reason{
+		{Name: "acks", Hook: abi.HookIngress, L2: true, Base: 191, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 41
+#define FR_REASONS 42
 #define FR_NEEDS_ROWS 440
 #define FR_NEEDS_SLOTS 65536
 #define FR_USAGES 1
@@ -166,10 +166,10 @@ enum {
 	reason_swap_gso_packet, reason_swap_changing, reason_swap_address_family,
 	reason_swap_partial_checksum, reason_swap_no_memory, reason_swap_fault, reason_swap_too_big,
 	reason_swap_no_route, reason_swap_local, reason_swap_unreachable, reason_swap_blackhole,
-	reason_swap_prohibit, reason_swap_xfrm, reason_swap_rule, reason_swap_udp_checksum,
-	reason_swap_no_rule, reason_swap_long_header, reason_swap_no_by_id,
-	reason_swap_ipv6_version, reason_swap_mapped_address, reason_swap_ipv6_payload_length,
-	reason_swap_not_ip,
+	reason_swap_prohibit, reason_swap_xfrm, reason_swap_rule, reason_swap_encap,
+	reason_swap_udp_checksum, reason_swap_no_rule, reason_swap_long_header,
+	reason_swap_no_by_id, reason_swap_ipv6_version, reason_swap_mapped_address,
+	reason_swap_ipv6_payload_length, reason_swap_not_ip,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
@@ -352,7 +352,9 @@ static __always_inline int swap_ipv4_short20_rule(struct __sk_buff *skb, void *d
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
-			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_to, reason_swap_no_route,
+					      reason_swap_unreachable));
 		return swap_ipv4_short20_rule_send(skb, data, now, ip_end, partial, r);
 	}
 	__u64 payload_len = udp_end - 63;
@@ -363,7 +365,8 @@ static __always_inline int swap_ipv4_short20_rule(struct __sk_buff *skb, void *d
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap_udp_checksum);
 	if (unlikely(!fr_fits(&r->hop_to, 69ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop_to, reason_swap_no_route, reason_swap_unreachable));
 	return swap_ipv4_short20_rule_send_ipv6(skb, data, now, payload_len, partial_2, r);
 }
 
@@ -535,7 +538,9 @@ static __always_inline int swap_ipv4_short16_rule(struct __sk_buff *skb, void *d
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
-			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_to, reason_swap_no_route,
+					      reason_swap_unreachable));
 		return swap_ipv4_short16_rule_send(skb, data, now, ip_end, partial, r);
 	}
 	__u64 payload_len = udp_end - 59;
@@ -546,7 +551,8 @@ static __always_inline int swap_ipv4_short16_rule(struct __sk_buff *skb, void *d
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap_udp_checksum);
 	if (unlikely(!fr_fits(&r->hop_to, 65ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop_to, reason_swap_no_route, reason_swap_unreachable));
 	return swap_ipv4_short16_rule_send_ipv6(skb, data, now, payload_len, partial_2, r);
 }
 
@@ -1010,7 +1016,9 @@ static __always_inline int swap_ipv4_short8_rule(struct __sk_buff *skb, void *da
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
-			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_to, reason_swap_no_route,
+					      reason_swap_unreachable));
 		return swap_ipv4_short8_rule_send(skb, data, now, ip_end, partial, r);
 	}
 	__u64 payload_len = udp_end - 51;
@@ -1021,7 +1029,8 @@ static __always_inline int swap_ipv4_short8_rule(struct __sk_buff *skb, void *da
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap_udp_checksum);
 	if (unlikely(!fr_fits(&r->hop_to, 57ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop_to, reason_swap_no_route, reason_swap_unreachable));
 	return swap_ipv4_short8_rule_send_ipv6(skb, data, now, payload_len, partial_2, r);
 }
 
@@ -1318,13 +1327,17 @@ static __always_inline int swap_ipv4_short8_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&r->hop_to, 29ULL + payload_len)))
-				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+				return fr_up(skb,
+					     fr_unfit(&r->hop_to, reason_swap_no_route,
+						      reason_swap_unreachable));
 			return swap_ipv4_short8_send_4(skb, data, now, payload_len, partial, r);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap_udp_checksum);
 		if (unlikely(!fr_fits(&r->hop_to, 49ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_to, reason_swap_no_route,
+					      reason_swap_unreachable));
 		return swap_ipv4_short8_send_ipv6_4(skb, data, now, payload_len, partial, r);
 	}
 
@@ -1349,13 +1362,17 @@ static __always_inline int swap_ipv4_short8(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&r->hop_to, 49ULL + payload_len)))
-				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+				return fr_up(skb,
+					     fr_unfit(&r->hop_to, reason_swap_no_route,
+						      reason_swap_unreachable));
 			return swap_ipv4_short8_send(skb, data, now, payload_len, partial, r);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap_udp_checksum);
 		if (unlikely(!fr_fits(&r->hop_to, 69ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_to, reason_swap_no_route,
+					      reason_swap_unreachable));
 		return swap_ipv4_short8_send_ipv6(skb, data, now, payload_len, partial, r);
 	}
 	if (r->m_new_length == 16) { /* rule */
@@ -1369,13 +1386,17 @@ static __always_inline int swap_ipv4_short8(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&r->hop_to, 45ULL + payload_len_2)))
-				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+				return fr_up(skb,
+					     fr_unfit(&r->hop_to, reason_swap_no_route,
+						      reason_swap_unreachable));
 			return swap_ipv4_short8_send_2(skb, data, now, payload_len_2, partial_2, r);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap_udp_checksum);
 		if (unlikely(!fr_fits(&r->hop_to, 65ULL + payload_len_2)))
-			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_to, reason_swap_no_route,
+					      reason_swap_unreachable));
 		return swap_ipv4_short8_send_ipv6_2(skb, data, now, payload_len_2, partial_2, r);
 	}
 	if (r->m_new_length == 8)
@@ -1391,13 +1412,17 @@ static __always_inline int swap_ipv4_short8(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&r->hop_to, 33ULL + payload_len_3)))
-				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+				return fr_up(skb,
+					     fr_unfit(&r->hop_to, reason_swap_no_route,
+						      reason_swap_unreachable));
 			return swap_ipv4_short8_send_3(skb, data, now, payload_len_3, partial_3, r);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap_udp_checksum);
 		if (unlikely(!fr_fits(&r->hop_to, 53ULL + payload_len_3)))
-			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_to, reason_swap_no_route,
+					      reason_swap_unreachable));
 		return swap_ipv4_short8_send_ipv6_3(skb, data, now, payload_len_3, partial_3, r);
 	}
 
@@ -1560,13 +1585,17 @@ static __always_inline int swap_ipv4_short4(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&r->hop_to, 37ULL + payload_len)))
-				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+				return fr_up(skb,
+					     fr_unfit(&r->hop_to, reason_swap_no_route,
+						      reason_swap_unreachable));
 			return swap_ipv4_short4_send(skb, data, now, payload_len, partial, r);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap_udp_checksum);
 		if (unlikely(!fr_fits(&r->hop_to, 57ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_to, reason_swap_no_route,
+					      reason_swap_unreachable));
 		return swap_ipv4_short4_send_ipv6(skb, data, now, payload_len, partial, r);
 	}
 
@@ -1795,13 +1824,17 @@ static __always_inline int swap_ipv4_rest_2(struct __sk_buff *skb, void *data, v
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (fr_is_v4(r_2->to.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&r_2->hop_to, 37ULL + payload_len)))
-				return fr_up(skb, fr_unfit(&r_2->hop_to, reason_swap_no_route));
+				return fr_up(skb,
+					     fr_unfit(&r_2->hop_to, reason_swap_no_route,
+						      reason_swap_unreachable));
 			return swap_ipv4_send(skb, data, now, payload_len, partial, r_2);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap_udp_checksum);
 		if (unlikely(!fr_fits(&r_2->hop_to, 57ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&r_2->hop_to, reason_swap_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r_2->hop_to, reason_swap_no_route,
+					      reason_swap_unreachable));
 		return swap_ipv4_send_ipv6(skb, data, now, payload_len, partial, r_2);
 	}
 
@@ -2130,7 +2163,9 @@ static __always_inline int swap_ipv6_short20_rule(struct __sk_buff *skb, void *d
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
-			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_to, reason_swap_no_route,
+					      reason_swap_unreachable));
 		return swap_ipv6_short20_rule_send(skb, data, now, ip_end, partial, r);
 	}
 	__u64 payload_len = udp_end - 83;
@@ -2141,7 +2176,8 @@ static __always_inline int swap_ipv6_short20_rule(struct __sk_buff *skb, void *d
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap_udp_checksum);
 	if (unlikely(!fr_fits(&r->hop_to, 49ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop_to, reason_swap_no_route, reason_swap_unreachable));
 	return swap_ipv6_short20_rule_send_ipv4(skb, data, now, payload_len, partial_2, r);
 }
 
@@ -2316,7 +2352,9 @@ static __always_inline int swap_ipv6_short16_rule(struct __sk_buff *skb, void *d
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
-			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_to, reason_swap_no_route,
+					      reason_swap_unreachable));
 		return swap_ipv6_short16_rule_send(skb, data, now, ip_end, partial, r);
 	}
 	__u64 payload_len = udp_end - 79;
@@ -2327,7 +2365,8 @@ static __always_inline int swap_ipv6_short16_rule(struct __sk_buff *skb, void *d
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap_udp_checksum);
 	if (unlikely(!fr_fits(&r->hop_to, 45ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop_to, reason_swap_no_route, reason_swap_unreachable));
 	return swap_ipv6_short16_rule_send_ipv4(skb, data, now, payload_len, partial_2, r);
 }
 
@@ -2790,7 +2829,9 @@ static __always_inline int swap_ipv6_short8_rule(struct __sk_buff *skb, void *da
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
-			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_to, reason_swap_no_route,
+					      reason_swap_unreachable));
 		return swap_ipv6_short8_rule_send(skb, data, now, ip_end, partial, r);
 	}
 	__u64 payload_len = udp_end - 71;
@@ -2801,7 +2842,8 @@ static __always_inline int swap_ipv6_short8_rule(struct __sk_buff *skb, void *da
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap_udp_checksum);
 	if (unlikely(!fr_fits(&r->hop_to, 37ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+		return fr_up(skb,
+			     fr_unfit(&r->hop_to, reason_swap_no_route, reason_swap_unreachable));
 	return swap_ipv6_short8_rule_send_ipv4(skb, data, now, payload_len, partial_2, r);
 }
 
@@ -3096,11 +3138,15 @@ static __always_inline int swap_ipv6_short8_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_swap_udp_checksum);
 		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
 			if (unlikely(!fr_fits(&r->hop_to, 49ULL + payload_len)))
-				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+				return fr_up(skb,
+					     fr_unfit(&r->hop_to, reason_swap_no_route,
+						      reason_swap_unreachable));
 			return swap_ipv6_short8_send_4(skb, data, now, payload_len, partial, r);
 		}
 		if (unlikely(!fr_fits(&r->hop_to, 29ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_to, reason_swap_no_route,
+					      reason_swap_unreachable));
 		return swap_ipv6_short8_send_ipv4_4(skb, data, now, payload_len, partial, r);
 	}
 
@@ -3127,11 +3173,15 @@ static __always_inline int swap_ipv6_short8(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, reason_swap_udp_checksum);
 		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
 			if (unlikely(!fr_fits(&r->hop_to, 69ULL + payload_len)))
-				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+				return fr_up(skb,
+					     fr_unfit(&r->hop_to, reason_swap_no_route,
+						      reason_swap_unreachable));
 			return swap_ipv6_short8_send(skb, data, now, payload_len, partial, r);
 		}
 		if (unlikely(!fr_fits(&r->hop_to, 49ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_to, reason_swap_no_route,
+					      reason_swap_unreachable));
 		return swap_ipv6_short8_send_ipv4(skb, data, now, payload_len, partial, r);
 	}
 	if (r->m_new_length == 16) { /* rule */
@@ -3147,11 +3197,15 @@ static __always_inline int swap_ipv6_short8(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, reason_swap_udp_checksum);
 		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
 			if (unlikely(!fr_fits(&r->hop_to, 65ULL + payload_len_2)))
-				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+				return fr_up(skb,
+					     fr_unfit(&r->hop_to, reason_swap_no_route,
+						      reason_swap_unreachable));
 			return swap_ipv6_short8_send_2(skb, data, now, payload_len_2, partial_2, r);
 		}
 		if (unlikely(!fr_fits(&r->hop_to, 45ULL + payload_len_2)))
-			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_to, reason_swap_no_route,
+					      reason_swap_unreachable));
 		return swap_ipv6_short8_send_ipv4_2(skb, data, now, payload_len_2, partial_2, r);
 	}
 	if (r->m_new_length == 8)
@@ -3169,11 +3223,15 @@ static __always_inline int swap_ipv6_short8(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, reason_swap_udp_checksum);
 		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
 			if (unlikely(!fr_fits(&r->hop_to, 53ULL + payload_len_3)))
-				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+				return fr_up(skb,
+					     fr_unfit(&r->hop_to, reason_swap_no_route,
+						      reason_swap_unreachable));
 			return swap_ipv6_short8_send_3(skb, data, now, payload_len_3, partial_3, r);
 		}
 		if (unlikely(!fr_fits(&r->hop_to, 33ULL + payload_len_3)))
-			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_to, reason_swap_no_route,
+					      reason_swap_unreachable));
 		return swap_ipv6_short8_send_ipv4_3(skb, data, now, payload_len_3, partial_3, r);
 	}
 
@@ -3336,11 +3394,15 @@ static __always_inline int swap_ipv6_short4(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, reason_swap_udp_checksum);
 		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
 			if (unlikely(!fr_fits(&r->hop_to, 57ULL + payload_len)))
-				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+				return fr_up(skb,
+					     fr_unfit(&r->hop_to, reason_swap_no_route,
+						      reason_swap_unreachable));
 			return swap_ipv6_short4_send(skb, data, now, payload_len, partial, r);
 		}
 		if (unlikely(!fr_fits(&r->hop_to, 37ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r->hop_to, reason_swap_no_route,
+					      reason_swap_unreachable));
 		return swap_ipv6_short4_send_ipv4(skb, data, now, payload_len, partial, r);
 	}
 
@@ -3554,11 +3616,15 @@ static __always_inline int swap_ipv6_rest_2(struct __sk_buff *skb, void *data, v
 			return fr_up(skb, reason_swap_udp_checksum);
 		if (!fr_is_v4(r_2->to.addr)) { /* ipv6 stays */
 			if (unlikely(!fr_fits(&r_2->hop_to, 57ULL + payload_len)))
-				return fr_up(skb, fr_unfit(&r_2->hop_to, reason_swap_no_route));
+				return fr_up(skb,
+					     fr_unfit(&r_2->hop_to, reason_swap_no_route,
+						      reason_swap_unreachable));
 			return swap_ipv6_send(skb, data, now, payload_len, partial, r_2);
 		}
 		if (unlikely(!fr_fits(&r_2->hop_to, 37ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&r_2->hop_to, reason_swap_no_route));
+			return fr_up(skb,
+				     fr_unfit(&r_2->hop_to, reason_swap_no_route,
+					      reason_swap_unreachable));
 		return swap_ipv6_send_ipv4(skb, data, now, payload_len, partial, r_2);
 	}
 

@@ -126,7 +126,7 @@ const (
 	SwapNoMemory           // the kernel has no memory to change the packet
 	SwapFault              // dropped: the kernel failed after the first change
 	SwapTooBig             // larger than the MTU towards the destination
-	SwapNoRoute            // no route to the destination
+	SwapNoRoute            // no route to the destination, or the row has no next hop
 	SwapLocal              // the destination is this host
 	SwapUnreachable        // the route's type is unreachable
 	SwapBlackhole          // the route's type is blackhole
@@ -134,6 +134,7 @@ const (
 	SwapXfrm               // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	SwapRule
+	SwapEncap             // the route encapsulates packets, which is the stack's work
 	SwapUDPChecksum       // udp.checksum is 0 (no checksum), which isn't allowed here
 	SwapNoRule            // no rule applies
 	SwapLongHeader        // short0.long is not 0
@@ -332,7 +333,8 @@ var desc = abi.Desc{
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
 			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
-			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
+			{Name: "no_route", Kind: abi.ReasonPunted,
+				Doc: "no route to the destination, or the row has no next hop"},
 			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
@@ -340,6 +342,7 @@ var desc = abi.Desc{
 			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonPunted,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
+			{Name: "encap", Kind: abi.ReasonPunted, Doc: "the route encapsulates packets, which is the stack's work"},
 			{Name: "udp_checksum", Kind: abi.ReasonPunted,
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 107
+#define FR_REASONS 109
 #define FR_NEEDS_ROWS 8
 #define FR_NEEDS_LEARNED 1
 #define FR_NEEDS_SHARED 24577
@@ -228,9 +228,10 @@ enum {
 	reason_video_refused_rate, reason_video_contended, reason_video_unfit_rtp_payload_type,
 	reason_video_address_family, reason_video_too_big, reason_video_no_route,
 	reason_video_local, reason_video_unreachable, reason_video_blackhole, reason_video_prohibit,
-	reason_video_xfrm, reason_video_rule, reason_video_no_neighbour, reason_video_copy,
-	reason_video_refused_by_device, reason_video_ipv6_version, reason_video_mapped_address,
-	reason_video_ipv6_payload_length, reason_video_udp_checksum, reason_video_not_ip,
+	reason_video_xfrm, reason_video_rule, reason_video_encap, reason_video_no_neighbour,
+	reason_video_copy, reason_video_refused_by_device, reason_video_ipv6_version,
+	reason_video_mapped_address, reason_video_ipv6_payload_length, reason_video_udp_checksum,
+	reason_video_not_ip,
 };
 
 static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
@@ -530,7 +531,9 @@ static __noinline long video_turn1(__u32 i, struct video_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_video_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_video_no_route));
+				  fr_indirect(&r->hop_remote, reason_video_unreachable,
+					      fr_unusable(&r->hop_remote, reason_video_no_route,
+							  reason_video_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_video_too_big);
 	return video_copy1(same, skb, front, udp_end, rtp_extensions_end, priority, came, number,
@@ -1175,7 +1178,9 @@ static __noinline long video_turn2(__u32 i, struct video_fan2 *fan)
 		return fr_decline(r->receiver, skb->len, reason_video_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_video_no_route));
+				  fr_indirect(&r->hop_remote, reason_video_unreachable,
+					      fr_unusable(&r->hop_remote, reason_video_no_route,
+							  reason_video_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_video_too_big);
 	return video_copy2(same, skb, front, udp_end, rtp_extensions_end, priority, came, number,
@@ -1620,7 +1625,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_audio_sent = 54, reason_audio_pass, reason_audio_inactive, reason_audio_vlan_tag,
+	reason_audio_sent = 55, reason_audio_pass, reason_audio_inactive, reason_audio_vlan_tag,
 	reason_audio_other_host, reason_audio_link_broadcast, reason_audio_link_multicast,
 	reason_audio_truncated, reason_audio_ipv4_version, reason_audio_ip_options,
 	reason_audio_ipv4_reserved, reason_audio_fragment, reason_audio_ipv4_total_length,
@@ -1633,10 +1638,10 @@ enum {
 	reason_audio_fault, reason_audio_layer, reason_audio_refused_rate, reason_audio_contended,
 	reason_audio_unfit_rtp_payload_type, reason_audio_address_family, reason_audio_too_big,
 	reason_audio_no_route, reason_audio_local, reason_audio_unreachable, reason_audio_blackhole,
-	reason_audio_prohibit, reason_audio_xfrm, reason_audio_rule, reason_audio_no_neighbour,
-	reason_audio_copy, reason_audio_refused_by_device, reason_audio_ipv6_version,
-	reason_audio_mapped_address, reason_audio_ipv6_payload_length, reason_audio_udp_checksum,
-	reason_audio_not_ip,
+	reason_audio_prohibit, reason_audio_xfrm, reason_audio_rule, reason_audio_encap,
+	reason_audio_no_neighbour, reason_audio_copy, reason_audio_refused_by_device,
+	reason_audio_ipv6_version, reason_audio_mapped_address, reason_audio_ipv6_payload_length,
+	reason_audio_udp_checksum, reason_audio_not_ip,
 };
 
 static __always_inline int audio_ipv4_send(struct __sk_buff *skb)
@@ -1824,7 +1829,9 @@ static __noinline long audio_turn1(__u32 i, struct audio_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_audio_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_audio_no_route));
+				  fr_indirect(&r->hop_remote, reason_audio_unreachable,
+					      fr_unusable(&r->hop_remote, reason_audio_no_route,
+							  reason_audio_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_audio_too_big);
 	return audio_copy1(same, skb, front, udp_end, rtp_extensions_end, priority, came, number,
@@ -2277,7 +2284,9 @@ static __noinline long audio_turn2(__u32 i, struct audio_fan2 *fan)
 		return fr_decline(r->receiver, skb->len, reason_audio_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_audio_no_route));
+				  fr_indirect(&r->hop_remote, reason_audio_unreachable,
+					      fr_unusable(&r->hop_remote, reason_audio_no_route,
+							  reason_audio_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_audio_too_big);
 	return audio_copy2(same, skb, front, udp_end, rtp_extensions_end, priority, came, number,

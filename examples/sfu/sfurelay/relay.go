@@ -175,7 +175,7 @@ const (
 	VideoDeclinedUnfitRTPPayloadType // rtp.payload_type would get a value that it can't have
 	VideoDeclinedAddressFamily       // an address of the other IP version
 	VideoDeclinedTooBig              // larger than the MTU towards the destination
-	VideoDeclinedNoRoute             // no route to the destination
+	VideoDeclinedNoRoute             // no route to the destination, or the row has no next hop
 	VideoDeclinedLocal               // the destination is this host
 	VideoDeclinedUnreachable         // the route's type is unreachable
 	VideoDeclinedBlackhole           // the route's type is blackhole
@@ -183,6 +183,7 @@ const (
 	VideoDeclinedXfrm                // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	VideoDeclinedRule
+	VideoDeclinedEncap           // the route encapsulates packets, which is the stack's work
 	VideoDeclinedNoNeighbour     // the neighbour's link-layer address isn't resolved yet
 	VideoCopy                    // a copy was sent
 	VideoDeclinedRefusedByDevice // the device refused the copy
@@ -250,7 +251,7 @@ const (
 	AudioDeclinedUnfitRTPPayloadType // rtp.payload_type would get a value that it can't have
 	AudioDeclinedAddressFamily       // an address of the other IP version
 	AudioDeclinedTooBig              // larger than the MTU towards the destination
-	AudioDeclinedNoRoute             // no route to the destination
+	AudioDeclinedNoRoute             // no route to the destination, or the row has no next hop
 	AudioDeclinedLocal               // the destination is this host
 	AudioDeclinedUnreachable         // the route's type is unreachable
 	AudioDeclinedBlackhole           // the route's type is blackhole
@@ -258,6 +259,7 @@ const (
 	AudioDeclinedXfrm                // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	AudioDeclinedRule
+	AudioDeclinedEncap           // the route encapsulates packets, which is the stack's work
 	AudioDeclinedNoNeighbour     // the neighbour's link-layer address isn't resolved yet
 	AudioCopy                    // a copy was sent
 	AudioDeclinedRefusedByDevice // the device refused the copy
@@ -727,7 +729,8 @@ var desc = abi.Desc{
 				Doc: "rtp.payload_type would get a value that it can't have"},
 			{Name: "address_family", Kind: abi.ReasonDeclined, Doc: "an address of the other IP version"},
 			{Name: "too_big", Kind: abi.ReasonDeclined, Doc: "larger than the MTU towards the destination"},
-			{Name: "no_route", Kind: abi.ReasonDeclined, Doc: "no route to the destination"},
+			{Name: "no_route", Kind: abi.ReasonDeclined,
+				Doc: "no route to the destination, or the row has no next hop"},
 			{Name: "local", Kind: abi.ReasonDeclined, Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route's type is blackhole"},
@@ -735,6 +738,8 @@ var desc = abi.Desc{
 			{Name: "xfrm", Kind: abi.ReasonDeclined, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonDeclined,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
+			{Name: "encap", Kind: abi.ReasonDeclined,
+				Doc: "the route encapsulates packets, which is the stack's work"},
 			{Name: "no_neighbour", Kind: abi.ReasonDeclined,
 				Doc: "the neighbour's link-layer address isn't resolved yet"},
 			{Name: "copy", Kind: abi.ReasonCopied, Doc: "a copy was sent"},
@@ -747,7 +752,7 @@ var desc = abi.Desc{
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
-		{Name: "audio", Hook: abi.HookIngress, L2: true, Base: 54, Reasons: []abi.Reason{
+		{Name: "audio", Hook: abi.HookIngress, L2: true, Base: 55, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -790,7 +795,8 @@ var desc = abi.Desc{
 				Doc: "rtp.payload_type would get a value that it can't have"},
 			{Name: "address_family", Kind: abi.ReasonDeclined, Doc: "an address of the other IP version"},
 			{Name: "too_big", Kind: abi.ReasonDeclined, Doc: "larger than the MTU towards the destination"},
-			{Name: "no_route", Kind: abi.ReasonDeclined, Doc: "no route to the destination"},
+			{Name: "no_route", Kind: abi.ReasonDeclined,
+				Doc: "no route to the destination, or the row has no next hop"},
 			{Name: "local", Kind: abi.ReasonDeclined, Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route's type is blackhole"},
@@ -798,6 +804,8 @@ var desc = abi.Desc{
 			{Name: "xfrm", Kind: abi.ReasonDeclined, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonDeclined,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
+			{Name: "encap", Kind: abi.ReasonDeclined,
+				Doc: "the route encapsulates packets, which is the stack's work"},
 			{Name: "no_neighbour", Kind: abi.ReasonDeclined,
 				Doc: "the neighbour's link-layer address isn't resolved yet"},
 			{Name: "copy", Kind: abi.ReasonCopied, Doc: "a copy was sent"},

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 340
+#define FR_REASONS 348
 #define FR_NEEDS_ROWS 24
 #define FR_NEEDS_SHARED 2305
 #define FR_NEEDS_FACTS
@@ -232,9 +232,9 @@ enum {
 	reason_vxlan_out_partial_checksum, reason_vxlan_out_no_memory, reason_vxlan_out_fault,
 	reason_vxlan_out_too_big, reason_vxlan_out_no_route, reason_vxlan_out_local,
 	reason_vxlan_out_unreachable, reason_vxlan_out_blackhole, reason_vxlan_out_prohibit,
-	reason_vxlan_out_xfrm, reason_vxlan_out_rule, reason_vxlan_out_ipv6_version,
-	reason_vxlan_out_mapped_address, reason_vxlan_out_ipv6_payload_length,
-	reason_vxlan_out_not_inner,
+	reason_vxlan_out_xfrm, reason_vxlan_out_rule, reason_vxlan_out_encap,
+	reason_vxlan_out_ipv6_version, reason_vxlan_out_mapped_address,
+	reason_vxlan_out_ipv6_payload_length, reason_vxlan_out_not_inner,
 };
 
 static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
@@ -603,7 +603,9 @@ static __always_inline int vxlan_out_ipv4_any_rest(struct __sk_buff *skb, void *
 		if ((payload_len + ((inner_options_end + 50) - 34)) > 0x4000)
 			return fr_up(skb, reason_vxlan_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (36ULL + payload_len))))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_vxlan_out_no_route));
+			return fr_up(skb,
+				     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
+					      reason_vxlan_out_unreachable));
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(n->packets, 1);
@@ -625,7 +627,9 @@ static __always_inline int vxlan_out_ipv4_any_rest(struct __sk_buff *skb, void *
 		if ((payload_len_2 + ((inner_options_end + 70) - 54)) > 0x4000)
 			return fr_up(skb, reason_vxlan_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (56ULL + payload_len_2))))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_vxlan_out_no_route));
+			return fr_up(skb,
+				     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
+					      reason_vxlan_out_unreachable));
 		fr_shared_add(n->packets, 1);
 		return vxlan_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len_2, n);
 	}
@@ -644,7 +648,9 @@ static __always_inline int vxlan_out_ipv4_any_rest(struct __sk_buff *skb, void *
 	if (unlikely(!fr_fits(&n->hop_remote,
 			      (skb->gso_size ? skb->gso_size + segment_front + 56 :
 			       inner_options_end + (56ULL + payload_len_3)))))
-		return fr_up(skb, fr_unfit(&n->hop_remote, reason_vxlan_out_no_route));
+		return fr_up(skb,
+			     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
+				      reason_vxlan_out_unreachable));
 	fr_shared_add(n->packets, 1);
 	return vxlan_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len_3, n);
 }
@@ -707,7 +713,9 @@ static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, void *data,
 		if (unlikely(!fr_fits(&n->hop_remote,
 				      (skb->gso_size ? skb->gso_size + segment_front + 36 :
 				       inner_options_end + (36ULL + payload_len)))))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_vxlan_out_no_route));
+			return fr_up(skb,
+				     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
+					      reason_vxlan_out_unreachable));
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(n->packets, 1);
@@ -1036,7 +1044,9 @@ static __always_inline int vxlan_out_ipv6_rest(struct __sk_buff *skb, void *data
 		if ((payload_len + 70) > 0x4000)
 			return fr_up(skb, reason_vxlan_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, 110ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_vxlan_out_no_route));
+			return fr_up(skb,
+				     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
+					      reason_vxlan_out_unreachable));
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(n->packets, 1);
@@ -1056,7 +1066,9 @@ static __always_inline int vxlan_out_ipv6_rest(struct __sk_buff *skb, void *data
 	if (unlikely(!fr_fits(&n->hop_remote,
 			      (skb->gso_size ? skb->gso_size + segment_front + 56 :
 			       110ULL + payload_len_2))))
-		return fr_up(skb, fr_unfit(&n->hop_remote, reason_vxlan_out_no_route));
+		return fr_up(skb,
+			     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
+				      reason_vxlan_out_unreachable));
 	fr_shared_add(n->packets, 1);
 	return vxlan_out_ipv6_send_2(skb, data, payload_len_2, n);
 }
@@ -1100,7 +1112,9 @@ static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, void *data, voi
 		if (unlikely(!fr_fits(&n->hop_remote,
 				      (skb->gso_size ? skb->gso_size + segment_front + 36 :
 				       90ULL + payload_len))))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_vxlan_out_no_route));
+			return fr_up(skb,
+				     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
+					      reason_vxlan_out_unreachable));
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(n->packets, 1);
@@ -1124,7 +1138,9 @@ static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, void *data, voi
 		if ((payload_len_2 + 70) > 0x4000)
 			return fr_up(skb, reason_vxlan_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, 90ULL + payload_len_2)))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_vxlan_out_no_route));
+			return fr_up(skb,
+				     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
+					      reason_vxlan_out_unreachable));
 		fr_shared_add(n->packets, 1);
 		return vxlan_out_ipv6_send_ipv4_2(skb, data, payload_len_2, n);
 	}
@@ -1166,7 +1182,7 @@ SEC("tc") int prog_vxlan_out(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_geneve_out_sent = 36, reason_geneve_out_pass, reason_geneve_out_inactive,
+	reason_geneve_out_sent = 37, reason_geneve_out_pass, reason_geneve_out_inactive,
 	reason_geneve_out_vlan_tag, reason_geneve_out_other_host, reason_geneve_out_link_broadcast,
 	reason_geneve_out_link_multicast, reason_geneve_out_truncated,
 	reason_geneve_out_ipv4_any_version, reason_geneve_out_ipv4_any_ihl,
@@ -1178,9 +1194,9 @@ enum {
 	reason_geneve_out_partial_checksum, reason_geneve_out_no_memory, reason_geneve_out_fault,
 	reason_geneve_out_too_big, reason_geneve_out_no_route, reason_geneve_out_local,
 	reason_geneve_out_unreachable, reason_geneve_out_blackhole, reason_geneve_out_prohibit,
-	reason_geneve_out_xfrm, reason_geneve_out_rule, reason_geneve_out_ipv6_version,
-	reason_geneve_out_mapped_address, reason_geneve_out_ipv6_payload_length,
-	reason_geneve_out_not_inner,
+	reason_geneve_out_xfrm, reason_geneve_out_rule, reason_geneve_out_encap,
+	reason_geneve_out_ipv6_version, reason_geneve_out_mapped_address,
+	reason_geneve_out_ipv6_payload_length, reason_geneve_out_not_inner,
 };
 
 static __always_inline int geneve_out_ipv4_any_send(struct __sk_buff *skb, void *data,
@@ -1537,7 +1553,9 @@ static __always_inline int geneve_out_ipv4_any_rest(struct __sk_buff *skb, void 
 		if ((payload_len + ((inner_options_end + 58) - 34)) > 0x4000)
 			return fr_up(skb, reason_geneve_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (44ULL + payload_len))))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_geneve_out_no_route));
+			return fr_up(skb,
+				     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
+					      reason_geneve_out_unreachable));
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(n->packets, 1);
@@ -1559,7 +1577,9 @@ static __always_inline int geneve_out_ipv4_any_rest(struct __sk_buff *skb, void 
 		if ((payload_len_2 + ((inner_options_end + 78) - 54)) > 0x4000)
 			return fr_up(skb, reason_geneve_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (64ULL + payload_len_2))))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_geneve_out_no_route));
+			return fr_up(skb,
+				     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
+					      reason_geneve_out_unreachable));
 		fr_shared_add(n->packets, 1);
 		return geneve_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len_2,
 						     n);
@@ -1579,7 +1599,9 @@ static __always_inline int geneve_out_ipv4_any_rest(struct __sk_buff *skb, void 
 	if (unlikely(!fr_fits(&n->hop_remote,
 			      (skb->gso_size ? skb->gso_size + segment_front + 64 :
 			       inner_options_end + (64ULL + payload_len_3)))))
-		return fr_up(skb, fr_unfit(&n->hop_remote, reason_geneve_out_no_route));
+		return fr_up(skb,
+			     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
+				      reason_geneve_out_unreachable));
 	fr_shared_add(n->packets, 1);
 	return geneve_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len_3, n);
 }
@@ -1643,7 +1665,9 @@ static __always_inline int geneve_out_ipv4_any(struct __sk_buff *skb, void *data
 		if (unlikely(!fr_fits(&n->hop_remote,
 				      (skb->gso_size ? skb->gso_size + segment_front + 44 :
 				       inner_options_end + (44ULL + payload_len)))))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_geneve_out_no_route));
+			return fr_up(skb,
+				     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
+					      reason_geneve_out_unreachable));
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(n->packets, 1);
@@ -1974,7 +1998,9 @@ static __always_inline int geneve_out_ipv6_rest(struct __sk_buff *skb, void *dat
 		if ((payload_len + 78) > 0x4000)
 			return fr_up(skb, reason_geneve_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, 118ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_geneve_out_no_route));
+			return fr_up(skb,
+				     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
+					      reason_geneve_out_unreachable));
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(n->packets, 1);
@@ -1994,7 +2020,9 @@ static __always_inline int geneve_out_ipv6_rest(struct __sk_buff *skb, void *dat
 	if (unlikely(!fr_fits(&n->hop_remote,
 			      (skb->gso_size ? skb->gso_size + segment_front + 64 :
 			       118ULL + payload_len_2))))
-		return fr_up(skb, fr_unfit(&n->hop_remote, reason_geneve_out_no_route));
+		return fr_up(skb,
+			     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
+				      reason_geneve_out_unreachable));
 	fr_shared_add(n->packets, 1);
 	return geneve_out_ipv6_send_2(skb, data, payload_len_2, n);
 }
@@ -2039,7 +2067,9 @@ static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, void *data, vo
 		if (unlikely(!fr_fits(&n->hop_remote,
 				      (skb->gso_size ? skb->gso_size + segment_front + 44 :
 				       98ULL + payload_len))))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_geneve_out_no_route));
+			return fr_up(skb,
+				     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
+					      reason_geneve_out_unreachable));
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(n->packets, 1);
@@ -2063,7 +2093,9 @@ static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, void *data, vo
 		if ((payload_len_2 + 78) > 0x4000)
 			return fr_up(skb, reason_geneve_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, 98ULL + payload_len_2)))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_geneve_out_no_route));
+			return fr_up(skb,
+				     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
+					      reason_geneve_out_unreachable));
 		fr_shared_add(n->packets, 1);
 		return geneve_out_ipv6_send_ipv4_2(skb, data, payload_len_2, n);
 	}
@@ -2105,7 +2137,7 @@ SEC("tc") int prog_geneve_out(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_ipip_out_sent = 72, reason_ipip_out_pass, reason_ipip_out_inactive,
+	reason_ipip_out_sent = 74, reason_ipip_out_pass, reason_ipip_out_inactive,
 	reason_ipip_out_vlan_tag, reason_ipip_out_other_host, reason_ipip_out_link_broadcast,
 	reason_ipip_out_link_multicast, reason_ipip_out_truncated, reason_ipip_out_ipv4_any_version,
 	reason_ipip_out_ipv4_any_ihl, reason_ipip_out_ipv4_any_options,
@@ -2116,9 +2148,9 @@ enum {
 	reason_ipip_out_partial_checksum, reason_ipip_out_no_memory, reason_ipip_out_fault,
 	reason_ipip_out_too_big, reason_ipip_out_no_route, reason_ipip_out_local,
 	reason_ipip_out_unreachable, reason_ipip_out_blackhole, reason_ipip_out_prohibit,
-	reason_ipip_out_xfrm, reason_ipip_out_rule, reason_ipip_out_ipv6_version,
-	reason_ipip_out_mapped_address, reason_ipip_out_ipv6_payload_length,
-	reason_ipip_out_not_inner,
+	reason_ipip_out_xfrm, reason_ipip_out_rule, reason_ipip_out_encap,
+	reason_ipip_out_ipv6_version, reason_ipip_out_mapped_address,
+	reason_ipip_out_ipv6_payload_length, reason_ipip_out_not_inner,
 };
 
 static __always_inline int ipip_out_ipv4_any_send(struct __sk_buff *skb, void *data,
@@ -2242,7 +2274,9 @@ static __always_inline int ipip_out_ipv4_any_rest(struct __sk_buff *skb, void *d
 	if (unlikely(!fr_fits(&n->hop_remote,
 			      (skb->gso_size ? skb->gso_size + segment_front + 26 :
 			       inner_options_end + (26ULL + payload_len)))))
-		return fr_up(skb, fr_unfit(&n->hop_remote, reason_ipip_out_no_route));
+		return fr_up(skb,
+			     fr_unfit(&n->hop_remote, reason_ipip_out_no_route,
+				      reason_ipip_out_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
@@ -2308,7 +2342,9 @@ static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, void *data, 
 		if (unlikely(!fr_fits(&n->hop_remote,
 				      (skb->gso_size ? skb->gso_size + segment_front + 6 :
 				       inner_options_end + (6ULL + payload_len)))))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_ipip_out_no_route));
+			return fr_up(skb,
+				     fr_unfit(&n->hop_remote, reason_ipip_out_no_route,
+					      reason_ipip_out_unreachable));
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(n->packets, 1);
@@ -2445,7 +2481,9 @@ static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, void *data, void
 		if (unlikely(!fr_fits(&n->hop_remote,
 				      (skb->gso_size ? skb->gso_size + segment_front + 6 :
 				       60ULL + payload_len))))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_ipip_out_no_route));
+			return fr_up(skb,
+				     fr_unfit(&n->hop_remote, reason_ipip_out_no_route,
+					      reason_ipip_out_unreachable));
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(n->packets, 1);
@@ -2465,7 +2503,9 @@ static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, void *data, void
 	if (unlikely(!fr_fits(&n->hop_remote,
 			      (skb->gso_size ? skb->gso_size + segment_front_2 + 26 :
 			       80ULL + payload_len_2))))
-		return fr_up(skb, fr_unfit(&n->hop_remote, reason_ipip_out_no_route));
+		return fr_up(skb,
+			     fr_unfit(&n->hop_remote, reason_ipip_out_no_route,
+				      reason_ipip_out_unreachable));
 	fr_shared_add(n->packets, 1);
 	return ipip_out_ipv6_send(skb, data, payload_len_2, n);
 }
@@ -2504,7 +2544,7 @@ SEC("tc") int prog_ipip_out(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_fou_out_sent = 108, reason_fou_out_pass, reason_fou_out_inactive,
+	reason_fou_out_sent = 111, reason_fou_out_pass, reason_fou_out_inactive,
 	reason_fou_out_vlan_tag, reason_fou_out_other_host, reason_fou_out_link_broadcast,
 	reason_fou_out_link_multicast, reason_fou_out_truncated, reason_fou_out_ipv4_any_version,
 	reason_fou_out_ipv4_any_ihl, reason_fou_out_ipv4_any_options,
@@ -2515,7 +2555,7 @@ enum {
 	reason_fou_out_no_memory, reason_fou_out_fault, reason_fou_out_too_big,
 	reason_fou_out_no_route, reason_fou_out_local, reason_fou_out_unreachable,
 	reason_fou_out_blackhole, reason_fou_out_prohibit, reason_fou_out_xfrm, reason_fou_out_rule,
-	reason_fou_out_ipv6_version, reason_fou_out_mapped_address,
+	reason_fou_out_encap, reason_fou_out_ipv6_version, reason_fou_out_mapped_address,
 	reason_fou_out_ipv6_payload_length, reason_fou_out_not_inner,
 };
 
@@ -2801,7 +2841,9 @@ static __always_inline int fou_out_ipv4_any_rest(struct __sk_buff *skb, void *da
 		if ((payload_len + ((inner_options_end + 28) - 34)) > 0x4000)
 			return fr_up(skb, reason_fou_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (14ULL + payload_len))))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_fou_out_no_route));
+			return fr_up(skb,
+				     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
+					      reason_fou_out_unreachable));
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(n->packets, 1);
@@ -2823,7 +2865,9 @@ static __always_inline int fou_out_ipv4_any_rest(struct __sk_buff *skb, void *da
 		if ((payload_len_2 + ((inner_options_end + 48) - 54)) > 0x4000)
 			return fr_up(skb, reason_fou_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (34ULL + payload_len_2))))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_fou_out_no_route));
+			return fr_up(skb,
+				     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
+					      reason_fou_out_unreachable));
 		fr_shared_add(n->packets, 1);
 		return fou_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len_2, n);
 	}
@@ -2842,7 +2886,9 @@ static __always_inline int fou_out_ipv4_any_rest(struct __sk_buff *skb, void *da
 	if (unlikely(!fr_fits(&n->hop_remote,
 			      (skb->gso_size ? skb->gso_size + segment_front + 34 :
 			       inner_options_end + (34ULL + payload_len_3)))))
-		return fr_up(skb, fr_unfit(&n->hop_remote, reason_fou_out_no_route));
+		return fr_up(skb,
+			     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
+				      reason_fou_out_unreachable));
 	fr_shared_add(n->packets, 1);
 	return fou_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len_3, n);
 }
@@ -2906,7 +2952,9 @@ static __always_inline int fou_out_ipv4_any(struct __sk_buff *skb, void *data, v
 		if (unlikely(!fr_fits(&n->hop_remote,
 				      (skb->gso_size ? skb->gso_size + segment_front + 14 :
 				       inner_options_end + (14ULL + payload_len)))))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_fou_out_no_route));
+			return fr_up(skb,
+				     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
+					      reason_fou_out_unreachable));
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(n->packets, 1);
@@ -3164,7 +3212,9 @@ static __always_inline int fou_out_ipv6_rest(struct __sk_buff *skb, void *data, 
 		if ((payload_len + 48) > 0x4000)
 			return fr_up(skb, reason_fou_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, 88ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_fou_out_no_route));
+			return fr_up(skb,
+				     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
+					      reason_fou_out_unreachable));
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(n->packets, 1);
@@ -3184,7 +3234,9 @@ static __always_inline int fou_out_ipv6_rest(struct __sk_buff *skb, void *data, 
 	if (unlikely(!fr_fits(&n->hop_remote,
 			      (skb->gso_size ? skb->gso_size + segment_front + 34 :
 			       88ULL + payload_len_2))))
-		return fr_up(skb, fr_unfit(&n->hop_remote, reason_fou_out_no_route));
+		return fr_up(skb,
+			     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
+				      reason_fou_out_unreachable));
 	fr_shared_add(n->packets, 1);
 	return fou_out_ipv6_send_2(skb, data, payload_len_2, n);
 }
@@ -3229,7 +3281,9 @@ static __always_inline int fou_out_ipv6(struct __sk_buff *skb, void *data, void 
 		if (unlikely(!fr_fits(&n->hop_remote,
 				      (skb->gso_size ? skb->gso_size + segment_front + 14 :
 				       68ULL + payload_len))))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_fou_out_no_route));
+			return fr_up(skb,
+				     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
+					      reason_fou_out_unreachable));
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(n->packets, 1);
@@ -3253,7 +3307,9 @@ static __always_inline int fou_out_ipv6(struct __sk_buff *skb, void *data, void 
 		if ((payload_len_2 + 48) > 0x4000)
 			return fr_up(skb, reason_fou_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, 68ULL + payload_len_2)))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_fou_out_no_route));
+			return fr_up(skb,
+				     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
+					      reason_fou_out_unreachable));
 		fr_shared_add(n->packets, 1);
 		return fou_out_ipv6_send_ipv4_2(skb, data, payload_len_2, n);
 	}
@@ -3297,7 +3353,7 @@ SEC("tc") int prog_fou_out(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_vxlan_in_sent = 144, reason_vxlan_in_pass, reason_vxlan_in_inactive,
+	reason_vxlan_in_sent = 148, reason_vxlan_in_pass, reason_vxlan_in_inactive,
 	reason_vxlan_in_vlan_tag, reason_vxlan_in_other_host, reason_vxlan_in_link_broadcast,
 	reason_vxlan_in_link_multicast, reason_vxlan_in_truncated, reason_vxlan_in_ipv4_version,
 	reason_vxlan_in_ip_options, reason_vxlan_in_ipv4_reserved, reason_vxlan_in_fragment,
@@ -3311,9 +3367,9 @@ enum {
 	reason_vxlan_in_ipv4_any_checksum, reason_vxlan_in_no_peers, reason_vxlan_in_changing,
 	reason_vxlan_in_no_match, reason_vxlan_in_ecn, reason_vxlan_in_udp_checksum,
 	reason_vxlan_in_partial_checksum, reason_vxlan_in_no_memory, reason_vxlan_in_fault,
-	reason_vxlan_in_hop_limit, reason_vxlan_in_too_big, reason_vxlan_in_no_route,
-	reason_vxlan_in_local, reason_vxlan_in_unreachable, reason_vxlan_in_blackhole,
-	reason_vxlan_in_prohibit, reason_vxlan_in_xfrm, reason_vxlan_in_rule,
+	reason_vxlan_in_hop_limit, reason_vxlan_in_too_big, reason_vxlan_in_not_forwarded,
+	reason_vxlan_in_forwarding_off, reason_vxlan_in_unreachable, reason_vxlan_in_blackhole,
+	reason_vxlan_in_prohibit, reason_vxlan_in_xfrm, reason_vxlan_in_rule, reason_vxlan_in_encap,
 	reason_vxlan_in_ipv6_version, reason_vxlan_in_mapped_address,
 	reason_vxlan_in_ipv6_payload_length, reason_vxlan_in_not_inner, reason_vxlan_in_not_outer,
 };
@@ -3580,7 +3636,9 @@ static __always_inline int vxlan_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, vo
 	if (fr_route(skb, &fib_1, inner_options_end + (payload_len_2 - 64), &hop_1))
 		return fr_up(skb, reason_vxlan_in_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb, fr_unusable(&hop_1, reason_vxlan_in_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_1, reason_vxlan_in_not_forwarded,
+					 reason_vxlan_in_unreachable));
 	fr_shared_add(p->packets, 1);
 	return vxlan_in_ipv4_ipv4_any_send_2(skb, data, inner_options_end, payload_len_2, &hop_1,
 					     &fib_1);
@@ -3816,7 +3874,9 @@ static __always_inline int vxlan_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *
 	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
 		return fr_up(skb, reason_vxlan_in_too_big);
 	if (unlikely(!fr_usable(&hop_2)))
-		return fr_up(skb, fr_unusable(&hop_2, reason_vxlan_in_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_2, reason_vxlan_in_not_forwarded,
+					 reason_vxlan_in_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
@@ -4131,7 +4191,9 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, vo
 	if (fr_route(skb, &fib_3, inner_options_end + (payload_len_2 - 84), &hop_3))
 		return fr_up(skb, reason_vxlan_in_too_big);
 	if (unlikely(!fr_usable(&hop_3)))
-		return fr_up(skb, fr_unusable(&hop_3, reason_vxlan_in_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_3, reason_vxlan_in_not_forwarded,
+					 reason_vxlan_in_unreachable));
 	fr_shared_add(p->packets, 1);
 	return vxlan_in_ipv6_ipv4_any_send_ipv4_2(skb, data, inner_options_end, payload_len_2,
 						  &hop_3, &fib_3);
@@ -4353,7 +4415,9 @@ static __always_inline int vxlan_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *
 	if (fr_route(skb, &fib_4, 40ULL + payload_len, &hop_4))
 		return fr_up(skb, reason_vxlan_in_too_big);
 	if (unlikely(!fr_usable(&hop_4)))
-		return fr_up(skb, fr_unusable(&hop_4, reason_vxlan_in_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_4, reason_vxlan_in_not_forwarded,
+					 reason_vxlan_in_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
@@ -4502,7 +4566,7 @@ SEC("tc") int prog_vxlan_in(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_geneve_in_sent = 195, reason_geneve_in_pass, reason_geneve_in_inactive,
+	reason_geneve_in_sent = 200, reason_geneve_in_pass, reason_geneve_in_inactive,
 	reason_geneve_in_vlan_tag, reason_geneve_in_other_host, reason_geneve_in_link_broadcast,
 	reason_geneve_in_link_multicast, reason_geneve_in_truncated, reason_geneve_in_ipv4_version,
 	reason_geneve_in_ip_options, reason_geneve_in_ipv4_reserved, reason_geneve_in_fragment,
@@ -4518,10 +4582,10 @@ enum {
 	reason_geneve_in_ipv4_any_checksum, reason_geneve_in_no_peers, reason_geneve_in_changing,
 	reason_geneve_in_no_match, reason_geneve_in_ecn, reason_geneve_in_udp_checksum,
 	reason_geneve_in_partial_checksum, reason_geneve_in_no_memory, reason_geneve_in_fault,
-	reason_geneve_in_hop_limit, reason_geneve_in_too_big, reason_geneve_in_no_route,
-	reason_geneve_in_local, reason_geneve_in_unreachable, reason_geneve_in_blackhole,
+	reason_geneve_in_hop_limit, reason_geneve_in_too_big, reason_geneve_in_not_forwarded,
+	reason_geneve_in_forwarding_off, reason_geneve_in_unreachable, reason_geneve_in_blackhole,
 	reason_geneve_in_prohibit, reason_geneve_in_xfrm, reason_geneve_in_rule,
-	reason_geneve_in_ipv6_version, reason_geneve_in_mapped_address,
+	reason_geneve_in_encap, reason_geneve_in_ipv6_version, reason_geneve_in_mapped_address,
 	reason_geneve_in_ipv6_payload_length, reason_geneve_in_not_inner,
 	reason_geneve_in_not_outer,
 };
@@ -4771,7 +4835,9 @@ static __always_inline int geneve_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, v
 	if (fr_route(skb, &fib_1, inner_new_end + (payload_len_2 - 14), &hop_1))
 		return fr_up(skb, reason_geneve_in_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb, fr_unusable(&hop_1, reason_geneve_in_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_1, reason_geneve_in_not_forwarded,
+					 reason_geneve_in_unreachable));
 	fr_shared_add(p->packets, 1);
 	return geneve_in_ipv4_ipv4_any_send_2(skb, data, geneve_options_end, at_geneve_options_end,
 					      inner_options_end, payload_len_2, &hop_1, &fib_1);
@@ -5007,7 +5073,9 @@ geneve_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64
 	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
 		return fr_up(skb, reason_geneve_in_too_big);
 	if (unlikely(!fr_usable(&hop_2)))
-		return fr_up(skb, fr_unusable(&hop_2, reason_geneve_in_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_2, reason_geneve_in_not_forwarded,
+					 reason_geneve_in_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
@@ -5348,7 +5416,9 @@ static __always_inline int geneve_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, v
 	if (fr_route(skb, &fib_1, inner_new_end + (payload_len_2 - 14), &hop_1))
 		return fr_up(skb, reason_geneve_in_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb, fr_unusable(&hop_1, reason_geneve_in_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_1, reason_geneve_in_not_forwarded,
+					 reason_geneve_in_unreachable));
 	fr_shared_add(p->packets, 1);
 	return geneve_in_ipv6_ipv4_any_send_ipv4_2(skb, data, geneve_options_end,
 						   at_geneve_options_end, inner_options_end,
@@ -5589,7 +5659,9 @@ geneve_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64
 	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
 		return fr_up(skb, reason_geneve_in_too_big);
 	if (unlikely(!fr_usable(&hop_2)))
-		return fr_up(skb, fr_unusable(&hop_2, reason_geneve_in_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_2, reason_geneve_in_not_forwarded,
+					 reason_geneve_in_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
@@ -5767,7 +5839,7 @@ SEC("tc") int prog_geneve_in(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_ipip_in_sent = 250, reason_ipip_in_pass, reason_ipip_in_inactive,
+	reason_ipip_in_sent = 256, reason_ipip_in_pass, reason_ipip_in_inactive,
 	reason_ipip_in_vlan_tag, reason_ipip_in_other_host, reason_ipip_in_link_broadcast,
 	reason_ipip_in_link_multicast, reason_ipip_in_truncated, reason_ipip_in_ipv4_version,
 	reason_ipip_in_ip_options, reason_ipip_in_ipv4_reserved, reason_ipip_in_fragment,
@@ -5778,9 +5850,9 @@ enum {
 	reason_ipip_in_ipv4_any_checksum, reason_ipip_in_no_peers, reason_ipip_in_changing,
 	reason_ipip_in_ecn, reason_ipip_in_gso_packet, reason_ipip_in_partial_checksum,
 	reason_ipip_in_no_memory, reason_ipip_in_fault, reason_ipip_in_hop_limit,
-	reason_ipip_in_too_big, reason_ipip_in_no_route, reason_ipip_in_local,
+	reason_ipip_in_too_big, reason_ipip_in_not_forwarded, reason_ipip_in_forwarding_off,
 	reason_ipip_in_unreachable, reason_ipip_in_blackhole, reason_ipip_in_prohibit,
-	reason_ipip_in_xfrm, reason_ipip_in_rule, reason_ipip_in_ipv6_version,
+	reason_ipip_in_xfrm, reason_ipip_in_rule, reason_ipip_in_encap, reason_ipip_in_ipv6_version,
 	reason_ipip_in_mapped_address, reason_ipip_in_ipv6_payload_length, reason_ipip_in_not_inner,
 	reason_ipip_in_not_outer,
 };
@@ -5935,7 +6007,9 @@ static __always_inline int ipip_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, voi
 	if (fr_route(skb, &fib_1, inner_options_end + (payload_len - 34), &hop_1))
 		return fr_up(skb, reason_ipip_in_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb, fr_unusable(&hop_1, reason_ipip_in_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_1, reason_ipip_in_not_forwarded,
+					 reason_ipip_in_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
@@ -6214,7 +6288,9 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, void *data, 
 	if (fr_route(skb, &fib_2, 40ULL + payload_len_2, &hop_2))
 		return fr_up(skb, reason_ipip_in_too_big);
 	if (unlikely(!fr_usable(&hop_2)))
-		return fr_up(skb, fr_unusable(&hop_2, reason_ipip_in_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_2, reason_ipip_in_not_forwarded,
+					 reason_ipip_in_unreachable));
 	fr_shared_add(p->packets, 1);
 	return ipip_in_ipv4_ipv6_send_ipv6_2(skb, data, payload_len_2, &hop_2, &fib_2);
 }
@@ -6392,7 +6468,9 @@ static __always_inline int ipip_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, voi
 	if (fr_route(skb, &fib_3, inner_options_end + (payload_len - 54), &hop_3))
 		return fr_up(skb, reason_ipip_in_too_big);
 	if (unlikely(!fr_usable(&hop_3)))
-		return fr_up(skb, fr_unusable(&hop_3, reason_ipip_in_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_3, reason_ipip_in_not_forwarded,
+					 reason_ipip_in_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
@@ -6656,7 +6734,9 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, void *data, 
 	if (fr_route(skb, &fib_4, 40ULL + payload_len_2, &hop_4))
 		return fr_up(skb, reason_ipip_in_too_big);
 	if (unlikely(!fr_usable(&hop_4)))
-		return fr_up(skb, fr_unusable(&hop_4, reason_ipip_in_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_4, reason_ipip_in_not_forwarded,
+					 reason_ipip_in_unreachable));
 	fr_shared_add(p->packets, 1);
 	return ipip_in_ipv6_ipv6_send_2(skb, data, payload_len_2, &hop_4, &fib_4);
 }
@@ -6727,7 +6807,7 @@ SEC("tc") int prog_ipip_in(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_fou_in_sent = 293, reason_fou_in_pass, reason_fou_in_inactive,
+	reason_fou_in_sent = 300, reason_fou_in_pass, reason_fou_in_inactive,
 	reason_fou_in_vlan_tag, reason_fou_in_other_host, reason_fou_in_link_broadcast,
 	reason_fou_in_link_multicast, reason_fou_in_truncated, reason_fou_in_ipv4_version,
 	reason_fou_in_ip_options, reason_fou_in_ipv4_reserved, reason_fou_in_fragment,
@@ -6738,11 +6818,11 @@ enum {
 	reason_fou_in_ipv4_any_total_length, reason_fou_in_ipv4_any_checksum,
 	reason_fou_in_no_peers, reason_fou_in_changing, reason_fou_in_no_match, reason_fou_in_ecn,
 	reason_fou_in_udp_checksum, reason_fou_in_partial_checksum, reason_fou_in_no_memory,
-	reason_fou_in_fault, reason_fou_in_hop_limit, reason_fou_in_too_big, reason_fou_in_no_route,
-	reason_fou_in_local, reason_fou_in_unreachable, reason_fou_in_blackhole,
-	reason_fou_in_prohibit, reason_fou_in_xfrm, reason_fou_in_rule, reason_fou_in_ipv6_version,
-	reason_fou_in_mapped_address, reason_fou_in_ipv6_payload_length, reason_fou_in_not_inner,
-	reason_fou_in_not_outer,
+	reason_fou_in_fault, reason_fou_in_hop_limit, reason_fou_in_too_big,
+	reason_fou_in_not_forwarded, reason_fou_in_forwarding_off, reason_fou_in_unreachable,
+	reason_fou_in_blackhole, reason_fou_in_prohibit, reason_fou_in_xfrm, reason_fou_in_rule,
+	reason_fou_in_encap, reason_fou_in_ipv6_version, reason_fou_in_mapped_address,
+	reason_fou_in_ipv6_payload_length, reason_fou_in_not_inner, reason_fou_in_not_outer,
 };
 
 static __always_inline int check_udp_3(struct __sk_buff *skb, void *data, void *data_end,
@@ -6909,7 +6989,9 @@ static __always_inline int fou_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void
 	if (fr_route(skb, &fib_1, inner_options_end + (payload_len - 42), &hop_1))
 		return fr_up(skb, reason_fou_in_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb, fr_unusable(&hop_1, reason_fou_in_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_1, reason_fou_in_not_forwarded,
+					 reason_fou_in_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
@@ -7166,7 +7248,9 @@ static __always_inline int fou_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *da
 	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
 		return fr_up(skb, reason_fou_in_too_big);
 	if (unlikely(!fr_usable(&hop_2)))
-		return fr_up(skb, fr_unusable(&hop_2, reason_fou_in_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_2, reason_fou_in_not_forwarded,
+					 reason_fou_in_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
@@ -7423,7 +7507,9 @@ static __always_inline int fou_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void
 	if (fr_route(skb, &fib_3, inner_options_end + (payload_len - 62), &hop_3))
 		return fr_up(skb, reason_fou_in_too_big);
 	if (unlikely(!fr_usable(&hop_3)))
-		return fr_up(skb, fr_unusable(&hop_3, reason_fou_in_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_3, reason_fou_in_not_forwarded,
+					 reason_fou_in_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
@@ -7670,7 +7756,9 @@ static __always_inline int fou_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *da
 	if (fr_route(skb, &fib_4, 40ULL + payload_len, &hop_4))
 		return fr_up(skb, reason_fou_in_too_big);
 	if (unlikely(!fr_usable(&hop_4)))
-		return fr_up(skb, fr_unusable(&hop_4, reason_fou_in_no_route));
+		return fr_up(skb,
+			     fr_unrouted(&hop_4, reason_fou_in_not_forwarded,
+					 reason_fou_in_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);

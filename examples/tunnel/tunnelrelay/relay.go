@@ -160,7 +160,7 @@ const (
 	VxlanOutFault              // dropped: the kernel failed after the first change
 	// larger than the MTU towards the destination; or: too large to compute a checksum over it
 	VxlanOutTooBig
-	VxlanOutNoRoute     // no route to the destination
+	VxlanOutNoRoute     // no route to the destination, or the row has no next hop
 	VxlanOutLocal       // the destination is this host
 	VxlanOutUnreachable // the route's type is unreachable
 	VxlanOutBlackhole   // the route's type is blackhole
@@ -168,6 +168,7 @@ const (
 	VxlanOutXfrm        // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	VxlanOutRule
+	VxlanOutEncap             // the route encapsulates packets, which is the stack's work
 	VxlanOutIPv6Version       // ipv6.version is not 6
 	VxlanOutMappedAddress     // an IPv4-mapped address in an IPv6 header
 	VxlanOutIPv6PayloadLength // ipv6.payload_length disagrees with the packet
@@ -223,7 +224,7 @@ const (
 	GeneveOutFault           // dropped: the kernel failed after the first change
 	// larger than the MTU towards the destination; or: too large to compute a checksum over it
 	GeneveOutTooBig
-	GeneveOutNoRoute     // no route to the destination
+	GeneveOutNoRoute     // no route to the destination, or the row has no next hop
 	GeneveOutLocal       // the destination is this host
 	GeneveOutUnreachable // the route's type is unreachable
 	GeneveOutBlackhole   // the route's type is blackhole
@@ -231,6 +232,7 @@ const (
 	GeneveOutXfrm        // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	GeneveOutRule
+	GeneveOutEncap             // the route encapsulates packets, which is the stack's work
 	GeneveOutIPv6Version       // ipv6.version is not 6
 	GeneveOutMappedAddress     // an IPv4-mapped address in an IPv6 header
 	GeneveOutIPv6PayloadLength // ipv6.payload_length disagrees with the packet
@@ -284,7 +286,7 @@ const (
 	IpipOutNoMemory           // the kernel has no memory to change the packet
 	IpipOutFault              // dropped: the kernel failed after the first change
 	IpipOutTooBig             // larger than the MTU towards the destination
-	IpipOutNoRoute            // no route to the destination
+	IpipOutNoRoute            // no route to the destination, or the row has no next hop
 	IpipOutLocal              // the destination is this host
 	IpipOutUnreachable        // the route's type is unreachable
 	IpipOutBlackhole          // the route's type is blackhole
@@ -292,6 +294,7 @@ const (
 	IpipOutXfrm               // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	IpipOutRule
+	IpipOutEncap             // the route encapsulates packets, which is the stack's work
 	IpipOutIPv6Version       // ipv6.version is not 6
 	IpipOutMappedAddress     // an IPv4-mapped address in an IPv6 header
 	IpipOutIPv6PayloadLength // ipv6.payload_length disagrees with the packet
@@ -346,7 +349,7 @@ const (
 	FouOutFault              // dropped: the kernel failed after the first change
 	// larger than the MTU towards the destination; or: too large to compute a checksum over it
 	FouOutTooBig
-	FouOutNoRoute     // no route to the destination
+	FouOutNoRoute     // no route to the destination, or the row has no next hop
 	FouOutLocal       // the destination is this host
 	FouOutUnreachable // the route's type is unreachable
 	FouOutBlackhole   // the route's type is blackhole
@@ -354,6 +357,7 @@ const (
 	FouOutXfrm        // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	FouOutRule
+	FouOutEncap             // the route encapsulates packets, which is the stack's work
 	FouOutIPv6Version       // ipv6.version is not 6
 	FouOutMappedAddress     // an IPv4-mapped address in an IPv6 header
 	FouOutIPv6PayloadLength // ipv6.payload_length disagrees with the packet
@@ -421,14 +425,16 @@ const (
 	VxlanInFault              // dropped: the kernel failed after the first change
 	VxlanInHopLimit           // the hop limit is used up
 	VxlanInTooBig             // larger than the MTU towards the destination
-	VxlanInNoRoute            // no route to the destination
-	VxlanInLocal              // the destination is this host
-	VxlanInUnreachable        // the route's type is unreachable
-	VxlanInBlackhole          // the route's type is blackhole
-	VxlanInProhibit           // the route's type is prohibit
-	VxlanInXfrm               // an xfrm (IPsec) policy is for the packet
+	// the kernel forwards nothing to the destination: it is this host, or there is no route
+	VxlanInNotForwarded
+	VxlanInForwardingOff // forwarding is off on the interface that the packet came in by
+	VxlanInUnreachable   // the route's type is unreachable
+	VxlanInBlackhole     // the route's type is blackhole
+	VxlanInProhibit      // the route's type is prohibit
+	VxlanInXfrm          // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	VxlanInRule
+	VxlanInEncap             // the route encapsulates packets, which is the stack's work
 	VxlanInIPv6Version       // ipv6.version is not 6
 	VxlanInMappedAddress     // an IPv4-mapped address in an IPv6 header
 	VxlanInIPv6PayloadLength // ipv6.payload_length disagrees with the packet
@@ -501,14 +507,16 @@ const (
 	GeneveInFault              // dropped: the kernel failed after the first change
 	GeneveInHopLimit           // the hop limit is used up
 	GeneveInTooBig             // larger than the MTU towards the destination
-	GeneveInNoRoute            // no route to the destination
-	GeneveInLocal              // the destination is this host
-	GeneveInUnreachable        // the route's type is unreachable
-	GeneveInBlackhole          // the route's type is blackhole
-	GeneveInProhibit           // the route's type is prohibit
-	GeneveInXfrm               // an xfrm (IPsec) policy is for the packet
+	// the kernel forwards nothing to the destination: it is this host, or there is no route
+	GeneveInNotForwarded
+	GeneveInForwardingOff // forwarding is off on the interface that the packet came in by
+	GeneveInUnreachable   // the route's type is unreachable
+	GeneveInBlackhole     // the route's type is blackhole
+	GeneveInProhibit      // the route's type is prohibit
+	GeneveInXfrm          // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	GeneveInRule
+	GeneveInEncap             // the route encapsulates packets, which is the stack's work
 	GeneveInIPv6Version       // ipv6.version is not 6
 	GeneveInMappedAddress     // an IPv4-mapped address in an IPv6 header
 	GeneveInIPv6PayloadLength // ipv6.payload_length disagrees with the packet
@@ -569,14 +577,16 @@ const (
 	IpipInFault              // dropped: the kernel failed after the first change
 	IpipInHopLimit           // the hop limit is used up
 	IpipInTooBig             // larger than the MTU towards the destination
-	IpipInNoRoute            // no route to the destination
-	IpipInLocal              // the destination is this host
-	IpipInUnreachable        // the route's type is unreachable
-	IpipInBlackhole          // the route's type is blackhole
-	IpipInProhibit           // the route's type is prohibit
-	IpipInXfrm               // an xfrm (IPsec) policy is for the packet
+	// the kernel forwards nothing to the destination: it is this host, or there is no route
+	IpipInNotForwarded
+	IpipInForwardingOff // forwarding is off on the interface that the packet came in by
+	IpipInUnreachable   // the route's type is unreachable
+	IpipInBlackhole     // the route's type is blackhole
+	IpipInProhibit      // the route's type is prohibit
+	IpipInXfrm          // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	IpipInRule
+	IpipInEncap             // the route encapsulates packets, which is the stack's work
 	IpipInIPv6Version       // ipv6.version is not 6
 	IpipInMappedAddress     // an IPv4-mapped address in an IPv6 header
 	IpipInIPv6PayloadLength // ipv6.payload_length disagrees with the packet
@@ -641,14 +651,16 @@ const (
 	FouInFault              // dropped: the kernel failed after the first change
 	FouInHopLimit           // the hop limit is used up
 	FouInTooBig             // larger than the MTU towards the destination
-	FouInNoRoute            // no route to the destination
-	FouInLocal              // the destination is this host
-	FouInUnreachable        // the route's type is unreachable
-	FouInBlackhole          // the route's type is blackhole
-	FouInProhibit           // the route's type is prohibit
-	FouInXfrm               // an xfrm (IPsec) policy is for the packet
+	// the kernel forwards nothing to the destination: it is this host, or there is no route
+	FouInNotForwarded
+	FouInForwardingOff // forwarding is off on the interface that the packet came in by
+	FouInUnreachable   // the route's type is unreachable
+	FouInBlackhole     // the route's type is blackhole
+	FouInProhibit      // the route's type is prohibit
+	FouInXfrm          // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	FouInRule
+	FouInEncap             // the route encapsulates packets, which is the stack's work
 	FouInIPv6Version       // ipv6.version is not 6
 	FouInMappedAddress     // an IPv4-mapped address in an IPv6 header
 	FouInIPv6PayloadLength // ipv6.payload_length disagrees with the packet
@@ -977,7 +989,8 @@ var desc = abi.Desc{
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
 			{Name: "too_big", Kind: abi.ReasonPunted,
 				Doc: "larger than the MTU towards the destination; or: too large to compute a checksum over it"},
-			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
+			{Name: "no_route", Kind: abi.ReasonPunted,
+				Doc: "no route to the destination, or the row has no next hop"},
 			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
@@ -985,13 +998,14 @@ var desc = abi.Desc{
 			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonPunted,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
+			{Name: "encap", Kind: abi.ReasonPunted, Doc: "the route encapsulates packets, which is the stack's work"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 		}},
-		{Name: "geneve_out", Hook: abi.HookIngress, L2: true, Base: 36, Reasons: []abi.Reason{
+		{Name: "geneve_out", Hook: abi.HookIngress, L2: true, Base: 37, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1024,7 +1038,8 @@ var desc = abi.Desc{
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
 			{Name: "too_big", Kind: abi.ReasonPunted,
 				Doc: "larger than the MTU towards the destination; or: too large to compute a checksum over it"},
-			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
+			{Name: "no_route", Kind: abi.ReasonPunted,
+				Doc: "no route to the destination, or the row has no next hop"},
 			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
@@ -1032,13 +1047,14 @@ var desc = abi.Desc{
 			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonPunted,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
+			{Name: "encap", Kind: abi.ReasonPunted, Doc: "the route encapsulates packets, which is the stack's work"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 		}},
-		{Name: "ipip_out", Hook: abi.HookIngress, L2: true, Base: 72, Reasons: []abi.Reason{
+		{Name: "ipip_out", Hook: abi.HookIngress, L2: true, Base: 74, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1070,7 +1086,8 @@ var desc = abi.Desc{
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
 			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
-			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
+			{Name: "no_route", Kind: abi.ReasonPunted,
+				Doc: "no route to the destination, or the row has no next hop"},
 			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
@@ -1078,13 +1095,14 @@ var desc = abi.Desc{
 			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonPunted,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
+			{Name: "encap", Kind: abi.ReasonPunted, Doc: "the route encapsulates packets, which is the stack's work"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 		}},
-		{Name: "fou_out", Hook: abi.HookIngress, L2: true, Base: 108, Reasons: []abi.Reason{
+		{Name: "fou_out", Hook: abi.HookIngress, L2: true, Base: 111, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1117,7 +1135,8 @@ var desc = abi.Desc{
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
 			{Name: "too_big", Kind: abi.ReasonPunted,
 				Doc: "larger than the MTU towards the destination; or: too large to compute a checksum over it"},
-			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
+			{Name: "no_route", Kind: abi.ReasonPunted,
+				Doc: "no route to the destination, or the row has no next hop"},
 			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
@@ -1125,13 +1144,14 @@ var desc = abi.Desc{
 			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonPunted,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
+			{Name: "encap", Kind: abi.ReasonPunted, Doc: "the route encapsulates packets, which is the stack's work"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 		}},
-		{Name: "vxlan_in", Hook: abi.HookIngress, L2: true, Base: 144, Reasons: []abi.Reason{
+		{Name: "vxlan_in", Hook: abi.HookIngress, L2: true, Base: 148, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1177,22 +1197,25 @@ var desc = abi.Desc{
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
 			{Name: "hop_limit", Kind: abi.ReasonPunted, Doc: "the hop limit is used up"},
 			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
-			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
-			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
+			{Name: "not_forwarded", Kind: abi.ReasonPunted,
+				Doc: "the kernel forwards nothing to the destination: it is this host, or there is no route"},
+			{Name: "forwarding_off", Kind: abi.ReasonPunted,
+				Doc: "forwarding is off on the interface that the packet came in by"},
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
 			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonPunted,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
+			{Name: "encap", Kind: abi.ReasonPunted, Doc: "the route encapsulates packets, which is the stack's work"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 			{Name: "not_outer", Kind: abi.ReasonPunted, Doc: "no outer header here"},
-		}},
-		{Name: "geneve_in", Hook: abi.HookIngress, L2: true, Base: 195, Reasons: []abi.Reason{
+		}, Lookups: []int{4, 6}},
+		{Name: "geneve_in", Hook: abi.HookIngress, L2: true, Base: 200, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1242,22 +1265,25 @@ var desc = abi.Desc{
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
 			{Name: "hop_limit", Kind: abi.ReasonPunted, Doc: "the hop limit is used up"},
 			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
-			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
-			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
+			{Name: "not_forwarded", Kind: abi.ReasonPunted,
+				Doc: "the kernel forwards nothing to the destination: it is this host, or there is no route"},
+			{Name: "forwarding_off", Kind: abi.ReasonPunted,
+				Doc: "forwarding is off on the interface that the packet came in by"},
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
 			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonPunted,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
+			{Name: "encap", Kind: abi.ReasonPunted, Doc: "the route encapsulates packets, which is the stack's work"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 			{Name: "not_outer", Kind: abi.ReasonPunted, Doc: "no outer header here"},
-		}},
-		{Name: "ipip_in", Hook: abi.HookIngress, L2: true, Base: 250, Reasons: []abi.Reason{
+		}, Lookups: []int{4, 6}},
+		{Name: "ipip_in", Hook: abi.HookIngress, L2: true, Base: 256, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1295,22 +1321,25 @@ var desc = abi.Desc{
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
 			{Name: "hop_limit", Kind: abi.ReasonPunted, Doc: "the hop limit is used up"},
 			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
-			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
-			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
+			{Name: "not_forwarded", Kind: abi.ReasonPunted,
+				Doc: "the kernel forwards nothing to the destination: it is this host, or there is no route"},
+			{Name: "forwarding_off", Kind: abi.ReasonPunted,
+				Doc: "forwarding is off on the interface that the packet came in by"},
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
 			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonPunted,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
+			{Name: "encap", Kind: abi.ReasonPunted, Doc: "the route encapsulates packets, which is the stack's work"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 			{Name: "not_outer", Kind: abi.ReasonPunted, Doc: "no outer header here"},
-		}},
-		{Name: "fou_in", Hook: abi.HookIngress, L2: true, Base: 293, Reasons: []abi.Reason{
+		}, Lookups: []int{4, 6}},
+		{Name: "fou_in", Hook: abi.HookIngress, L2: true, Base: 300, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1352,21 +1381,24 @@ var desc = abi.Desc{
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
 			{Name: "hop_limit", Kind: abi.ReasonPunted, Doc: "the hop limit is used up"},
 			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
-			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
-			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
+			{Name: "not_forwarded", Kind: abi.ReasonPunted,
+				Doc: "the kernel forwards nothing to the destination: it is this host, or there is no route"},
+			{Name: "forwarding_off", Kind: abi.ReasonPunted,
+				Doc: "forwarding is off on the interface that the packet came in by"},
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
 			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonPunted,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
+			{Name: "encap", Kind: abi.ReasonPunted, Doc: "the route encapsulates packets, which is the stack's work"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 			{Name: "not_outer", Kind: abi.ReasonPunted, Doc: "no outer header here"},
-		}},
+		}, Lookups: []int{4, 6}},
 	},
 	Shared:  2305,
 	Lookups: true,

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 81
+#define FR_REASONS 83
 #define FR_NEEDS_ROWS 72
 #define FR_NEEDS_SLOTS 4096
 #define FR_USAGES 2
@@ -177,7 +177,7 @@ enum {
 	reason_to_peer_address_family, reason_to_peer_partial_checksum, reason_to_peer_no_memory,
 	reason_to_peer_fault, reason_to_peer_too_big, reason_to_peer_no_route, reason_to_peer_local,
 	reason_to_peer_unreachable, reason_to_peer_blackhole, reason_to_peer_prohibit,
-	reason_to_peer_xfrm, reason_to_peer_rule, reason_to_peer_udp_checksum,
+	reason_to_peer_xfrm, reason_to_peer_rule, reason_to_peer_encap, reason_to_peer_udp_checksum,
 	reason_to_peer_ipv6_version, reason_to_peer_mapped_address,
 	reason_to_peer_ipv6_payload_length, reason_to_peer_not_ip,
 };
@@ -289,7 +289,9 @@ static __always_inline int to_peer_send_ipv4(struct __sk_buff *skb, __u64 now, _
 	const __u32 new_headers_len = 42, udp_checksum_at = 40;
 
 	if (unlikely(!fr_fits(&ch->hop_peer, 28ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&ch->hop_peer, reason_to_peer_no_route));
+		return fr_up(skb,
+			     fr_unfit(&ch->hop_peer, reason_to_peer_no_route,
+				      reason_to_peer_unreachable));
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_v4(ch->relayed.addr) + fr_v4(ch->peer.addr) +
@@ -344,7 +346,9 @@ to_peer_send_ipv6(struct __sk_buff *skb, __u64 now, __u64 payload_len, struct va
 	const __u32 new_headers_len = 62, udp_checksum_at = 60;
 
 	if (unlikely(!fr_fits(&ch->hop_peer, 48ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&ch->hop_peer, reason_to_peer_no_route));
+		return fr_up(skb,
+			     fr_unfit(&ch->hop_peer, reason_to_peer_no_route,
+				      reason_to_peer_unreachable));
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(ch->relayed.addr)) +
@@ -579,7 +583,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_to_client_sent = 41, reason_to_client_pass, reason_to_client_inactive,
+	reason_to_client_sent = 42, reason_to_client_pass, reason_to_client_inactive,
 	reason_to_client_vlan_tag, reason_to_client_other_host, reason_to_client_link_broadcast,
 	reason_to_client_link_multicast, reason_to_client_truncated, reason_to_client_ipv4_version,
 	reason_to_client_ip_options, reason_to_client_ipv4_reserved, reason_to_client_fragment,
@@ -591,9 +595,10 @@ enum {
 	reason_to_client_partial_checksum, reason_to_client_no_memory, reason_to_client_fault,
 	reason_to_client_too_big, reason_to_client_no_route, reason_to_client_local,
 	reason_to_client_unreachable, reason_to_client_blackhole, reason_to_client_prohibit,
-	reason_to_client_xfrm, reason_to_client_rule, reason_to_client_udp_checksum,
-	reason_to_client_ipv6_version, reason_to_client_mapped_address,
-	reason_to_client_ipv6_payload_length, reason_to_client_not_ip,
+	reason_to_client_xfrm, reason_to_client_rule, reason_to_client_encap,
+	reason_to_client_udp_checksum, reason_to_client_ipv6_version,
+	reason_to_client_mapped_address, reason_to_client_ipv6_payload_length,
+	reason_to_client_not_ip,
 };
 
 static __always_inline int to_client_send_ipv4(struct __sk_buff *skb, __u64 now, __u64 payload_len,
@@ -606,7 +611,9 @@ static __always_inline int to_client_send_ipv4(struct __sk_buff *skb, __u64 now,
 	const __u32 new_headers_len = 46, udp_checksum_at = 40;
 
 	if (unlikely(!fr_fits(&ch->hop_client, 32ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&ch->hop_client, reason_to_client_no_route));
+		return fr_up(skb,
+			     fr_unfit(&ch->hop_client, reason_to_client_no_route,
+				      reason_to_client_unreachable));
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_v4(ch->server.addr) + fr_v4(ch->client.addr) +
@@ -666,7 +673,9 @@ static __always_inline int to_client_send_ipv6(struct __sk_buff *skb, __u64 now,
 	const __u32 new_headers_len = 66, udp_checksum_at = 60;
 
 	if (unlikely(!fr_fits(&ch->hop_client, 52ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&ch->hop_client, reason_to_client_no_route));
+		return fr_up(skb,
+			     fr_unfit(&ch->hop_client, reason_to_client_no_route,
+				      reason_to_client_unreachable));
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(ch->server.addr)) +

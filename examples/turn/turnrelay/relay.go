@@ -130,7 +130,7 @@ const (
 	ToPeerNoMemory           // the kernel has no memory to change the packet
 	ToPeerFault              // dropped: the kernel failed after the first change
 	ToPeerTooBig             // larger than the MTU towards the destination
-	ToPeerNoRoute            // no route to the destination
+	ToPeerNoRoute            // no route to the destination, or the row has no next hop
 	ToPeerLocal              // the destination is this host
 	ToPeerUnreachable        // the route's type is unreachable
 	ToPeerBlackhole          // the route's type is blackhole
@@ -138,6 +138,7 @@ const (
 	ToPeerXfrm               // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	ToPeerRule
+	ToPeerEncap             // the route encapsulates packets, which is the stack's work
 	ToPeerUDPChecksum       // udp.checksum is 0 (no checksum), which isn't allowed here
 	ToPeerIPv6Version       // ipv6.version is not 6
 	ToPeerMappedAddress     // an IPv4-mapped address in an IPv6 header
@@ -194,7 +195,7 @@ const (
 	ToClientNoMemory               // the kernel has no memory to change the packet
 	ToClientFault                  // dropped: the kernel failed after the first change
 	ToClientTooBig                 // larger than the MTU towards the destination
-	ToClientNoRoute                // no route to the destination
+	ToClientNoRoute                // no route to the destination, or the row has no next hop
 	ToClientLocal                  // the destination is this host
 	ToClientUnreachable            // the route's type is unreachable
 	ToClientBlackhole              // the route's type is blackhole
@@ -202,6 +203,7 @@ const (
 	ToClientXfrm                   // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	ToClientRule
+	ToClientEncap             // the route encapsulates packets, which is the stack's work
 	ToClientUDPChecksum       // udp.checksum is 0 (no checksum), which isn't allowed here
 	ToClientIPv6Version       // ipv6.version is not 6
 	ToClientMappedAddress     // an IPv4-mapped address in an IPv6 header
@@ -390,7 +392,8 @@ var desc = abi.Desc{
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
 			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
-			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
+			{Name: "no_route", Kind: abi.ReasonPunted,
+				Doc: "no route to the destination, or the row has no next hop"},
 			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
@@ -398,6 +401,7 @@ var desc = abi.Desc{
 			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonPunted,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
+			{Name: "encap", Kind: abi.ReasonPunted, Doc: "the route encapsulates packets, which is the stack's work"},
 			{Name: "udp_checksum", Kind: abi.ReasonPunted,
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
@@ -406,7 +410,7 @@ var desc = abi.Desc{
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
-		{Name: "to_client", Hook: abi.HookIngress, L2: true, Base: 41, Reasons: []abi.Reason{
+		{Name: "to_client", Hook: abi.HookIngress, L2: true, Base: 42, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -439,7 +443,8 @@ var desc = abi.Desc{
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
 			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
-			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
+			{Name: "no_route", Kind: abi.ReasonPunted,
+				Doc: "no route to the destination, or the row has no next hop"},
 			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
@@ -447,6 +452,7 @@ var desc = abi.Desc{
 			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonPunted,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
+			{Name: "encap", Kind: abi.ReasonPunted, Doc: "the route encapsulates packets, which is the stack's work"},
 			{Name: "udp_checksum", Kind: abi.ReasonPunted,
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},

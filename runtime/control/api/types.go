@@ -154,6 +154,9 @@ type Attachment struct {
 	How       string `json:"how"` // tcx or clsact
 	Attached  bool   `json:"attached"`
 	Error     string `json:"error,omitempty"` // why it isn't
+	// the IP versions of packets whose routes the program looks up, and which the interface doesn't forward: the kernel
+	// finds no route for them
+	NoForwarding []int `json:"no_forwarding,omitempty"`
 }
 
 // Reason is what became of packets, and how many of them there were.

@@ -18,6 +18,7 @@ type route struct {
 	ifindex int
 	mtu     int // 0: the device's
 	gateway netip.Addr
+	encap   bool // it encapsulates packets
 }
 
 // Resolve finds how packets leave, and through which neighbour.
@@ -28,7 +29,7 @@ func (rt *Resolver) Resolve(t Traffic) (Hop, Neighbour) {
 	found, state := rt.route(t, 0)
 	var a *netlink.LinkAttrs
 	for vrfs := 0; ; vrfs++ {
-		if state != abi.HopNone {
+		if state != abi.HopNeighbour {
 			return Hop{State: state}, Neighbour{}
 		}
 		if rt.protects(t, found.ifindex) {
@@ -36,7 +37,7 @@ func (rt *Resolver) Resolve(t Traffic) (Hop, Neighbour) {
 		}
 		link, err := rt.link(found.ifindex)
 		if err != nil {
-			return Hop{State: abi.HopUnreachable}, Neighbour{}
+			return Hop{}, Neighbour{}
 		}
 		a = link.Attrs()
 		if link.Type() != "vrf" || vrfs > 0 {
@@ -76,8 +77,8 @@ func (rt *Resolver) Resolve(t Traffic) (Hop, Neighbour) {
 	return h, via
 }
 
-// route asks the kernel for a route, in a VRF where one is given by the index of its device. Where there is none to
-// use, it returns the state that says so.
+// route asks the kernel for a route, in a VRF where one is given by the index of its device. The
+// state is HopNeighbour, or says why there is none to use.
 func (rt *Resolver) route(t Traffic, vrf int) (route, abi.HopState) {
 	found, err := rt.lookUp(t, vrf)
 	if t.From.IsValid() && err != nil && !rt.Local(t.From) {
@@ -91,20 +92,26 @@ func (rt *Resolver) route(t Traffic, vrf int) (route, abi.HopState) {
 		return route{}, abi.HopBlackhole
 	case errors.Is(err, unix.EACCES):
 		return route{}, abi.HopProhibit
-	case err != nil:
+	case errors.Is(err, unix.EHOSTUNREACH):
 		return route{}, abi.HopUnreachable
+	case err != nil:
+		return route{}, abi.HopNone
+	case found.encap:
+		return found, abi.HopEncap
 	}
 	switch found.kind {
-	case unix.RTN_LOCAL, unix.RTN_ANYCAST:
+	case unix.RTN_LOCAL, unix.RTN_ANYCAST, unix.RTN_BROADCAST:
 		return found, abi.HopLocal
 	case unix.RTN_BLACKHOLE:
 		return found, abi.HopBlackhole
 	case unix.RTN_PROHIBIT:
 		return found, abi.HopProhibit
 	case unix.RTN_UNICAST, unix.RTN_MULTICAST:
-		return found, abi.HopNone
+		return found, abi.HopNeighbour
+	case unix.RTN_UNREACHABLE:
+		return found, abi.HopUnreachable
 	}
-	return found, abi.HopUnreachable
+	return found, abi.HopNone
 }
 
 // Local reports whether an address is one of this host's.
@@ -170,6 +177,8 @@ func parseRoute(b []byte) (r route) {
 			if len(v) > 2 {
 				r.gateway = address(v[2:])
 			}
+		case unix.RTA_ENCAP_TYPE:
+			r.encap = true
 		case unix.RTA_METRICS:
 			for kind, v := range attributes(v) {
 				if kind == unix.RTAX_MTU {

@@ -84,6 +84,12 @@ func TestResolve(t *testing.T) {
 		{"-6", "route", "add", "blackhole", "2001:db8:bad::/64"},
 		{"-6", "route", "add", "prohibit", "2001:db8:bad:1::/64"},
 		{"-6", "route", "add", "unreachable", "2001:db8:bad:2::/64"},
+		{"route", "add", "blackhole", "10.4.0.0/24"},
+		{"route", "add", "prohibit", "10.4.1.0/24"},
+		{"route", "add", "unreachable", "10.4.2.0/24"},
+		{"route", "add", "throw", "10.4.3.0/24"},
+		{"route", "add", "10.4.4.0/24", "encap", "ip", "dst", "192.0.2.254", "dev", "in0"},
+		{"-6", "route", "add", "2001:db8:bad:4::/64", "encap", "ip6", "dst", "2001:db8::fe", "dev", "in0"},
 		{"route", "add", "table", "77", "10.3.0.0/16", "via", "192.0.2.254"},
 		{"rule", "add", "from", "192.0.2.1", "table", "77"},
 	} {
@@ -101,7 +107,7 @@ func TestResolve(t *testing.T) {
 		{"192.0.2.77", "203.0.113.9", Hop{abi.HopDirect, n.dev.Index, 1500, gateway, own}}, // not this host's address
 		{"", "203.0.113.9", Hop{abi.HopDirect, n.dev.Index, 1500, gateway, own}},
 		{"192.0.2.1", "10.3.0.1", Hop{abi.HopDirect, n.dev.Index, 1500, gateway, own}}, // by a rule for the source
-		{"", "10.3.0.1", Hop{State: abi.HopUnreachable}},
+		{"", "10.3.0.1", Hop{}}, // no route
 		{"2001:db8::1", "2001:db8:9::9", Hop{abi.HopDirect, n.dev.Index, 1500, gateway, own}},
 		{"", "10.2.0.1", Hop{abi.HopDirect, n.dev.Index, 1500, gateway, own}}, // IPv4 through an IPv6 gateway
 		{"192.0.2.1", "192.0.2.200", Hop{abi.HopNeighbour, n.dev.Index, 1500, [6]byte{}, own}},
@@ -110,8 +116,14 @@ func TestResolve(t *testing.T) {
 		{"2001:db8::1", "2001:db8:bad::1", Hop{State: abi.HopBlackhole}},
 		{"2001:db8::1", "2001:db8:bad:1::1", Hop{State: abi.HopProhibit}},
 		{"2001:db8::1", "2001:db8:bad:2::1", Hop{State: abi.HopUnreachable}},
-		{"2001:db8::1", "2001:db8:1234::1", Hop{State: abi.HopUnreachable}},
-		{"192.0.2.1", "192.0.2.255", Hop{State: abi.HopUnreachable}}, // a broadcast
+		{"192.0.2.1", "10.4.0.1", Hop{State: abi.HopBlackhole}},
+		{"192.0.2.1", "10.4.1.1", Hop{State: abi.HopProhibit}},
+		{"192.0.2.1", "10.4.2.1", Hop{State: abi.HopUnreachable}},
+		{"192.0.2.1", "10.4.3.1", Hop{}},
+		{"192.0.2.1", "10.4.4.1", Hop{State: abi.HopEncap}},
+		{"2001:db8::1", "2001:db8:bad:4::1", Hop{State: abi.HopEncap}},
+		{"2001:db8::1", "2001:db8:1234::1", Hop{}},
+		{"192.0.2.1", "192.0.2.255", Hop{State: abi.HopLocal}}, // a broadcast
 	} {
 		to, from := netip.MustParseAddr(tt.to), netip.Addr{}
 		if tt.from != "" {
@@ -130,7 +142,7 @@ func TestResolve(t *testing.T) {
 	got, _ := rt.Resolve(Traffic{To: netip.MustParseAddr("10.1.0.1")})
 	if got.State != abi.HopDirect || got.MTU != 1280 || got.Dst != [6]byte{} {
 		// A tunnel without carrier has no route.
-		if got.State != abi.HopUnreachable {
+		if got != (Hop{}) {
 			t.Errorf("through a tunnel: %+v", got)
 		}
 	}
@@ -208,7 +220,7 @@ func TestClosed(t *testing.T) {
 		t.Fatal("Listen goes on")
 	}
 	to := netip.MustParseAddr("203.0.113.9")
-	if hop, via := rt.Resolve(Traffic{To: to}); hop != (Hop{State: abi.HopUnreachable}) || via != (Neighbour{}) {
+	if hop, via := rt.Resolve(Traffic{To: to}); hop != (Hop{}) || via != (Neighbour{}) {
 		t.Errorf("%+v through %+v", hop, via)
 	}
 	if rt.Local(netip.MustParseAddr("192.0.2.1")) || rt.LinkMTU(n.dev.Index) != 0 {

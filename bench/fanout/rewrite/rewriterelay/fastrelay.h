@@ -182,7 +182,8 @@ enum fr_hop_state {
 	FR_HOP_DIRECT,
 	FR_HOP_NEIGHBOUR,
 	FR_HOP_LOCAL, FR_HOP_UNREACHABLE, FR_HOP_BLACKHOLE, FR_HOP_PROHIBIT,
-	FR_HOP_XFRM, FR_HOP_RULE,
+	FR_HOP_XFRM, FR_HOP_RULE, FR_HOP_ENCAP,
+	FR_HOP_FORWARDING_OFF,
 };
 
 struct fr_hop {
@@ -1538,20 +1539,32 @@ static __always_inline int fr_usable(const struct fr_hop *hop)
 }
 
 /*
- * Why a packet can't leave through a hop. Reasons stand in this order: no_route, local,
- * unreachable, blackhole, prohibit, xfrm, rule, and for copies no_neighbour.
+ * Why a packet can't leave through a hop. Reasons stand in the order of states: unreachable,
+ * blackhole, prohibit, xfrm, rule, encap, and for copies no_neighbour. Before them, or elsewhere,
+ * stand no_route and local, of a hop that is looked up not_forwarded and forwarding_off.
  */
-static __always_inline __u32 fr_unusable(const struct fr_hop *hop, __u32 no_route)
+static __always_inline __u32 fr_unusable(const struct fr_hop *hop, __u32 no_route,
+					 __u32 unreachable)
 {
-	__u32 state = hop->state - FR_HOP_LOCAL;
+	__u32 state = hop->state - FR_HOP_UNREACHABLE;
 
-	return state <= FR_HOP_RULE - FR_HOP_LOCAL ? no_route + 1 + state : no_route;
+	if (state <= FR_HOP_ENCAP - FR_HOP_UNREACHABLE)
+		return unreachable + state;
+	return no_route + (hop->state == FR_HOP_LOCAL);
 }
 
-/* The same for a copy, for which the kernel doesn't resolve neighbours. */
-static __always_inline __u32 fr_indirect(const struct fr_hop *hop, __u32 no_route)
+static __always_inline __u32 fr_unrouted(const struct fr_hop *hop, __u32 not_forwarded,
+					 __u32 unreachable)
 {
-	return hop->state == FR_HOP_NEIGHBOUR ? no_route + 7 : fr_unusable(hop, no_route);
+	if (hop->state == FR_HOP_FORWARDING_OFF)
+		return not_forwarded + 1;
+	return fr_unusable(hop, not_forwarded, unreachable);
+}
+
+/* The reason of a copy: the kernel doesn't resolve neighbours for it. */
+static __always_inline __u32 fr_indirect(const struct fr_hop *hop, __u32 unreachable, __u32 reason)
+{
+	return hop->state == FR_HOP_NEIGHBOUR ? unreachable + 6 : reason;
 }
 
 /* A packet of len bytes, network header included, can leave through a hop. */
@@ -1561,9 +1574,9 @@ static __always_inline int fr_fits(const struct fr_hop *hop, __u64 len)
 }
 
 /* Why it can't: the reason too_big stands in front of no_route. */
-static __always_inline __u32 fr_unfit(const struct fr_hop *hop, __u32 no_route)
+static __always_inline __u32 fr_unfit(const struct fr_hop *hop, __u32 no_route, __u32 unreachable)
 {
-	return fr_usable(hop) ? no_route - 1 : fr_unusable(hop, no_route);
+	return fr_usable(hop) ? no_route - 1 : fr_unusable(hop, no_route, unreachable);
 }
 
 /* Write the link-layer addresses of a hop. */
@@ -1634,7 +1647,11 @@ static __always_inline int fr_route(struct __sk_buff *skb, struct bpf_fib_lookup
 	hop->mtu = 0xFFFF; /* the lookup has compared it */
 	__builtin_memcpy(hop->dst, fib->dmac, 6);
 	__builtin_memcpy(hop->src, fib->smac, 6);
-	hop->state = FR_HOP_NONE; /* FWD_DISABLED, UNSUPP_LWT, or an error */
+	/*
+	 * NOT_FWDED, or an error: there is no route, or not a unicast one, in the first
+	 * place to this host's own addresses
+	 */
+	hop->state = FR_HOP_NONE;
 	if (ret == 0) /* SUCCESS */
 		hop->state = FR_HOP_DIRECT;
 	else if (ret == 1) /* BLACKHOLE */
@@ -1643,9 +1660,10 @@ static __always_inline int fr_route(struct __sk_buff *skb, struct bpf_fib_lookup
 		hop->state = FR_HOP_UNREACHABLE;
 	else if (ret == 3) /* PROHIBIT */
 		hop->state = FR_HOP_PROHIBIT;
-	/* NOT_FWDED: not a unicast route, in the first place this host's own addresses */
-	else if (ret == 4)
-		hop->state = FR_HOP_LOCAL;
+	else if (ret == 5) /* FWD_DISABLED */
+		hop->state = FR_HOP_FORWARDING_OFF;
+	else if (ret == 6) /* UNSUPP_LWT */
+		hop->state = FR_HOP_ENCAP;
 	else if (ret == 7) /* NO_NEIGH */
 		hop->state = FR_HOP_NEIGHBOUR;
 	else if (ret == 8) /* FRAG_NEEDED */

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 42
+#define FR_REASONS 43
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 513
 #define FR_NEEDS_FRONT 80
@@ -142,7 +142,7 @@ enum {
 	reason_deliver_no_memory, reason_deliver_fault, reason_deliver_delivered,
 	reason_deliver_address_family, reason_deliver_too_big, reason_deliver_no_route,
 	reason_deliver_local, reason_deliver_unreachable, reason_deliver_blackhole,
-	reason_deliver_prohibit, reason_deliver_xfrm, reason_deliver_rule,
+	reason_deliver_prohibit, reason_deliver_xfrm, reason_deliver_rule, reason_deliver_encap,
 	reason_deliver_no_neighbour, reason_deliver_copy, reason_deliver_refused_by_device,
 	reason_deliver_ipv6_version, reason_deliver_mapped_address,
 	reason_deliver_ipv6_payload_length, reason_deliver_udp_checksum, reason_deliver_not_ip,
@@ -267,7 +267,9 @@ static __noinline long deliver_turn1(__u32 i, struct deliver_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_deliver_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_deliver_no_route));
+				  fr_indirect(&r->hop_remote, reason_deliver_unreachable,
+					      fr_unusable(&r->hop_remote, reason_deliver_no_route,
+							  reason_deliver_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_deliver_too_big);
 	return deliver_copy1(same, skb, front, r);
@@ -499,7 +501,9 @@ static __noinline long deliver_turn2(__u32 i, struct deliver_fan2 *fan)
 		return fr_decline(r->receiver, skb->len, reason_deliver_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_deliver_no_route));
+				  fr_indirect(&r->hop_remote, reason_deliver_unreachable,
+					      fr_unusable(&r->hop_remote, reason_deliver_no_route,
+							  reason_deliver_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_deliver_too_big);
 	return deliver_copy2(same, skb, front, r);

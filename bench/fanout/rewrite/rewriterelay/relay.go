@@ -130,7 +130,7 @@ const (
 	DeliverDropDelivered         // dropped, as the spec says
 	DeliverDeclinedAddressFamily // an address of the other IP version
 	DeliverDeclinedTooBig        // larger than the MTU towards the destination
-	DeliverDeclinedNoRoute       // no route to the destination
+	DeliverDeclinedNoRoute       // no route to the destination, or the row has no next hop
 	DeliverDeclinedLocal         // the destination is this host
 	DeliverDeclinedUnreachable   // the route's type is unreachable
 	DeliverDeclinedBlackhole     // the route's type is blackhole
@@ -138,6 +138,7 @@ const (
 	DeliverDeclinedXfrm          // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	DeliverDeclinedRule
+	DeliverDeclinedEncap           // the route encapsulates packets, which is the stack's work
 	DeliverDeclinedNoNeighbour     // the neighbour's link-layer address isn't resolved yet
 	DeliverCopy                    // a copy was sent
 	DeliverDeclinedRefusedByDevice // the device refused the copy
@@ -400,7 +401,8 @@ var desc = abi.Desc{
 			{Name: "delivered", Kind: abi.ReasonDropped, Doc: "dropped, as the spec says"},
 			{Name: "address_family", Kind: abi.ReasonDeclined, Doc: "an address of the other IP version"},
 			{Name: "too_big", Kind: abi.ReasonDeclined, Doc: "larger than the MTU towards the destination"},
-			{Name: "no_route", Kind: abi.ReasonDeclined, Doc: "no route to the destination"},
+			{Name: "no_route", Kind: abi.ReasonDeclined,
+				Doc: "no route to the destination, or the row has no next hop"},
 			{Name: "local", Kind: abi.ReasonDeclined, Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route's type is blackhole"},
@@ -408,6 +410,8 @@ var desc = abi.Desc{
 			{Name: "xfrm", Kind: abi.ReasonDeclined, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonDeclined,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
+			{Name: "encap", Kind: abi.ReasonDeclined,
+				Doc: "the route encapsulates packets, which is the stack's work"},
 			{Name: "no_neighbour", Kind: abi.ReasonDeclined,
 				Doc: "the neighbour's link-layer address isn't resolved yet"},
 			{Name: "copy", Kind: abi.ReasonCopied, Doc: "a copy was sent"},
