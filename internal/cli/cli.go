@@ -26,8 +26,8 @@ const (
 )
 
 // Do runs the command line args (without the program's name) and returns the exit status. At SIGINT, SIGTERM and SIGHUP
-// it returns at once, with the status that shells give to what a signal has ended, and what the command computes is left
-// running: main exits. A command that has more to put in order says so (package interrupt).
+// it returns at once, with the status that shells give to what a signal has ended, and what the command computes is
+// left running: main exits. A command that has more to put in order says so (package interrupt).
 func Do(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)

@@ -99,8 +99,8 @@ func (a *app) detach(ctx context.Context, desc *abi.Desc, opt *runOptions) error
 	return err
 }
 
-// reopenLog has a process in the background open its log anew at each SIGHUP, since who has renamed it (logrotate) wants
-// a new one.
+// reopenLog has a process in the background open its log anew at each SIGHUP, since who has renamed it (logrotate)
+// wants a new one.
 func (a *app) reopenLog(path string) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, unix.SIGHUP)

@@ -56,7 +56,7 @@ type machine struct {
 	log          []string
 }
 
-// A relay is attached, detached, killed, taken over and stopped at random, its log is renamed, and its interfaces are renamed,
+// A relay is attached, detached, killed, taken over and stopped at random, its log and its interfaces are renamed,
 // while ps, metrics and the kernel's own list of programs agree on what is attached where.
 func TestOperations(t *testing.T) {
 	needs.Root(t)

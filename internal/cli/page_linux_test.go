@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -152,6 +153,72 @@ func TestPage(t *testing.T) {
 	}
 }
 
+// Slow clients of the page, however many, leave the relay the descriptors that it needs for others.
+func TestSlowClients(t *testing.T) {
+	needs.Root(t)
+	host, err := testnet.Start(t).Host("relay")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	socket := filepath.Join(t.TempDir(), "paths.sock")
+	url := runWithPage(ctx, t, host, "../../examples/paths/spec.cue", "--attach", "forward=lo", "--control", socket)
+	control := func() (relay api.Relay) {
+		c := api.NewClient(socket) // with a connection of its own
+		defer c.Close()
+		if err := c.Get(ctx, "/v1", &relay); err != nil {
+			t.Fatal(err)
+		}
+		return relay
+	}
+	pid := control().PID
+	files := func() int {
+		all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	before := files()
+	var slow []net.Conn
+	if err := host.Do(func() error {
+		for range 400 {
+			c, err := net.Dial("tcp", strings.Trim(strings.TrimPrefix(url, "http:"), "/"))
+			if err != nil {
+				return err
+			}
+			slow = append(slow, c)
+			if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: localhost\r\nX-A: "); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	const limit, others = 256 / 4, 32
+	await(t, "it serves as many as it can", func() bool { return files() >= before+limit })
+	for range 50 {
+		if got := control().PID; got != pid {
+			t.Fatalf("process %d answers, not %d", got, pid)
+		}
+		if n := files(); n > before+limit+others {
+			t.Fatalf("it has %d descriptors, and had %d", n, before)
+		}
+	}
+	for _, c := range slow {
+		c.Close()
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer := ask(t, host, r); answer.StatusCode != http.StatusOK {
+		t.Errorf("the page answers %s", answer.Status)
+	}
+}
+
 // runWithPage starts `run` with a page on a host, and returns the page's address.
 func runWithPage(ctx context.Context, t *testing.T, host *testnet.Host, args ...string) string {
 	t.Helper()
@@ -161,7 +228,7 @@ func runWithPage(ctx context.Context, t *testing.T, host *testnet.Host, args ...
 	}
 	// The test's own program is the command line if it is called by that name.
 	command := append([]string{"-a", "fastrelay-gen", self, "run", "--http", "127.0.0.1:0"}, args...)
-	cmd := host.Command(ctx, "bash", append([]string{"-c", `exec "$@"`, "bash"}, command...)...)
+	cmd := host.Command(ctx, "bash", append([]string{"-c", `ulimit -n 256; exec "$@"`, "bash"}, command...)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	messages, err := cmd.StderrPipe()
 	if err != nil {

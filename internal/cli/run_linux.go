@@ -346,8 +346,8 @@ func (w *watcher) watch(ctx context.Context, opt runOptions) error {
 	}
 }
 
-// outputError hides that the reader of the counters has closed its pipe or its terminal, which ends the run and is not an
-// error.
+// outputError hides that the reader of the counters has closed its pipe or its terminal, which ends the run and is not
+// an error.
 func outputError(err error) error {
 	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.EIO) {
 		return nil

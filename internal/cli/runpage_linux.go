@@ -6,6 +6,9 @@ import (
 	"net"
 	"sync"
 
+	"golang.org/x/net/netutil"
+	"golang.org/x/sys/unix"
+
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/page"
@@ -39,8 +42,20 @@ func openSite(opt runOptions) (*site, error) {
 		return nil, &diag.Diagnostic{Code: codeRun, Message: "--http " + opt.http + ": " + err.Error(),
 			Hint: "--http 127.0.0.1:0 takes a free port"}
 	}
-	s.listener = l
+	if s.listener, err = limit(l); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
 	return s, nil
+}
+
+// limit leaves most of the process's descriptors to others than the page: whoever may connect can open as many
+// connections as they like. Those that are too many wait until others have ended.
+func limit(l net.Listener) (net.Listener, error) {
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return nil, err
+	}
+	return netutil.LimitListener(l, int(min(256, max(1, files.Cur/4)))), nil
 }
 
 func (s *site) close() {

@@ -118,7 +118,7 @@ func (p *Page) Listen(address string) (net.Listener, error) {
 // Serve serves the page until ctx ends.
 func (p *Page) Serve(ctx context.Context, l net.Listener) {
 	const timeout = 10 * time.Second
-	server := &http.Server{Handler: p.Handler(), ReadTimeout: timeout, WriteTimeout: timeout, IdleTimeout: time.Minute,
+	server := &http.Server{Handler: p.Handler(), ReadTimeout: timeout, WriteTimeout: timeout, IdleTimeout: timeout,
 		MaxHeaderBytes: 16 << 10}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()

@@ -71,10 +71,13 @@ func load(t testing.TB, server *control.Server, opt runtime.Options) (*runtime.R
 	return runtime.Load(desc, object, opt)
 }
 
-func start(t testing.TB) *lab {
+func start(t testing.TB, set ...func(*control.Server)) *lab {
 	t.Helper()
 	l := &lab{TB: t, path: filepath.Join(t.TempDir(), "lab.sock")}
 	l.server = control.Socket(l.path)
+	for _, f := range set {
+		f(l.server)
+	}
 	var err error
 	if l.relay, err = load(t, l.server, runtime.Options{}); err != nil {
 		t.Fatal(err)

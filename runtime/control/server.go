@@ -17,6 +17,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -31,17 +33,59 @@ const (
 	usualPatience = 10 * time.Second
 	// A request has at most so many bytes. So many more are read, and dropped.
 	maxBody, maxDiscard = 1 << 20, 64 << 20
+	// Users who are refused have at most so many connections, on which they are told so.
+	maxStrangers = 4
 )
+
+// entrance accepts connections, and ends those of other users that are too many: each takes a descriptor.
+type entrance struct {
+	*net.UnixListener
+	strangers atomic.Int32 // connections
+}
+
+// visitor is a connection, and who has it; nil: it can't be found out.
+type visitor struct {
+	*net.UnixConn
+	peer *unix.Ucred
+	left func()
+}
+
+func (e *entrance) Accept() (net.Conn, error) {
+	for {
+		c, err := e.AcceptUnix()
+		if err != nil {
+			return nil, err
+		}
+		v := &visitor{UnixConn: c, left: func() {}}
+		if v.peer, err = peerOf(c); err != nil {
+			v.peer = nil
+		}
+		if mine(v.peer) {
+			return v, nil
+		}
+		v.left = sync.OnceFunc(func() { e.strangers.Add(-1) })
+		if e.strangers.Add(1) <= maxStrangers {
+			return v, nil
+		}
+		v.Close()
+	}
+}
+
+func (v *visitor) Close() error {
+	defer v.left()
+	return v.UnixConn.Close()
+}
+
+// mine says whether a user may use the socket: root, and the one of this process.
+func mine(peer *unix.Ucred) bool {
+	return peer != nil && (peer.Uid == 0 || int(peer.Uid) == os.Geteuid())
+}
 
 type peerKey struct{}
 
 // withPeer notes who connects.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
-	peer, err := peerOf(c.(*net.UnixConn))
-	if err != nil {
-		return ctx
-	}
-	return context.WithValue(ctx, peerKey{}, peer)
+	return context.WithValue(ctx, peerKey{}, c.(*visitor).peer)
 }
 
 // View serves what a control socket shows of a relay, and nothing that changes it, until ctx ends: programs with rates,
@@ -204,12 +248,12 @@ func (s *Server) handler() http.Handler {
 // allowed refuses users other than root and the one of this process. The socket's mode does as well, unless somebody
 // has changed it.
 func allowed(ctx context.Context) error {
-	peer, ok := ctx.Value(peerKey{}).(*unix.Ucred)
-	if ok && (peer.Uid == 0 || int(peer.Uid) == os.Geteuid()) {
+	peer, _ := ctx.Value(peerKey{}).(*unix.Ucred)
+	if mine(peer) {
 		return nil
 	}
 	who := "a user who can't be identified"
-	if ok {
+	if peer != nil {
 		who = fmt.Sprintf("user %d", peer.Uid)
 	}
 	return &api.Problem{Status: http.StatusForbidden, Code: api.CodeForbidden,

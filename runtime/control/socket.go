@@ -197,7 +197,7 @@ func (s *Server) Serve(r *runtime.Relay) {
 	s.wg.Add(2)
 	go func() {
 		defer s.wg.Done()
-		_ = s.http.Serve(s.listener) // until Close
+		_ = s.http.Serve(&entrance{UnixListener: s.listener}) // until Close
 	}()
 	go func() {
 		defer s.wg.Done()

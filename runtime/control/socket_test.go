@@ -17,6 +17,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -30,9 +31,14 @@ import (
 const (
 	childRelay  = "FASTRELAY_TEST_RELAY"
 	childClient = "FASTRELAY_TEST_CLIENT"
+	childCrowd  = "FASTRELAY_TEST_CROWD"
 )
 
 func TestMain(m *testing.M) {
+	if path := os.Getenv(childCrowd); path != "" {
+		fmt.Println(crowd(path))
+		os.Exit(0)
+	}
 	if path := os.Getenv(childClient); path != "" {
 		err := api.NewClient(path).Get(context.Background(), "/v1", nil)
 		fmt.Println(err)
@@ -189,7 +195,7 @@ func TestFailedLoad(t *testing.T) {
 
 // Another user is refused: by the kernel, and by the relay where somebody has changed the socket's mode.
 func TestAnotherUser(t *testing.T) {
-	l := start(t)
+	l := start(t, func(s *control.Server) { s.SetPatience(time.Hour) })
 	const nobody = 65534
 	dir, err := os.MkdirTemp("", "control")
 	if err != nil {
@@ -206,9 +212,9 @@ func TestAnotherUser(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ask := func() string {
+	ask := func(as string) string {
 		cmd := exec.Command(program)
-		cmd.Env = append(os.Environ(), childClient+"="+link)
+		cmd.Env = append(os.Environ(), as+"="+link)
 		cmd.Dir = dir
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 		out, err := cmd.CombinedOutput()
@@ -217,15 +223,42 @@ func TestAnotherUser(t *testing.T) {
 		}
 		return string(out)
 	}
-	if said := ask(); !strings.Contains(said, "permission denied") {
+	if said := ask(childClient); !strings.Contains(said, "permission denied") {
 		t.Errorf("the kernel says %q", said)
 	}
 	if err := os.Chmod(l.path, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if said := ask(); !strings.Contains(said, "belongs to user 0, and you are user 65534") {
+	if said := ask(childClient); !strings.Contains(said, "belongs to user 0, and you are user 65534") {
 		t.Errorf("the relay says %q", said)
 	}
+	if said := ask(childCrowd); said != "4 are told why, 60 are ended\n" {
+		t.Errorf("of 64 connections, %s", said)
+	}
+}
+
+// crowd opens 64 connections, none of which sends its whole request before all others are ended.
+func crowd(path string) string {
+	var all []net.Conn
+	for range 64 {
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			return err.Error()
+		}
+		_, _ = io.WriteString(c, "GET /v1 HTTP/1.1\r\nHost: relay\r\n") // it may be ended
+		all = append(all, c)
+	}
+	told, ended := 0, 0
+	for i := range all {
+		c := all[len(all)-1-i] // the first ones have been let in
+		_, _ = io.WriteString(c, "\r\n")
+		if text, _ := bufio.NewReader(c).ReadString('\n'); strings.Contains(text, "403") {
+			told++
+		} else {
+			ended++
+		}
+	}
+	return fmt.Sprintf("%d are told why, %d are ended", told, ended)
 }
 
 // A megabyte of garbage, as a request or as a body, hurts nobody.
