@@ -48,9 +48,10 @@ type flow struct {
 	out, in *net.UDPConn
 	sent    uint64
 
-	mu  sync.Mutex
-	got []uint64    // their numbers, in the order of arrival
-	at  []time.Time // when they were sent, by number
+	mu    sync.Mutex
+	got   []uint64    // their numbers, in the order of arrival
+	gotAt []time.Time // when they had arrived
+	at    []time.Time // when they were sent, by number
 }
 
 func newFlow(t *testing.T, l *lab.Lab, family int, port uint16) *flow {
@@ -86,7 +87,7 @@ func (f *flow) receive() {
 		}
 		f.mu.Lock()
 		if n >= 8 {
-			f.got = append(f.got, binary.BigEndian.Uint64(buf))
+			f.got, f.gotAt = append(f.got, binary.BigEndian.Uint64(buf)), append(f.gotAt, time.Now())
 		}
 		f.mu.Unlock()
 	}
@@ -113,16 +114,27 @@ func (f *flow) arrived() []uint64 {
 	return append([]uint64(nil), f.got...)
 }
 
-// overtaken returns the number of datagrams that arrived after a later one.
-func (f *flow) overtaken() (n int) {
+// overtaken returns the datagrams that arrived after a later one, and how long each was on its way.
+func (f *flow) overtaken() (all []time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	highest := uint64(0)
-	for _, number := range f.arrived() {
+	for i, number := range f.got {
 		if number < highest {
-			n++
+			all = append(all, f.gotAt[i].Sub(f.at[number-1]))
 		}
 		highest = max(highest, number)
 	}
-	return n
+	return all
+}
+
+// await waits until so many datagrams have arrived.
+func (f *flow) await(t *testing.T, n int) {
+	t.Helper()
+	what := fmt.Sprintf("%d datagrams have arrived", n)
+	if err := testnet.Until(2*time.Second, what, func() bool { return len(f.arrived()) >= n }); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // gap returns the longest time for which datagrams were sent, and none of them arrived. A time without datagrams counts
@@ -199,32 +211,13 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// A flow moves from a slow path, whose queue is full, to the fast one while it runs. None of its packets overtakes
-// another one, since it moves in a pause; moved at once, they do.
+// A flow moves from a slow path, whose queue is full, to the fast one while it runs. Since it moves in a pause, it
+// overtakes no packet but one that was on its way for longer than that.
 func TestFlowMoves(t *testing.T) {
-	t.Run("in a pause", func(t *testing.T) {
-		if f := moveFlow(t, 200*time.Millisecond); f.overtaken() > 0 {
-			t.Errorf("%d packets were overtaken: %v", f.overtaken(), f.arrived())
-		}
-	})
-	t.Run("at once", func(t *testing.T) {
-		n := 0
-		for try := 0; n == 0 && try < 5; try++ { // on a busy machine it may move when all that was sent has arrived
-			t.Run(fmt.Sprint(try+1), func(t *testing.T) { n = moveFlow(t, 0).overtaken() })
-		}
-		if n == 0 {
-			t.Error("no packet was overtaken by a flow that moved without a pause: this test shows nothing")
-		}
-	})
-}
-
-// moveFlow moves a flow from the slow path to the fast one, and returns it.
-func moveFlow(t *testing.T, pause time.Duration) *flow {
-	t.Helper()
+	const pause = 200 * time.Millisecond
 	l, routers := start(t, router.Config{})
 	f, load := newFlow(t, l, 4, 5201), newFlow(t, l, 4, 5202)
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-	defer stop()
+	ctx, stop := context.WithCancel(t.Context())
 	var loading sync.WaitGroup
 	loading.Go(func() { // more than the slow link's rate, so that a packet waits for 150 ms
 		for ctx.Err() == nil {
@@ -236,36 +229,75 @@ func moveFlow(t *testing.T, pause time.Duration) *flow {
 	})
 	defer loading.Wait()
 	defer stop()
-	err := testnet.Until(5*time.Second, "the queue is full", func() bool {
+	err := testnet.Until(time.Minute, "the queue is full", func() bool {
 		got := load.arrived()
 		return len(got) > 0 && got[len(got)-1] > uint64(len(got))
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	moved := make(chan error, 1)
-	start, _ := received(t, l)
-	for burst := range 4 {
-		for i := range 20 {
+	before, _ := received(t, l)
+	burst := func(n int) {
+		for range n {
 			f.send(t, 100, 2*time.Millisecond)
-			if burst == 1 && i == 10 {
-				go func() { moved <- routers[0].Move(ctx, f.Src, f.Dst, router.Fast, pause) }()
-			}
 		}
-		<-time.After(400 * time.Millisecond) // this is the pause
 	}
-	select {
-	case err := <-moved:
-		if err != nil {
-			t.Fatal(err)
+	burst(30)
+	moved := make(chan error, 1)
+	go func() { moved <- routers[0].Move(ctx, f.Src, f.Dst, router.Fast, pause) }()
+	burst(10)
+	if err := <-moved; err != nil { // this is the pause
+		t.Fatal(err)
+	}
+	burst(40)
+	if err := testnet.Until(time.Minute, "packets take the fast link", func() bool {
+		fast, _ := received(t, l)
+		return fast >= before+40
+	}); err != nil {
+		t.Error(err)
+	}
+	for _, after := range f.overtaken() {
+		if after < pause {
+			t.Errorf("a packet was overtaken that was on its way for %v: %v", after, f.arrived())
 		}
-	case <-time.After(10 * time.Second):
-		t.Fatal("the flow has not moved")
 	}
-	if fast, _ := received(t, l); fast-start < 20 {
-		t.Errorf("%d packets took the fast link", fast-start)
+}
+
+// A flow that moves without a pause overtakes all its packets that wait in a queue.
+func TestFlowMovesAtOnce(t *testing.T) {
+	l, routers := start(t, router.Config{})
+	f, load := newFlow(t, l, 4, 5201), newFlow(t, l, 4, 5202)
+	f.send(t, 100, 0) // all know their neighbours
+	f.await(t, 1)
+	if err := l.Routers[0].Slow.SetRate(3000, lab.Queue); err != nil { // 4 s a large packet
+		t.Fatal(err)
 	}
-	return f
+	const queue, held = 40, 5
+	for range queue {
+		load.send(t, 1400, 0)
+	}
+	for range held {
+		f.send(t, 100, 0)
+	}
+	if err := testnet.Until(2*time.Second, "the router has all packets", func() bool {
+		n, err := routers[0].Forwarded()
+		return err != nil || n >= 1+queue+held
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := routers[0].Move(t.Context(), f.Src, f.Dst, router.Fast, 0); err != nil {
+		t.Fatal(err)
+	}
+	f.send(t, 100, 0)
+	f.await(t, 2)
+	if err := l.Routers[0].SetRates(); err != nil {
+		t.Fatal(err)
+	}
+	load.send(t, 1400, 0) // the queue is looked at when a packet comes
+	f.await(t, 2+held)
+	if got := f.overtaken(); len(got) != held {
+		t.Errorf("%d packets were overtaken, not %d: %v", len(got), held, f.arrived())
+	}
 }
 
 // A flow that doesn't pause doesn't move, and the error says so.

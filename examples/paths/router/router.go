@@ -158,14 +158,17 @@ func (r *Router) Move(ctx context.Context, src, dst netip.AddrPort, path Path, p
 	ticker := time.NewTicker(look)
 	defer ticker.Stop()
 	// A packet that came before the row was there isn't counted, so the pause begins now.
-	for seen, since := row.Packets.Load(), time.Now(); time.Since(since) < pause; {
+	for seen, since := row.Packets.Load(), time.Now(); ; {
+		now := time.Now() // before it looks: a packet that comes later doesn't make the pause longer
+		if n := row.Packets.Load(); n != seen {
+			seen, since = n, time.Now()
+		} else if now.Sub(since) >= pause {
+			break
+		}
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%v to %v doesn't pause for %v: %w", src, dst, pause, ctx.Err())
 		case <-ticker.C:
-		}
-		if n := row.Packets.Load(); n != seen {
-			seen, since = n, time.Now()
 		}
 	}
 	return r.relay.Flows.Put(flow, pathsrelay.FlowsRow{Path: uint8(path)})
