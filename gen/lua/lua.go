@@ -55,14 +55,14 @@ var tables = []struct {
 }{
 	{"udp", "udp.port", "UDP ports", 65535, []string{"udp"}},
 	{"tcp", "tcp.port", "TCP ports", 65535, []string{"tcp"}},
-	{"ip", "ip.proto", "IP protocols", 255, []string{"ipv4", "ipv6"}},
+	{"ip", "ip.proto", "IP protocols", 255, []string{"ipv4", "ipv4_any", "ipv6"}},
 	{"ethertype", "ethertype", "EtherTypes", 65535, []string{"eth", "vlan"}},
 }
 
 // keys are the fields that these tables look at; ports have a direction.
 var keys = map[string]string{
 	"udp.src_port": "src_port", "udp.dst_port": "dst_port", "tcp.src_port": "src_port", "tcp.dst_port": "dst_port",
-	"ipv4.protocol": "match_uint", "ipv6.next_header": "match_uint",
+	"ipv4.protocol": "match_uint", "ipv4_any.protocol": "match_uint", "ipv6.next_header": "match_uint",
 	"eth.type": "match_uint", "vlan.type": "match_uint",
 }
 
@@ -93,8 +93,8 @@ func (r *renderer) render() (string, error) {
 	r.line("-- Wireshark's dissector of the headers of relay %q: tshark -X lua_script:FILE, or a folder of plugins.", n)
 	r.line("local name, title = %q, %q", Prefix+n, strings.ToUpper(n))
 	r.line("local headers, stacks, tables = {}, {}, {}")
-	r.line("local versions = {ipv4 = 4, ipv6 = 6}")
-	r.line(`local dissectors = {ipv4 = "ip", eth = "eth_withoutfcs"}`)
+	r.line("local versions = {ipv4 = 4, ipv4_any = 4, ipv6 = 6}")
+	r.line(`local dissectors = {ipv4 = "ip", ipv4_any = "ip", eth = "eth_withoutfcs"}`)
 	r.line("local experts = {")
 	for _, e := range [][3]string{
 		{"length", "A length that disagrees with the packet", "WARN"},

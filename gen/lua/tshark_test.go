@@ -49,12 +49,8 @@ func TestFieldsAgree(t *testing.T) {
 			if err != nil || list.Len() > 0 {
 				t.Fatal(err, list)
 			}
-			d := newDissected(t, r, seed, *flagPackets/len(specs))
-			d.run(func(text string) string { return text })
-			t.Logf("%d packets, %d of them with other mistakes, %d with headers of the spec, %d fields; %d lengths "+
-				"that disagree, %d values that aren't allowed, %d headers cut off", len(d.packets), d.skipped, d.shown,
-				d.fields, d.lengths, d.values, d.truncated)
-			if d.wrong != "" {
+			d := newDissected(t, r.Spec, r.Plan, seed, *flagPackets/len(specs))
+			if d.run(func(text string) string { return text }); d.wrong != "" {
 				t.Fatal(d.wrong)
 			}
 			if known := len(d.packets) - d.skipped; d.whole*4 < known {
@@ -80,17 +76,17 @@ func TestPlantedFaults(t *testing.T) {
 		{"counts", "a length is taken as it is", "(v:tonumber() - k.bias) * k.unit", "v:tonumber()"},
 		{"sized-uint", "an integer is taken for its first byte", "return bits(tvb, place.bit, place.bits)\nend",
 			"return bits(tvb, place.bit, 8)\nend"},
+		{"labels", "an error of what is inside is the dissector's", "pcall(inner.call, inner, ", "inner:call("},
+		{"labels", "a packet with options has no dissector", `ipv4_any = "ip", `, ""},
+		{"labels", "what is inside of a stack counts for nothing", "found.fits = found.fits + 1\n\t\t\t\treturn found",
+			"return found"},
 		{"shapes", "a value isn't compared", "if not f.is(tvb, place, value(tvb, place)) then return place end", ""},
 	} {
-		file := filepath.Join("../../golden", f.spec, "spec.cue")
-		if _, err := os.Stat(file); err != nil {
-			file = filepath.Join("testdata", f.spec, "spec.cue")
-		}
-		r, list, err := build.Plan(t.Context(), file)
+		r, list, err := build.Plan(t.Context(), specFile(f.spec))
 		if err != nil || list.Len() > 0 {
 			t.Fatal(err, list)
 		}
-		d := newDissected(t, r, 1, 400)
+		d := newDissected(t, r.Spec, r.Plan, 1, 400)
 		d.run(func(text string) string {
 			if !strings.Contains(text, f.old) {
 				t.Fatalf("%s: the dissector has no place for the fault any more", f.what)
@@ -101,6 +97,15 @@ func TestPlantedFaults(t *testing.T) {
 			t.Errorf("%s (%s): not found", f.what, f.spec)
 		}
 	}
+}
+
+// specFile is where the spec of a name is.
+func specFile(name string) string {
+	file := filepath.Join("../../golden", name, "spec.cue")
+	if _, err := os.Stat(file); err != nil {
+		file = filepath.Join("testdata", name, "spec.cue")
+	}
+	return file
 }
 
 // specFiles are the golden specs and the examples that have headers which Wireshark can find.
@@ -131,15 +136,16 @@ func specFiles(t *testing.T) (out []string) {
 }
 
 // own reports whether a program's stack has a header of the spec after others.
-func own(s *spec.Spec) bool {
-	hs := packet.NewHeaders(s)
-	return slices.ContainsFunc(s.Programs, func(p *spec.Program) bool {
+func own(s *spec.Spec) bool { return slices.ContainsFunc(s.Programs, owns(packet.NewHeaders(s))) }
+
+func owns(hs *packet.Headers) func(p *spec.Program) bool {
+	return func(p *spec.Program) bool {
 		return p.Hook != ir.Congestion && slices.ContainsFunc(p.Stack[1:], func(e *spec.StackEntry) bool {
 			return slices.ContainsFunc(e.Headers, func(n spec.Name) bool {
 				return slices.ContainsFunc(hs.Group(n.Value), func(h *spec.Header) bool { return !h.Std })
 			})
 		})
-	})
+	}
 }
 
 // dissected are packets that tshark takes apart with the dissector of a spec.
@@ -151,7 +157,7 @@ type dissected struct {
 	name    string
 	wrong   string // the first difference
 
-	skipped, shown, whole, fields, lengths, values, truncated int
+	skipped, shown, whole, fields, lengths, values, truncated, inside int
 }
 
 // sent is a packet.
@@ -162,25 +168,20 @@ type sent struct {
 	right   bool          // it wasn't
 }
 
-func newDissected(t *testing.T, r *build.Result, seed uint64, packets int) *dissected {
+func newDissected(t *testing.T, s *spec.Spec, plan *ir.Plan, seed uint64, packets int) *dissected {
 	t.Helper()
-	d := &dissected{T: t, spec: r.Spec, headers: packet.NewHeaders(r.Spec), name: lua.Prefix + r.Spec.Name.Value}
+	d := &dissected{T: t, spec: s, headers: packet.NewHeaders(s), name: lua.Prefix + s.Name.Value}
 	src := sample.NewSource(seed)
-	few := sample.Few(r.Plan)
-	settings := src.Settings(r.Plan, 0)
+	few := sample.Few(plan)
+	settings := src.Settings(plan, 0)
 	model, err := sim.New(few, settings)
 	if err != nil {
 		t.Fatal(err)
 	}
 	model.World.Refuses, model.World.Clock = testrun.Refuses, sample.Clock
-	generators := src.Generators(r.Spec, r.Plan, d.headers, settings)
+	generators := src.Generators(s, plan, d.headers, settings)
 	src.State(few, model, generators...)
-	generators = slices.DeleteFunc(generators, func(g *sample.Generator) bool {
-		return !slices.ContainsFunc(g.Frame(model).Spans, func(sp *packet.Span) bool { return !sp.Header.Std })
-	})
-	if len(generators) == 0 {
-		t.Fatal("no program has a header of the spec")
-	}
+	generators = slices.DeleteFunc(generators, func(g *sample.Generator) bool { return !owns(d.headers)(g.Program) })
 	for len(d.packets) < packets {
 		g := sample.Pick(src, generators)
 		f := g.Frame(model)
@@ -192,6 +193,12 @@ func newDissected(t *testing.T, r *build.Result, seed uint64, packets int) *diss
 			spoilt := g.Packet(f)
 			if p.data = spoilt.Data; spoilt.VLAN != nil || len(p.data) == 0 {
 				continue
+			}
+			if src.One(4) { // what comes from anywhere
+				from := src.IntN(len(p.data))
+				for i := from; i < len(p.data); i++ {
+					p.data[i] = byte(src.Uint32())
+				}
 			}
 			p.right = bytes.Equal(p.data, f.Data)
 		}
@@ -231,7 +238,7 @@ func (d *dissected) run(change func(string) string) {
 	for _, parent := range [][2]string{
 		{"udp", "1-65535"}, {"tcp", "1-65535"}, {"ip", "0,3,5,7-16,18-40,42-57,59-255"},
 	} {
-		if strings.Contains(text, `{parent = "`+parent[0]+`"`) {
+		if strings.Contains(text, `table.insert(tables, {parent = "`+parent[0]+`"`) {
 			args = append(args, "-o", d.preference(text, parent[0])+":"+parent[1])
 		}
 	}
@@ -278,6 +285,9 @@ func (d *dissected) run(change func(string) string) {
 	if n != len(d.packets) && d.wrong == "" {
 		d.Fatalf("tshark shows %d of %d packets: %s", n, len(d.packets), &complaints)
 	}
+	d.Logf("%d packets, %d of them with other mistakes, %d with headers of the spec, %d fields, %d headers inside; "+
+		"%d lengths that disagree, %d values that aren't allowed, %d headers cut off", n, d.skipped, d.shown, d.fields,
+		d.inside, d.lengths, d.values, d.truncated)
 }
 
 // protocols are the names of the dissector's protocols.
@@ -324,6 +334,17 @@ func (d *dissected) leaves(es []element, out *[]reading, marks map[string]int, a
 func (d *dissected) packet(n int, p *sent, shown *pdml) {
 	var got []reading
 	marks := map[string]int{}
+	fail := func(format string, args ...any) {
+		text := fmt.Sprintf(format, args...)
+		for _, r := range got {
+			text += fmt.Sprintf("\n%s.%s at %d, %d bytes: %s (%s)", r.header, r.field, r.Pos, r.Size, r.Show, r.Value)
+		}
+		d.wrong = fmt.Sprintf("packet %d of program %s: %s\n%x", n, p.program.Name.Value, text, p.data)
+	}
+	if text := luaError(shown.Protos); text != "" {
+		fail("%s", text)
+		return
+	}
 	for _, proto := range shown.Protos {
 		if strings.HasPrefix(proto.Name, d.name) {
 			d.leaves(proto.Fields, &got, marks, "")
@@ -333,13 +354,6 @@ func (d *dissected) packet(n int, p *sent, shown *pdml) {
 	first := slices.IndexFunc(p.frame.Spans, func(sp *packet.Span) bool { return !sp.Header.Std })
 	if first < 0 {
 		return
-	}
-	fail := func(format string, args ...any) {
-		text := fmt.Sprintf(format, args...)
-		for _, r := range got {
-			text += fmt.Sprintf("\n%s.%s at %d, %d bytes: %s (%s)", r.header, r.field, r.Pos, r.Size, r.Show, r.Value)
-		}
-		d.wrong = fmt.Sprintf("packet %d of program %s: %s\n%x", n, p.program.Name.Value, text, p.data)
 	}
 	var headers []*spec.Header
 	var after []int
@@ -351,12 +365,12 @@ func (d *dissected) packet(n int, p *sent, shown *pdml) {
 		return // what Wireshark makes of it is its business
 	}
 	spans, problems := d.headers.Parse(p.data, headers, packet.Options{After: after})
-	want := d.readings(p.data, spans[min(first, len(spans)):])
-	whole := len(spans) == len(headers)
-	if last := slices.IndexFunc(headers[first:], func(h *spec.Header) bool { return h.Std }); last >= 0 {
-		whole = len(spans) >= first+last
-		want = d.readings(p.data, spans[first:min(len(spans), first+last)])
+	end := len(headers) // of those of the spec
+	if n := slices.IndexFunc(headers[first:], func(h *spec.Header) bool { return h.Std }); n >= 0 {
+		end = first + n
 	}
+	whole := len(spans) >= end
+	want, inside := d.readings(p.data, spans[first:min(end, len(spans))]), spans[min(end, len(spans)):]
 	same := 0
 	for same < min(len(got), len(want)) && got[same].header == want[same].header &&
 		got[same].field == want[same].field {
@@ -390,7 +404,10 @@ func (d *dissected) packet(n int, p *sent, shown *pdml) {
 	}
 	switch {
 	case agrees && whole:
-		d.marks(problems, marks, headers[first:], fail)
+		d.marks(problems, marks, headers[first:end], fail)
+		if len(problems) == 0 {
+			d.within(p.data, inside, shown, fail)
+		}
 	case agrees, other:
 	case !p.right && (same == len(got) || same == len(want) && cut):
 	default:
@@ -419,7 +436,7 @@ func (d *dissected) marks(problems []packet.Problem, marks map[string]int, heade
 		}
 	}
 	for k, n := range want {
-		if (marks[k] > 0) != (n > 0) {
+		if (marks[k] > 0) != (n > 0) && !value { // after a value that isn't allowed, what follows isn't looked for
 			fail("%s is not marked", k)
 		}
 	}
@@ -445,7 +462,13 @@ func (d *dissected) hasElements(path string) bool {
 // other reports whether what is shown is what another program's stack reads; of the last header, if it is cut off, only
 // which one it is.
 func (d *dissected) other(p *sent, got []reading, front []*spec.Header, cut bool) bool {
-	for _, program := range d.spec.Programs {
+	programs := slices.Clone(d.spec.Programs)
+	for _, h := range d.spec.Headers { // one that no stack has is shown alone
+		programs = append(programs, &spec.Program{
+			Stack: []*spec.StackEntry{{Var: h.Name, Headers: []spec.Name{h.Name}}},
+		})
+	}
+	for _, program := range programs {
 		headers, after := slices.Clone(front), make([]int, len(front))
 		at := map[string]int{}
 		rest := got
@@ -502,16 +525,16 @@ func (d *dissected) outerRight(frame []byte, headers []*spec.Header, next *spec.
 		return false
 	}
 	for i, h := range append(slices.Clone(headers[1:]), next) {
-		if len(h.After) > 0 && !slices.ContainsFunc(h.After, func(a *spec.After) bool {
-			return a.Parent.Value == spans[i].Name() && !slices.ContainsFunc(a.Match, func(m *spec.FieldMatch) bool {
-				pl := spans[i].Place(m.Field.Path[len(m.Field.Path)-1].Value)
-				return !packet.Allows(m.Is, pl.Field, pl.Get(frame))
-			})
-		}) {
+		if !announced(frame, spans[i], h) {
 			return false
 		}
 	}
 	last := spans[len(spans)-1]
+	for _, field := range []string{"mf", "fragment_offset"} {
+		if pl := last.Place(field); pl != nil && pl.Get(frame).Int > 0 {
+			return false // tshark waits for all fragments
+		}
+	}
 	port := func(field string) uint64 { return last.Place(field).Get(frame).Int }
 	if last.Place("src_port") != nil && port("src_port") == 0 && port("dst_port") == 0 {
 		return false // ports that are no one's
@@ -629,8 +652,10 @@ func condition(frame []byte, sp *packet.Span, e *spec.Expr) uint64 {
 		return sp.Place(e.Path[0].Value).Get(frame).Int
 	case spec.OpAnd:
 		return arg(0) & arg(1)
-	case spec.OpEq:
-		if arg(0) == arg(1) {
+	case spec.OpEq, spec.OpNe, spec.OpGt:
+		if map[spec.ExprOp]bool{
+			spec.OpEq: arg(0) == arg(1), spec.OpNe: arg(0) != arg(1), spec.OpGt: arg(0) > arg(1),
+		}[e.Op] {
 			return 1
 		}
 		return 0

@@ -2,8 +2,8 @@
 -- Wireshark's dissector of the headers of relay "bits": tshark -X lua_script:FILE, or a folder of plugins.
 local name, title = "fr_bits", "BITS"
 local headers, stacks, tables = {}, {}, {}
-local versions = {ipv4 = 4, ipv6 = 6}
-local dissectors = {ipv4 = "ip", eth = "eth_withoutfcs"}
+local versions = {ipv4 = 4, ipv4_any = 4, ipv6 = 6}
+local dissectors = {ipv4 = "ip", ipv4_any = "ip", eth = "eth_withoutfcs"}
 local experts = {
 	length = ProtoExpert.new(name .. "._length", "A length that disagrees with the packet", expert.group.PROTOCOL, expert.severity.WARN),
 	value = ProtoExpert.new(name .. "._value", "A value that the header doesn't allow", expert.group.PROTOCOL, expert.severity.WARN),
@@ -147,6 +147,7 @@ end
 -- bound finds where a header's content ends, and notes the lengths that disagree with the packet.
 local function bound(tvb, span, followed)
 	span.inner = math.max(span.limit, span.stop)
+	local roomy = {} -- lengths that leave room, which is right where something follows
 	for _, place in ipairs(span.places) do
 		local k = place.field.counts
 		if k and place.there then
@@ -158,12 +159,14 @@ local function bound(tvb, span, followed)
 			else
 				n = n + (k.what == "all" and span.start or span.stop)
 				local slack = span.limit - n
-				if n < span.stop or slack < 0 or k.slack >= 0 and slack > k.slack and not followed then
-					place.wrong = true
-				end
+				if n < span.stop or slack < 0 then place.wrong = true end
+				if k.slack >= 0 and slack > k.slack then table.insert(roomy, place) end
 				if n >= span.stop and slack >= 0 then span.inner = n end
 			end
 		end
+	end
+	if not followed or span.inner >= span.limit then
+		for _, place in ipairs(roomy) do place.wrong = true end
 	end
 	span.payload = math.max(span.stop, span.inner - span.header.trailer)
 end
@@ -221,7 +224,7 @@ local function follow(tvb, entry, parent, outer, start, limit, pinfo)
 		if not header then -- one of Wireshark's
 			yes = true
 			local version = versions[name]
-			if version and choice then
+			if version then
 				if start >= limit then return nil, true end
 				yes = math.floor(tvb(start, 1):uint() / 16) == version
 			end
@@ -262,6 +265,7 @@ local function walk(tvb, stack, pinfo, outer)
 			if unknown or not name and not optional then return found end
 			if name and not headers[name] then
 				found.next, found.at, found.limit, found.whole = name, at, limit, true
+				found.fits = found.fits + 1
 				return found
 			end
 			if name then
@@ -391,7 +395,9 @@ local function show(proto, tvb, pinfo, root, found)
 	local at, limit, name = found.at, found.limit, found.next
 	if not name and last.payload then at, limit, name = last.stop, last.payload, "data" end
 	if name and limit > at then
-		Dissector.get(dissectors[name] or name):call(tvb(at, limit - at):tvb(), pinfo, root)
+		-- what is malformed there is shown as that, and is an error as well
+		local inner = Dissector.get(dissectors[name] or name)
+		pcall(inner.call, inner, tvb(at, limit - at):tvb(), pinfo, root)
 	end
 end
 
