@@ -1,14 +1,8 @@
 package lab
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
-	"math/big"
 	"net"
 	"net/http"
 	"strconv"
@@ -19,6 +13,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/gate/gate"
 	"github.com/fastrelay/fastrelay-gen/examples/gate/quicgo"
+	"github.com/fastrelay/fastrelay-gen/internal/test/selfsigned"
 )
 
 // Variant says where new connections are limited.
@@ -49,7 +44,7 @@ type Server struct {
 
 // Serve starts a server in the network namespace of the calling thread. GET /BYTES returns as many.
 func Serve(v Variant, c gate.Config) (_ *Server, err error) {
-	certificate, err := certify()
+	certificate, err := selfsigned.Certificate(hostName)
 	if err != nil {
 		return nil, err
 	}
@@ -118,18 +113,4 @@ func (s *Server) Close() error {
 		errs = append(errs, s.Gate.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// certify makes a certificate that nobody has to trust.
-func certify() (tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: hostName}, DNSNames: []string{hostName},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }

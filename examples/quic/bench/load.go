@@ -2,14 +2,9 @@ package main
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/binary"
 	"errors"
-	"math/big"
 	"net"
 	"net/netip"
 	"sync"
@@ -17,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/client"
+	"github.com/fastrelay/fastrelay-gen/internal/test/selfsigned"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
 )
@@ -30,19 +26,11 @@ const (
 
 // secrets is a certificate that nobody checks.
 var secrets = sync.OnceValue(func() *tls.Config {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	config, err := selfsigned.Config("fastrelay")
 	if err != nil {
 		panic(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		panic(err)
-	}
-	return &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
-		NextProtos:   []string{"fastrelay"}, InsecureSkipVerify: true,
-	}
+	return config
 })
 
 // wide is a configuration whose limits aren't in the way.

@@ -2,18 +2,13 @@ package server
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math"
-	"math/big"
 	"net"
 	"net/netip"
 	"os"
@@ -24,6 +19,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/client"
 	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/internal/test/selfsigned"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
@@ -52,19 +48,11 @@ type bed struct {
 var (
 	address = netip.MustParseAddrPort("10.1.0.1:4433")
 	secrets = sync.OnceValue(func() *tls.Config {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		config, err := selfsigned.Config("fastrelay")
 		if err != nil {
 			panic(err)
 		}
-		template := &x509.Certificate{SerialNumber: big.NewInt(1)}
-		der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-		if err != nil {
-			panic(err)
-		}
-		return &tls.Config{
-			Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
-			NextProtos:   []string{"fastrelay"}, InsecureSkipVerify: true,
-		}
+		return config
 	})
 )
 

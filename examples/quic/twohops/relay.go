@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/internal/test/selfsigned"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go/quicvarint"
@@ -33,7 +34,7 @@ func newRelay(host *testnet.Host, protected bool) (*relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	secrets, err := certificate()
+	secrets, err := selfsigned.Config(protocol)
 	if err != nil {
 		return nil, err
 	}

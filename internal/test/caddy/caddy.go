@@ -5,16 +5,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"net/netip"
 	"os"
@@ -22,6 +18,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/internal/test/selfsigned"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
@@ -124,18 +121,11 @@ func (s *Server) Close() {
 
 // certify makes a certificate for the server's name, and returns the hash of its public key.
 func certify(dir, name string) (string, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	certificate, err := selfsigned.Certificate(name)
 	if err != nil {
 		return "", err
 	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(7 * 24 * time.Hour),
-	}
-	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		return "", err
-	}
+	key := certificate.PrivateKey.(*ecdsa.PrivateKey)
 	private, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return "", err
@@ -150,5 +140,5 @@ func certify(dir, name string) (string, error) {
 	}
 	hash := sha256.Sum256(public)
 	return base64.StdEncoding.EncodeToString(hash[:]), errors.Join(
-		write("certificate.pem", "CERTIFICATE", certificate), write("key.pem", "PRIVATE KEY", private))
+		write("certificate.pem", "CERTIFICATE", certificate.Certificate[0]), write("key.pem", "PRIVATE KEY", private))
 }
