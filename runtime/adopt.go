@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -69,7 +70,13 @@ func (r *Relay) adopt() error {
 	if err := r.adoptRegistered(); err != nil {
 		return err
 	}
-	return r.pins.Settle(r.desc, r.coll.Maps)
+	dropped, err := r.pins.Settle(r.desc, r.coll.Maps)
+	for _, name := range dropped {
+		if table, ok := strings.CutPrefix(name, abi.TablePrefix); ok {
+			r.say(slog.LevelWarn, "a table is dropped: the relay has it no more", "table", table)
+		}
+	}
+	return err
 }
 
 // adoptSessions rebuilds the sessions from their rows.
@@ -297,6 +304,9 @@ func (r *Relay) adoptLinks() error {
 		}
 		a, p := r.adoptable(l)
 		if a == nil {
+			if r.Program(l.Program) == nil {
+				r.say(slog.LevelWarn, "a program is detached: the relay has it no more", "program", l.Program)
+			}
 			if err := l.Drop(); err != nil {
 				return err
 			}
@@ -340,7 +350,17 @@ func (r *Relay) adoptable(l *pins.Link) (*attachment, *Program) {
 
 // adoptFilters replaces the programs of the clsact filters that work on the adopted maps.
 func (r *Relay) adoptFilters() error {
-	info, err := r.coll.Maps[abi.MapLease].Info()
+	return eachFilter(r.coll.Maps[abi.MapLease], func(l netlink.Link, f *netlink.BpfFilter, egress bool) error {
+		if err := r.adoptFilter(l, f, egress); err != nil {
+			return fmt.Errorf("replace filter %s on %s: %w", f.Name, l.Attrs().Name, err)
+		}
+		return nil
+	})
+}
+
+// eachFilter calls f for each filter of the relay that has a lease.
+func eachFilter(lease *ebpf.Map, f func(l netlink.Link, f *netlink.BpfFilter, egress bool) error) error {
+	info, err := lease.Info()
 	if err != nil {
 		return err
 	}
@@ -355,13 +375,13 @@ func (r *Relay) adoptFilters() error {
 			if err != nil {
 				continue // no clsact qdisc
 			}
-			for _, f := range filters {
-				b, ok := f.(*netlink.BpfFilter)
-				if !ok || !strings.HasPrefix(b.Name, r.filterName("")) || !usesMap(ebpf.ProgramID(b.Id), mine) {
+			for _, one := range filters {
+				b, ok := one.(*netlink.BpfFilter)
+				if !ok || !strings.HasPrefix(b.Name, filterPrefix) || !usesMap(ebpf.ProgramID(b.Id), mine) {
 					continue
 				}
-				if err := r.adoptFilter(l, b, egress); err != nil {
-					return fmt.Errorf("replace filter %s on %s: %w", b.Name, l.Attrs().Name, err)
+				if err := f(l, b, egress); err != nil {
+					return err
 				}
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/pins"
@@ -53,4 +54,70 @@ func checkBPFFS(path string) error {
 		}
 		return nil
 	}
+}
+
+// Remove takes away what a relay whose process is dead has left at its PinPath: attachments, the name of a congestion
+// control, and the maps with its sessions. It says in words what that was. Filters of clsact are found in the network
+// namespace of the caller. The error wraps [ErrNotFound] where there is nothing, and [ErrLocked] where a process has the
+// relay.
+func Remove(path string) (removed []string, err error) {
+	if err := checkBPFFS(path); err != nil {
+		return nil, err
+	}
+	if !pins.Held(path) {
+		return nil, fmt.Errorf("no relay is pinned at %s: %w", path, ErrNotFound)
+	}
+	p, err := openPins(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			p.Abandon()
+		}
+	}()
+	lease, err := p.Lease()
+	if err != nil {
+		return nil, err
+	}
+	if lease != nil {
+		defer lease.Close()
+		for l, err := range p.Links() {
+			if err != nil {
+				return nil, err
+			}
+			removed = append(removed, fmt.Sprintf("program %s is detached from %s", l.Program, placeOf(l)))
+			l.Close() // its pin keeps it until the end
+		}
+		err := eachFilter(lease, func(l netlink.Link, f *netlink.BpfFilter, _ bool) error {
+			removed = append(removed, fmt.Sprintf("filter %s is removed from %s", f.Name, l.Attrs().Name))
+			return gone(netlink.FilterDel(f))
+		})
+		if err != nil {
+			return nil, err
+		}
+		registered, err := p.Registered()
+		if err != nil {
+			return nil, err
+		}
+		if registered != nil {
+			registered.Close()
+			removed = append(removed, "its congestion control isn't registered any more")
+		}
+	}
+	return append(removed, "what was pinned at "+path+" is removed"), p.Remove()
+}
+
+// placeOf names the interface of a link.
+func placeOf(l *pins.Link) string {
+	info, err := l.Info()
+	if err != nil || info.TCX() == nil || info.TCX().Ifindex == 0 {
+		return "an interface that is gone"
+	}
+	index := int(info.TCX().Ifindex)
+	dev, err := netlink.LinkByIndex(index)
+	if err != nil {
+		return fmt.Sprintf("interface %d of another network namespace", index)
+	}
+	return dev.Attrs().Name
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -194,6 +195,7 @@ func TestOtherLayout(t *testing.T) {
 			`table "sources" is laid out otherwise`},
 		{"members swapped", func(d *abi.Desc) { v := d.Tables[4].Key; v[0].Name, v[1].Name = v[1].Name, v[0].Name },
 			"SOURCES=4", `table "things"`},
+		{"another name", func(d *abi.Desc) { d.Name = "other" }, "SOURCES=4", `it is another one (found "flow" with`},
 		{"a field of sessions renamed", func(d *abi.Desc) { d.Sessions[0].Fields[0].Name = "caller" }, "SOURCES=4",
 			`table "by_client"`},
 	}
@@ -465,5 +467,58 @@ func TestAdoptEnds(t *testing.T) {
 			about("the end of its lifetime", s.expires, tt.expires)
 			about("its next end", s.next(), tt.next)
 		})
+	}
+}
+
+// Remove takes away what a process has left, and nothing where one has the relay, or where there is none.
+func TestRemove(t *testing.T) {
+	for _, clsact := range []bool{false, true} {
+		b := newBench(t)
+		path := "/sys/fs/bpf/" + pinName(t)
+		remove := func() (removed []string, err error) {
+			err = b.host.Do(func() error { removed, err = Remove(path); return err })
+			return removed, err
+		}
+		if _, err := remove(); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), path) {
+			t.Errorf("there is nothing: %v", err)
+		}
+		r := b.load(t, Options{PinPath: path, Linger: time.Minute, Clsact: clsact, Routes: someHop})
+		if err := r.Program("fwd").Attach("in0"); err != nil {
+			t.Fatal(err)
+		}
+		s := open(t, r, 1)
+		if _, err := remove(); !errors.Is(err, ErrLocked) {
+			t.Errorf("a process has it: %v", err)
+		}
+		b.send(t, 1)
+		until(t, 2*time.Second, "the relay goes on", func() bool { return must(s.Counters())[0].Packets == 1 })
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		removed, err := remove()
+		want := "program fwd is detached from in0"
+		if clsact {
+			want = "filter fastrelay:flow:fwd is removed from in0"
+		}
+		if err != nil || !slices.Equal(removed, []string{want, "what was pinned at " + path + " is removed"}) {
+			t.Errorf("%q, %v", removed, err)
+		}
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the folder: %v", err)
+		}
+		if q := b.tc(t, "filter", "in0", "ingress"); strings.Contains(q, "fastrelay") {
+			t.Errorf("left behind: %s", q)
+		}
+	}
+	// A folder of somebody else is none of a relay.
+	path := "/sys/fs/bpf/" + pinName(t)
+	if err := os.MkdirAll(filepath.Join(path, "theirs"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Remove(path); !errors.Is(err, ErrNotFound) {
+		t.Errorf("another folder: %v", err)
+	}
+	if err := os.RemoveAll(path); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -86,11 +86,11 @@ func trouble(hops []api.NextHop) string {
 }
 
 // print prints an answer for machines or for people.
-func (l *live) print(answer any, text string) error {
-	if l.machine {
-		return l.json(answer)
+func (a *app) print(answer any, text string) error {
+	if a.machine {
+		return a.json(answer)
 	}
-	_, err := fmt.Fprint(l.out, text)
+	_, err := fmt.Fprint(a.out, text)
 	return err
 }
 

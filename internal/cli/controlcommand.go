@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
 	"github.com/fastrelay/fastrelay-gen/internal/interrupt"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
 )
 
@@ -61,7 +64,7 @@ func (a *app) controlCommands() []*cobra.Command {
 		a.setCommand(), a.refreshCommand(),
 		a.attachCommand("attach", "PUT", "Attach programs of a running relay to interfaces"),
 		a.attachCommand("detach", "DELETE", "Detach programs of a running relay from interfaces"),
-		a.drainCommand(), a.eventsCommand(), a.stopCommand(), a.apiCommand(),
+		a.drainCommand(), a.eventsCommand(), a.stopCommand(), a.removeCommand(), a.apiCommand(),
 	}
 }
 
@@ -274,6 +277,49 @@ their own end.`,
 		Example: `  sudo fastrelay-gen stop --socket turn`,
 		Args:    exactly(),
 	}, &f, func(l *live, _ []string) error { return l.stop() })
+}
+
+// pinFolder is where relays are pinned by their names.
+const pinFolder = "/sys/fs/bpf"
+
+func (a *app) removeCommand() *cobra.Command {
+	var pin, socket, format string
+	cmd := &cobra.Command{
+		Use:   "remove NAME",
+		Short: "Remove what a relay has left whose process is dead",
+		Long: `Removes what the relay NAME of ` + "`run --detach`" + ` has left whose process was killed: its attachments, its pins with
+all sessions and rows, its control socket, and the lock beside it; it says what that was. Its log stays. Where a process
+has the relay, nothing is removed: stop ends that one.`,
+		Example: `  sudo fastrelay-gen remove turn
+  sudo fastrelay-gen remove turn --pin /sys/fs/bpf/other --socket /run/turn.sock`,
+		Args: exactly("NAME"), ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return pinnedRelays(), cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.setFormat(format); err != nil {
+				return err
+			}
+			if strings.Contains(args[0], "/") {
+				return usage("%q is a path, and not a name", args[0]).hint("remove NAME --pin PATH --socket PATH").
+					see("fastrelay-gen remove --help")
+			}
+			interrupt.Handle(cmd.Context())
+			return a.remove(args[0], cmp.Or(pin, filepath.Join(pinFolder, args[0])), cmp.Or(socket, args[0]))
+		},
+	}
+	cmd.Flags().StringVar(&pin, "pin", "", "where it is pinned, if not at "+pinFolder+"/NAME")
+	cmd.Flags().StringVarP(&socket, "socket", "s", "", "the path of its control socket, or another name")
+	formatFlag(cmd, &format)
+	return cmd
+}
+
+// pinnedRelays lists the names under which relays are pinned.
+func pinnedRelays() (names []string) {
+	paths, _ := filepath.Glob(filepath.Join(pinFolder, "*", "live", abi.PinnedLayout)) // the pattern is one
+	for _, path := range paths {
+		names = append(names, filepath.Base(filepath.Dir(filepath.Dir(path))))
+	}
+	return names
 }
 
 func (a *app) apiCommand() *cobra.Command {

@@ -47,7 +47,7 @@ type machine struct {
 	host         *testnet.Host
 	dir, pin     string
 	socket, page string
-	spec         string
+	spec, other  string
 	pid          int         // of the relay; 0: none runs
 	pinned       bool        // it has left its pins, if none runs
 	attached     [][2]string // programs and interfaces
@@ -68,7 +68,10 @@ func TestOperations(t *testing.T) {
 	dir := t.TempDir()
 	m := &machine{T: t, host: host, dir: dir, socket: filepath.Join(dir, "m.sock"), spec: filepath.Join(dir, "m.cue"),
 		pin: fmt.Sprintf("/sys/fs/bpf/machine-%d", os.Getpid())}
-	if err := os.WriteFile(m.spec, []byte(machineSpec), 0o600); err != nil {
+	m.other = filepath.Join(dir, "other.cue")
+	other := strings.Replace(machineSpec, `name: "machine"`, `name: "other"`, 1)
+	if err := errors.Join(os.WriteFile(m.spec, []byte(machineSpec), 0o600),
+		os.WriteFile(m.other, []byte(other), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
@@ -134,7 +137,7 @@ func (m *machine) step(random *rand.Rand) {
 	iface := append(slices.Clone(m.devices), "nosuch")[random.IntN(len(m.devices)+1)]
 	at := [2]string{program, iface}
 	there := slices.Contains(m.attached, at)
-	switch what := random.IntN(9); {
+	switch what := random.IntN(10); {
 	case what == 0: // an interface is renamed, and another one may get the name that it had
 		i := random.IntN(len(m.devices))
 		was, now := m.devices[i], fmt.Sprintf("d%d", m.made)
@@ -155,6 +158,11 @@ func (m *machine) step(random *rand.Rand) {
 			}
 			m.devices = append(m.devices, was)
 		}
+	case m.pid == 0 && what == 1 && m.pinned:
+		m.must(1, "it is another one", "run", m.other, "--detach", "--control", m.socket, "--pin", m.pin,
+			"--attach", "one="+m.devices[0])
+	case m.pid == 0 && what < 4:
+		m.remove()
 	case m.pid == 0:
 		m.run(random)
 	case what < 4 && iface == "nosuch":
@@ -173,6 +181,9 @@ func (m *machine) step(random *rand.Rand) {
 		m.kill()
 	case what == 7:
 		m.hangUp()
+	case what == 8:
+		m.must(1, "end it first", "remove", "machine", "--pin", m.pin, "--socket", m.socket)
+		m.must(1, fmt.Sprintf("process %d (", m.pid), "remove", "machine", "--pin", m.pin, "--socket", m.socket+"2")
 	default:
 		m.must(0, "", "stop", "--socket", m.socket)
 		m.pid, m.pinned, m.attached = 0, false, nil
@@ -203,6 +214,27 @@ func (m *machine) run(random *rand.Rand) {
 	m.json(&info, "show", "--socket", m.socket, "--format", "json")
 	m.page = regexp.MustCompile(`http://127\.0\.0\.1:[0-9]+/`).FindString(says)
 	m.pid, m.pinned, m.attached = info.PID, true, want
+}
+
+// remove removes what a relay that was killed has left, if there is one.
+func (m *machine) remove() {
+	args := []string{"remove", "machine", "--pin", m.pin, "--socket", m.socket}
+	if !m.pinned {
+		m.must(1, "there is nothing of a relay machine", args...)
+		return
+	}
+	says := m.must(0, "what was pinned at "+m.pin+" is removed", args...)
+	for _, at := range m.attached {
+		if text := fmt.Sprintf("program %s is detached from %s\n", at[0], at[1]); !strings.Contains(says, text) {
+			m.Errorf("it doesn't say %q:\n%s", text, says)
+		}
+	}
+	m.pinned, m.attached = false, nil
+	for _, path := range []string{m.socket, m.socket + ".lock"} {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			m.Errorf("%s is left: %v", path, err)
+		}
+	}
 }
 
 // hangUp renames the log, and has the relay open it anew, as logrotate does.

@@ -58,7 +58,7 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 	}
 	if opt.detach {
 		opt.control = cmp.Or(opt.control, desc.Name)
-		opt.pin = cmp.Or(opt.pin, "/sys/fs/bpf/"+desc.Name)
+		opt.pin = cmp.Or(opt.pin, pinFolder+"/"+desc.Name)
 		if !detached() {
 			return a.detach(ctx, &desc, &opt)
 		}

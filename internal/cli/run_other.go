@@ -11,6 +11,8 @@ import (
 
 func (a *app) run(context.Context, string, runOptions) error { return needsLinux("run") }
 
+func (a *app) remove(string, string, string) error { return needsLinux("remove") }
+
 // runError is not reached: nothing runs here.
 func runError(err error) error { return err }
 

@@ -149,7 +149,7 @@ func TestLayout(t *testing.T) {
 		t.Fatal(err)
 	}
 	back := full()
-	back.Name, back.Kernel = "", [2]int{}
+	back.Kernel = [2]int{}
 	back.Programs[0].Reasons[0].Doc = ""
 	if l.Version != abi.Version || !reflect.DeepEqual(l.Desc, *back) {
 		t.Errorf("read back: %s", cmp.Diff(*back, l.Desc))

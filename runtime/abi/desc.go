@@ -10,8 +10,8 @@ import (
 //
 // The json tags are the format of what is pinned (docs/abi.md): what has none isn't in it.
 type Desc struct {
-	Name     string    `json:"-"`
-	Kernel   [2]int    `json:"-"` // major, minor: the oldest kernel that can load it
+	Name     string    `json:"name,omitempty"` // "": it was pinned before names were
+	Kernel   [2]int    `json:"-"`              // major, minor: the oldest kernel that can load it
 	Settings []Setting `json:"-"`
 	Tables   []Table   `json:"tables,omitempty"`
 	Sessions []Session `json:"sessions,omitempty"`

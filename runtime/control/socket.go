@@ -75,20 +75,8 @@ func (s *Server) Listen(desc *abi.Desc) error {
 	if err := s.takeLock(); err != nil {
 		return fail(err)
 	}
-	switch st, err := os.Lstat(s.path); {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
+	if err := s.removeDead(); err != nil {
 		return fail(err)
-	case st.Mode().Type() != fs.ModeSocket:
-		return fail(errors.New("something else has this name; choose another one, or remove it"))
-	default: // the process that made it held the lock, and has ended; unless it is none of ours
-		if c, err := net.Dial("unix", s.path); err == nil {
-			c.Close()
-			return fail(errors.New("another program listens on it; choose another path"))
-		}
-		if err := os.Remove(s.path); err != nil {
-			return fail(err)
-		}
 	}
 	// The mode is that of the socket before it has a name, so that there is no moment with another one.
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
@@ -104,6 +92,47 @@ func (s *Server) Listen(desc *abi.Desc) error {
 	s.inode = inode(s.path)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return nil
+}
+
+// removeDead removes the socket of a process that has ended. The lock is held.
+func (s *Server) removeDead() error {
+	switch st, err := os.Lstat(s.path); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case st.Mode().Type() != fs.ModeSocket:
+		return errors.New("something else has this name; choose another one, or remove it")
+	}
+	// The process that made it held the lock, and has ended; unless it is none of ours.
+	if c, err := net.Dial("unix", s.path); err == nil {
+		c.Close()
+		return errors.New("another program listens on it; choose another path")
+	}
+	return os.Remove(s.path)
+}
+
+// Remove takes away the socket, by its path or the name of its relay, and the lock beside it that a process which is
+// dead has left, and says in words what that was. The error wraps [fs.ErrNotExist] where there is neither, and
+// [ErrTaken] where the process lives.
+func Remove(path string) (removed []string, err error) {
+	s := &Server{path: api.PathOf(path)}
+	for _, path := range []string{s.path, s.lockPath()} {
+		if _, err := os.Lstat(path); err == nil {
+			removed = append(removed, path+" is removed")
+		}
+	}
+	if len(removed) == 0 {
+		return nil, fmt.Errorf("control socket %s: %w", s.path, fs.ErrNotExist)
+	}
+	if err = s.takeLock(); err == nil {
+		err = s.removeDead()
+		s.unlock()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("control socket %s: %w", s.path, err)
+	}
+	return removed, nil
 }
 
 func (s *Server) lockPath() string { return s.path + ".lock" }

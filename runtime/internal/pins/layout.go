@@ -2,6 +2,7 @@ package pins
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
@@ -16,8 +17,48 @@ type LayoutError struct {
 }
 
 func (e *LayoutError) Error() string {
-	return fmt.Sprintf("can't adopt the relay pinned at %s: %s is laid out otherwise (found %s, want %s); "+
-		"close the old relay, or pin the new one elsewhere", e.Path, e.What, e.Found, e.Want)
+	differs := e.What + " is laid out otherwise"
+	if e.What == anotherRelay {
+		differs = "it is another one"
+	}
+	return fmt.Sprintf("can't adopt the relay pinned at %s: %s (found %s, want %s); "+
+		"remove the old relay (fastrelay-gen remove), or pin the new one elsewhere", e.Path, differs, e.Found, e.Want)
+}
+
+// anotherRelay is what differs where nothing is to be compared.
+const anotherRelay = "the relay"
+
+// contents are the names in a layout.
+func contents(l *abi.Layout) (programs, others []string) {
+	for _, p := range l.Programs {
+		programs = append(programs, p.Name)
+	}
+	for _, t := range l.Tables {
+		others = append(others, t.Name)
+	}
+	for _, g := range l.Groups {
+		others = append(others, g.Name)
+	}
+	return programs, others
+}
+
+func contentsText(l *abi.Layout) string {
+	programs, others := contents(l)
+	text := fmt.Sprintf("%q with programs %s", l.Name, strings.Join(programs, ", "))
+	if len(others) > 0 {
+		text += " and tables " + strings.Join(others, ", ")
+	}
+	return text
+}
+
+// same reports whether two layouts are of versions of one relay: they have a name in common, besides their own.
+func same(old, now *abi.Layout) bool {
+	programs, others := contents(now)
+	was, wasOthers := contents(old)
+	in := func(all []string) func(string) bool {
+		return func(name string) bool { return slices.Contains(all, name) }
+	}
+	return (old.Name == "" || old.Name == now.Name) && (slices.ContainsFunc(was, in(programs)) || slices.ContainsFunc(wasOthers, in(others)))
 }
 
 // compare finds what can't be adopted. path is where the old relay is pinned.
@@ -27,6 +68,9 @@ func compare(path string, old, now *abi.Layout) error {
 	}
 	if old.Version != now.Version {
 		return refuse("the contract with the kernel's programs", old.Version, now.Version)
+	}
+	if !same(old, now) {
+		return refuse(anotherRelay, contentsText(old), contentsText(now))
 	}
 	was := map[string]abi.Table{}
 	for _, t := range old.Tables {

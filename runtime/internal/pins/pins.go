@@ -236,30 +236,45 @@ func (p *Pins) Renew(desc *abi.Desc, maps map[string]*ebpf.Map) error {
 	return nil
 }
 
-// Settle makes desc the layout of what is pinned, and drops what it has no use for.
-func (p *Pins) Settle(desc *abi.Desc, maps map[string]*ebpf.Map) error {
+// Settle makes desc the layout of what is pinned, and drops the maps that it has no use for.
+func (p *Pins) Settle(desc *abi.Desc, maps map[string]*ebpf.Map) (dropped []string, err error) {
 	if err := os.RemoveAll(p.live("next_" + abi.PinnedLayout)); err != nil {
-		return err
+		return nil, err
 	}
 	if err := writeLayout(desc, p.live("next_"+abi.PinnedLayout)); err != nil {
-		return err
+		return nil, err
 	}
 	if err := os.Rename(p.live("next_"+abi.PinnedLayout), p.live(abi.PinnedLayout)); err != nil {
-		return err
+		return nil, err
 	}
 	p.old = layoutOf(desc)
 	entries, err := os.ReadDir(p.live(""))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, e := range entries {
 		if maps[e.Name()] == nil && (abi.Pinned(e.Name()) || strings.HasPrefix(e.Name(), "next_")) {
 			if err := os.Remove(p.live(e.Name())); err != nil {
-				return err
+				return dropped, err
 			}
+			dropped = append(dropped, e.Name())
 		}
 	}
-	return nil
+	return dropped, nil
+}
+
+// Held reports whether a folder is one of pins: it has some, or is empty, since a process that made it has ended.
+func Held(path string) bool {
+	entries, err := os.ReadDir(path)
+	return err == nil && !slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
+		return e.Name() != "live" && e.Name() != "new"
+	})
+}
+
+// Lease opens the map of the relay's lease; nil where nothing is pinned.
+func (p *Pins) Lease() (*ebpf.Map, error) {
+	m, err := ebpf.LoadPinnedMap(p.live(abi.MapLease), nil)
+	return m, gone(err)
 }
 
 const linkPrefix = "link_"

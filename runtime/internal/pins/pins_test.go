@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // A lock that a process holds is waited for a moment, not for ever, and the error names the process.
@@ -61,5 +62,30 @@ func TestHeldLock(t *testing.T) {
 	p.Abandon()
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("an empty folder stays: %v", err)
+	}
+}
+
+// Another relay is one that has another name, or nothing in common with the pinned one.
+func TestAnotherRelay(t *testing.T) {
+	desc := func(name, program, table string) *abi.Desc {
+		return &abi.Desc{Name: name, Programs: []abi.Program{{Name: program}}, Tables: []abi.Table{{Name: table}}}
+	}
+	old := layoutOf(desc("one", "p", "t"))
+	for _, tt := range []struct {
+		now  *abi.Desc
+		want string
+	}{
+		{desc("one", "p", "t"), ""},
+		{desc("one", "other", "t"), ""},
+		{desc("one", "p", "other"), ""},
+		{desc("one", "other", "other"),
+			`it is another one (found "one" with programs p and tables t, want "one" with programs other and tables other)`},
+		{desc("two", "p", "t"),
+			`it is another one (found "one" with programs p and tables t, want "two" with programs p and tables t)`},
+	} {
+		err := compare("/pins", old, layoutOf(tt.now))
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%v: %v, want %q", tt.now, err, tt.want)
+		}
 	}
 }
