@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 
 // A bed is a server between a publisher's host and a subscribers' host, each at the end of a link.
 type bed struct {
-	*testing.T
+	testing.TB
 	net                      *testnet.Net
 	publishers, relay, users *testnet.Host
 	in, out                  *testlink.Link
@@ -62,10 +62,10 @@ type options struct {
 	change  func(*Config)
 }
 
-func newBed(t *testing.T, o options) *bed {
+func newBed(t testing.TB, o options) *bed {
 	t.Helper()
 	needs.Root(t)
-	b := &bed{T: t, net: testnet.Start(t)}
+	b := &bed{TB: t, net: testnet.Start(t)}
 	var errs [3]error
 	b.relay, errs[0] = b.net.Host("relay")
 	b.publishers, errs[1] = b.net.Host("publishers")
