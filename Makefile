@@ -9,7 +9,7 @@ BYTES    ?= 20s
 N        ?= 500
 
 # What depends on time and is no test's business: the packages whose BenchmarkRatios measures it.
-RATIOS   := ./internal/test/testlink ./runtime/control
+RATIOS   := ./internal/test/testlink ./runtime/control ./examples/congestion
 
 # What works on macOS and Windows as well: the compiler.
 PORTABLE = ./cmd/... ./gen/... ./sim/... ./spec/... ./templates/... ./runtime/abi $$($(GO) list ./internal/... | grep -vE '/internal/test(/|$$$$)')

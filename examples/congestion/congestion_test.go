@@ -48,9 +48,12 @@ type place struct {
 	listener net.Listener
 }
 
-const rate = 100_000_000 // bits a second
+const (
+	rate   = 100_000_000 // bits a second
+	second = rate / 8    // bytes
+)
 
-func newPlace(t *testing.T) *place {
+func newPlace(t testing.TB) *place {
 	t.Helper()
 	needs.Root(t)
 	n := testnet.Start(t)
@@ -108,23 +111,33 @@ func (p *place) dial(name string) (c net.Conn, err error) {
 	return c, err
 }
 
-// send sends for a while, and returns how many bits a second.
-func send(t *testing.T, c net.Conn, d time.Duration) float64 {
+// send sends so many bytes, and returns how many bits a second.
+func send(t testing.TB, c net.Conn, bytes int) float64 {
 	t.Helper()
-	begin, sent := time.Now(), 0
-	block := make([]byte, 1<<16)
-	for time.Since(begin) < d {
-		n, err := c.Write(block)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sent += n
+	begin := time.Now()
+	if _, err := c.Write(make([]byte, bytes)); err != nil {
+		t.Fatal(err)
 	}
-	return 8 * float64(sent) / time.Since(begin).Seconds()
+	return 8 * float64(bytes) / time.Since(begin).Seconds()
+}
+
+// info returns what the kernel knows of a connection.
+func info(t testing.TB, c net.Conn) (i *unix.TCPInfo) {
+	t.Helper()
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	if err == nil {
+		err = errors.Join(raw.Control(func(fd uintptr) {
+			i, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		}), err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
 }
 
 // controlled is a relay with a controller.
-func controlled(t *testing.T, name, algorithm string) (*congestionrelay.Relay, func()) {
+func controlled(t testing.TB, name, algorithm string) (*congestionrelay.Relay, func()) {
 	t.Helper()
 	interval := uint32(1000)
 	relay, err := congestionrelay.Load(congestionrelay.Options{
@@ -141,7 +154,7 @@ func controlled(t *testing.T, name, algorithm string) (*congestionrelay.Relay, f
 }
 
 // start starts a controller; what it returns ends it.
-func start(t *testing.T, relay *congestionrelay.Relay, algorithm string) func() {
+func start(t testing.TB, relay *congestionrelay.Relay, algorithm string) func() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- serve(ctx, relay, control.Algorithms[algorithm]) }()
@@ -155,7 +168,7 @@ func start(t *testing.T, relay *congestionrelay.Relay, algorithm string) func() 
 	return end
 }
 
-func rows(t *testing.T, relay *congestionrelay.Relay) (all []congestionrelay.FlowsEntry) {
+func rows(t testing.TB, relay *congestionrelay.Relay) (all []congestionrelay.FlowsEntry) {
 	t.Helper()
 	for e, err := range relay.Flows.All() {
 		if err != nil {
@@ -166,14 +179,15 @@ func rows(t *testing.T, relay *congestionrelay.Relay) (all []congestionrelay.Flo
 	return all
 }
 
-func until(t *testing.T, what string, holds func() bool) {
+func until(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	if err := testnet.Until(5*time.Second, what, holds); err != nil {
+	if err := testnet.Until(15*time.Second, what, holds); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// Each algorithm fills a link, and its decisions are carried out.
+// Each algorithm decides for a flow, whose bytes all get through, and the kernel carries out what it decides. How far a
+// link is filled is measured (BenchmarkRatios).
 func TestAlgorithms(t *testing.T) {
 	for algorithm := range control.Algorithms {
 		t.Run(algorithm, func(t *testing.T) {
@@ -184,14 +198,13 @@ func TestAlgorithms(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			send(t, c, time.Second)
-			got := 0.0
-			for range 5 { // a machine that does other things takes a rate away
-				if got = send(t, c, 2*time.Second); got >= 0.6*rate {
-					break
-				}
-			}
-			until(t, "there is a row for the flow", func() bool { return len(rows(t, relay)) == 1 })
+			send(t, c, second)
+			until(t, "what was decided is the socket's window", func() bool {
+				send(t, c, second/100)
+				all := rows(t, relay)
+				return len(all) == 1 && all[0].Row.Round > 0 && all[0].Row.Cwnd > 0 &&
+					info(t, c).Snd_cwnd == all[0].Row.Cwnd
+			})
 			counts, err := relay.Counters()
 			if err != nil {
 				t.Fatal(err)
@@ -201,10 +214,10 @@ func TestAlgorithms(t *testing.T) {
 				t.Fatal(err)
 			}
 			row := rows(t, relay)[0]
-			t.Logf("%.0f Mbit/s; %d events were decided, %d signals unanswered, %d losses; last %+v", got/1e6,
-				passed.Packets, counts.Unanswered, counts.Losses, row)
-			if got < 0.6*rate || passed.Packets < 100 {
-				t.Errorf("%.0f Mbit/s of %.0f, %d events were decided", got/1e6, rate/1e6, passed.Packets)
+			t.Logf("%d events were decided, %d signals unanswered, %d losses; last %+v", passed.Packets,
+				counts.Unanswered, counts.Losses, row)
+			if passed.Packets < 100 {
+				t.Errorf("%d events were decided", passed.Packets)
 			}
 		})
 	}
@@ -242,7 +255,7 @@ func TestThousandFlows(t *testing.T) {
 }
 
 // process starts a controller in a process of its own. What it returns kills it.
-func process(t *testing.T, name, pins string) (kill func()) {
+func process(t testing.TB, name, pins string) (kill func()) {
 	t.Helper()
 	child := exec.Command(os.Args[0])
 	child.Env = append(os.Environ(), childName+"="+name, childPins+"="+pins)
@@ -274,13 +287,20 @@ func TestKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	before := send(t, c, time.Second)
+	send(t, c, second)
 	kill()
-	after := send(t, c, 3*time.Second)
-	t.Logf("%.0f Mbit/s, and %.0f after it was killed", before/1e6, after/1e6)
-	if after < 0.6*rate {
-		t.Errorf("%.0f Mbit/s after it was killed, of %.0f", after/1e6, rate/1e6)
-	}
+	// Reno's rules: the window grows until the link's queue is full, is reduced, and grows again.
+	last, grows, turns := info(t, c).Snd_cwnd, true, 0
+	until(t, "its window grows, shrinks and grows", func() bool {
+		send(t, c, second/50)
+		now := info(t, c).Snd_cwnd
+		if now != last && (now > last) != grows {
+			grows = !grows
+			turns++
+		}
+		last = now
+		return turns >= 3
+	})
 	until(t, "nothing can choose it", func() bool {
 		c, err := p.dial(name)
 		if err == nil {
@@ -303,7 +323,7 @@ func TestAdopted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer first.Close()
-	send(t, first, time.Second)
+	send(t, first, second)
 	kill()
 	orphan, err := p.dial(name)
 	if err != nil {
@@ -332,7 +352,7 @@ func TestAdopted(t *testing.T) {
 	until(t, "each flow has a row", func() bool { return len(rows(t, relay)) == 3 })
 	var wg sync.WaitGroup
 	for _, c := range []net.Conn{first, orphan, last} {
-		wg.Go(func() { send(t, c, time.Second) })
+		wg.Go(func() { send(t, c, second/3) })
 	}
 	wg.Wait()
 	for _, e := range rows(t, relay) {
@@ -378,19 +398,17 @@ func TestReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	send(t, c, 500*time.Millisecond)
+	send(t, c, second/2)
 	end()
-	send(t, c, 200*time.Millisecond) // silence: Reno's rules in the kernel
+	send(t, c, second/5) // silence: Reno's rules in the kernel
 	start(t, relay, "bbr")
-	send(t, c, 500*time.Millisecond)
+	send(t, c, second/2)
 	until(t, "the second one decides", func() bool {
-		send(t, c, 10*time.Millisecond)
+		send(t, c, second/100)
 		all := rows(t, relay)
 		return len(all) == 1 && all[0].Row.Firm && all[0].Row.Cwnd > 0
 	})
-	if got := send(t, c, 2*time.Second); got < 0.6*rate {
-		t.Errorf("%.0f Mbit/s of %.0f", got/1e6, rate/1e6)
-	}
+	send(t, c, second)
 }
 
 // An interval that the kernel's microseconds don't hold is not taken for another one.
