@@ -148,6 +148,8 @@ var frames = map[diag.Code]string{
 	"FR0241": whole,
 	"FR0242": program("", udp, ""),
 	"FR0243": program("headers: msg: fields: [{name: \"id\", bits: 16, is: >=10}]\n", udp+`, "msg"`, ""),
+	"FR0244": program("headers: tag: fields: [{name: \"id\", bits: 32}]\n"+
+		"tables: seen: {kind: \"lru\", key: id: \"u32\", value: at: \"endpoint\"}\n", udp+`, "tag"`, ""),
 
 	"FR0301": strings.Replace(tested(""), "tests: \"example\": {\n\tprogram: \"to_peer\"\n\t\n\tEXAMPLE\n}\n",
 		"EXAMPLE\n", 1),

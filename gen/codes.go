@@ -93,7 +93,8 @@ var (
 			"64.", `when: "udp.length / ch.n > 3"`, `when: "udp.length > 3 * ch.n"`)
 	codeLearn = diag.Define("FR0219", "a table that can't be learned into",
 		"`learn` writes rows of hash and lru tables of their own: not rows of sessions, not next hops,\n"+
-			"counters or per-CPU tables.",
+			"counters or per-CPU tables. What it asks to be `verified` is a header that every packet of the rule\n"+
+			"has, with a checksum over what follows it.",
 		`do: [{learn: calls: {key: ["udp.src", 1], value: ["udp.dst"]}}, "pass"] // calls is the table of a session`,
 		`do: [{learn: seen: {key: ["udp.src"], value: ["udp.dst"]}}, "pass"]`)
 	codeVariable = diag.Define("FR0220", "a field without a fixed position",
@@ -169,6 +170,12 @@ var (
 			"they all pass to the stack. `vet --strict` treats warnings as errors.",
 		`rules: [{match: "udp.src_port": <10, do: [{set: "msg.id": "udp.src_port"}]}] // and msg.id is >=10`,
 		`rules: [{match: "udp.src_port": >=10, do: [{set: "msg.id": "udp.src_port"}]}]`)
+	codeUnverified = diag.Define("FR0244", "learned from what may be garbled",
+		"A warning: a rule learns from packets whose checksum it doesn't verify, and one with a flipped bit\n"+
+			"changes a row, although every socket would drop it. `verified` names the header whose checksum has\n"+
+			"to be right; `verified: false` says that it does no harm. `vet --strict` treats warnings as errors.",
+		`do: [{learn: seen: {key: ["tag.id"], value: ["udp.src"]}}, "pass"]`,
+		`do: [{learn: seen: {key: ["tag.id"], value: ["udp.src"], verified: "udp"}}, "pass"]`)
 	codeInternal = diag.Define("FR0299", "a fault of the compiler",
 		"The compiler made a plan that contradicts itself. This is never the fault of the spec; please report\n"+
 			"it, with the spec.",

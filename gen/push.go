@@ -36,7 +36,7 @@ func (w *rewriter) remove(in *layer, zero bool, pos diag.Pos) {
 	}
 	for _, pl := range in.order {
 		if k := pl.f.Checksum; k != nil && k.Offloaded {
-			w.verifyWhole(in, pl, zero, pos)
+			w.verifyWhole(in, pl, zero || w.mayLack(in, pl.f), pos)
 		}
 	}
 	if w.summedUp(in) {

@@ -435,14 +435,14 @@ func (w *rewriter) drop(a *spec.Action, state []ir.Stmt) {
 	})
 }
 
-func (s *scope) learn(a *spec.Action) []ir.Stmt {
-	t := s.tables[a.Table.Value]
+func (w *rewriter) learn(a *spec.Action) []ir.Stmt {
+	t := w.tables[a.Table.Value]
 	if t == nil {
-		s.noTable(a.Table)
+		w.noTable(a.Table)
 		return nil
 	}
 	bad := func(why string) []ir.Stmt {
-		s.diags.Add(codeLearn, a.Table.Pos, "table %q can't be learned into: %s", t.Name, why).
+		w.diags.Add(codeLearn, a.Table.Pos, "table %q can't be learned into: %s", t.Name, why).
 			WithRelated(t.Pos, "the table is declared here")
 		return nil
 	}
@@ -462,14 +462,14 @@ func (s *scope) learn(a *spec.Action) []ir.Stmt {
 			return bad("its value \"" + m.Name + "\" has one for each level of priority")
 		}
 	}
-	key, ok1 := s.values("table", t.Name, t.Pos, &t.Key, a.Key, a.Pos, "key")
-	value, ok2 := s.values("table", t.Name, t.Pos, &t.Value, a.Value, a.Pos, "value")
-	if !ok1 || !ok2 {
+	key, ok1 := w.values("table", t.Name, t.Pos, &t.Key, a.Key, a.Pos, "key")
+	value, ok2 := w.values("table", t.Name, t.Pos, &t.Value, a.Value, a.Pos, "value")
+	if !ok1 || !ok2 || !w.believe(a) {
 		return nil
 	}
 	return []ir.Stmt{
 		&ir.Learn{
-			Table: t, Key: key, Value: value, Full: s.punted("full_"+t.Name, "table "+t.Name+" is full", a.Pos),
+			Table: t, Key: key, Value: value, Full: w.punted("full_"+t.Name, "table "+t.Name+" is full", a.Pos),
 			Pos: a.Pos,
 		},
 	}

@@ -128,8 +128,7 @@ func (w *rewriter) changedSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite
 		}
 	}
 	if !s.Absent && k.Optional && (changed || i >= w.kept()) { // moved or changed: the packet isn't the one that came
-		w.guard(bin(ir.Ne, at.load, num(0)), w.fieldReason(o.old.h, f, "is 0 (no checksum), which isn't allowed here"),
-			f.Name.Pos)
+		w.present(at, o.old.h, f.Name.Pos)
 	}
 	if !changed {
 		return nil, true

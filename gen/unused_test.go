@@ -58,7 +58,7 @@ programs: {
 			{lookup: f: flows: ["udp.src", "udp.dst"]
 				do: [{count: {counter: "f.bytes", by: "len(udp)"}}, {send: {from: "udp.dst", to: "f.peer"}}]},
 			{lookup: y: by_rule: ["udp.src"], when: "setting.least > y.n", do: ["pass"]},
-			{do: [{learn: learned: {key: ["udp.src"], value: [1, 2]}}, "pass"]},
+			{do: [{learn: learned: {key: ["udp.src"], value: [1, 2], verified: "udp"}}, "pass"]},
 		]
 	}
 	q: {

@@ -69,8 +69,7 @@ func (w *rewriter) wholeSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) 
 		}
 	}
 	size := bin(ir.Add, rw.Payload, distance(rw.NewFront, o.off))
-	why := w.punted("too_big", "too large to compute a checksum over it", o.pos)
-	w.guard(bin(ir.Le, size, num(ir.MaxWhole)), why, o.pos)
+	w.summable(size, o.pos)
 	whole := o.off
 	s := &ir.Sum{
 		Name: o.h.Name.Value + "." + f.Name.Value, New: o.fieldOff(f), Fresh: true, Whole: &whole, Optional: true,
@@ -90,8 +89,57 @@ func sumOver(h *spec.Header) *spec.Field {
 	return h.Fields[i]
 }
 
-// verifyWhole makes sure of the checksum of a header that is taken out: whoever gets what is inside can't any more.
-func (w *rewriter) verifyWhole(in *layer, pl *fieldRef, zero bool, pos diag.Pos) {
+// summable lets packets pass to the stack that are too large for their bytes to be summed up.
+func (w *rewriter) summable(size ir.Expr, pos diag.Pos) {
+	w.guard(bin(ir.Le, size, num(ir.MaxWhole)), w.punted("too_big", "too large to compute a checksum over it", pos), pos)
+}
+
+// mayLack reports whether a header may come without its checksum.
+func (w *rewriter) mayLack(in *layer, f *spec.Field) bool {
+	i := slices.Index(w.path, in)
+	return i > 0 && absentOver(f, w.path[i-1].h)
+}
+
+// believe makes sure of the checksum that a rule asks for before it learns. Where it asks for none, although there is
+// one, that is pointed out.
+func (w *rewriter) believe(a *spec.Action) bool {
+	if a.Verified == nil {
+		i := slices.IndexFunc(w.path, func(in *layer) bool { return sumOver(in.h) != nil })
+		if i >= 0 && !a.Unverified && w.ingress() {
+			w.diags.Warn(codeUnverified, a.Pos, "what is learned isn't verified: a packet with a wrong checksum changes "+
+				"table %q, too", a.Table.Value).
+				WithHint("verify it: verified: %q; or say that it does no harm: verified: false", w.path[i].entry)
+		}
+		return true
+	}
+	name := a.Verified.Value
+	in, known := w.find(name)
+	switch {
+	case in == nil && !known:
+		suggest(w.fail(codeLearn, a.Verified.Pos, "no header %q in the stack", name), name, w.visible())
+		return false
+	case in == nil:
+		w.fail(codeLearn, a.Verified.Pos, "header %q can't be verified: not every packet of this rule has it", name).
+			WithHint("ask for it in the rule: match, when")
+		return false
+	case sumOver(in.h) == nil:
+		w.fail(codeLearn, a.Verified.Pos, "header %q can't be verified: it has no checksum over what follows it", name).
+			WithRelated(in.h.Name.Pos, "the header is declared here")
+		return false
+	}
+	w.summable(bin(ir.Sub, in.inner, offExpr(in.off)), a.Verified.Pos)
+	w.verifyWhole(in, in.fields[sumOver(in.h).Name.Value], false, a.Verified.Pos)
+	return true
+}
+
+// present lets packets pass to the stack whose checksum is 0, which means that there is none.
+func (w *rewriter) present(pl *fieldRef, h *spec.Header, pos diag.Pos) {
+	w.guard(bin(ir.Ne, pl.load, num(0)), w.fieldReason(h, pl.f, "is 0 (no checksum), which isn't allowed here"), pos)
+}
+
+// verifyWhole makes sure of the checksum of a header over all that follows it. none: where it may lack a checksum, that
+// is right, too.
+func (w *rewriter) verifyWhole(in *layer, pl *fieldRef, none bool, pos diag.Pos) {
 	right := &ir.SumOK{Off: in.off, Len: ir.MaxWhole, Size: bin(ir.Sub, in.inner, offExpr(in.off)), Whole: true}
 	inside := &scope{program: w.program, path: w.upTo(in), self: in}
 	for _, e := range pl.f.Checksum.Pseudo {
@@ -102,14 +150,11 @@ func (w *rewriter) verifyWhole(in *layer, pl *fieldRef, zero bool, pos diag.Pos)
 		right.Pseudo = append(right.Pseudo, pseudoTerm(v))
 	}
 	var cond ir.Expr = right
-	if k := pl.f.Checksum; k.Optional {
-		none := bin(ir.Eq, pl.load, num(0))
-		i := slices.Index(w.path, in)
-		if zero || i > 0 && absentOver(pl.f, w.path[i-1].h) {
-			cond = or(none, right)
-		} else {
-			cond = and(not(none), right)
-		}
+	switch {
+	case pl.f.Checksum.Optional && none:
+		cond = or(bin(ir.Eq, pl.load, num(0)), right)
+	case pl.f.Checksum.Optional:
+		w.present(pl, in.h, pos)
 	}
 	w.guard(cond, w.wrongSum(in.h, pl.f), pos)
 }

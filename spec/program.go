@@ -196,6 +196,12 @@ func (l *loader) action(v cue.Value, vars map[string]Name) *Action {
 			return nil
 		}
 		a.Table, a.Key, a.Value = l.named(table, "table"), l.exprs(get(row, "key")), l.exprs(get(row, "value"))
+		if v := get(row, "verified"); v.Kind() == cue.BoolKind {
+			a.Unverified = true
+		} else if v.Exists() {
+			header := l.name(v, "header")
+			a.Verified = &header
+		}
 	case ActCount:
 		a.Counter, a.By = l.counter(arg)
 	case ActMark:

@@ -402,6 +402,9 @@ type Action struct {
 	Table Name    // learn
 	Key   []*Expr // learn
 	Value []*Expr // learn
+	// learn: the header whose checksum has to be right; nil: none, which is what the spec wants if Unverified
+	Verified   *Name
+	Unverified bool
 
 	Counter *Expr `member:"counter,name"` // count: a counter of a row ("src.refused"), or a name of its own ("hits")
 

@@ -899,12 +899,12 @@ static __always_inline int leave_vxlan_ipv6_ipv4_any(struct __sk_buff *skb, void
 	}
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
-	if (!(!(be16(&udp->checksum) == 0) &&
-	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+	if (be16(&udp->checksum) == 0 ||
+	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
+		       bpf_htons(be16(&udp->length)) +
+		       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
 		return fr_up(skb, reason_leave_vxlan_udp_checksum);
 
 	/* {send: via: "route"}, */
@@ -1019,12 +1019,12 @@ static __always_inline int leave_vxlan_ipv6_ipv6(struct __sk_buff *skb, void *da
 	}
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
-	if (!(!(be16(&udp->checksum) == 0) &&
-	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+	if (be16(&udp->checksum) == 0 ||
+	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
+		       bpf_htons(be16(&udp->length)) +
+		       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
 		return fr_up(skb, reason_leave_vxlan_udp_checksum);
 
 	/* {send: via: "route"}, */
@@ -4605,12 +4605,12 @@ static __always_inline int leave_fou_ipv6_ipv4_any(struct __sk_buff *skb, void *
 	/* {do: [{set: "inner.ecn": combined}, {pop: "udp"}, {pop: "outer"}, "pass"]}, */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_leave_fou_gso_packet);
-	if (!(!(be16(&udp->checksum) == 0) &&
-	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+	if (be16(&udp->checksum) == 0 ||
+	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
+		       bpf_htons(be16(&udp->length)) +
+		       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
 		return fr_up(skb, reason_leave_fou_udp_checksum);
 	__u64 payload_len = inner_end - inner_options_end;
 	__u64 partial = fr_partial(skb);
@@ -4699,12 +4699,12 @@ static __always_inline int leave_fou_ipv6_ipv6(struct __sk_buff *skb, void *data
 	/* {do: [{set: "inner.ecn": combined}, {pop: "udp"}, {pop: "outer"}, "pass"]}, */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_leave_fou_gso_packet);
-	if (!(!(be16(&udp->checksum) == 0) &&
-	      fr_sum_ok((__u64)ld32(ipv6_2->src) + ld32(ipv6_2->src + 4) + ld32(ipv6_2->src + 8) +
-			ld32(ipv6_2->src + 12) + ld32(ipv6_2->dst) + ld32(ipv6_2->dst + 4) +
-			ld32(ipv6_2->dst + 8) + ld32(ipv6_2->dst + 12) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+	if (be16(&udp->checksum) == 0 ||
+	    !fr_sum_ok((__u64)ld32(ipv6_2->src) + ld32(ipv6_2->src + 4) + ld32(ipv6_2->src + 8) +
+		       ld32(ipv6_2->src + 12) + ld32(ipv6_2->dst) + ld32(ipv6_2->dst + 4) +
+		       ld32(ipv6_2->dst + 8) + ld32(ipv6_2->dst + 12) + bpf_htons(IPPROTO_UDP) +
+		       bpf_htons(be16(&udp->length)) +
+		       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
 		return fr_up(skb, reason_leave_fou_udp_checksum);
 	__u64 payload_len = inner_end - 102;
 	__u64 partial = fr_partial(skb);

@@ -245,7 +245,11 @@ func does(a *spec.Action, turn bool) string {
 		for _, v := range a.Value {
 			values = append(values, expression(v))
 		}
-		return "learn " + row(a.Table, a.Key) + " = " + strings.Join(values, ", ")
+		text := "learn " + row(a.Table, a.Key) + " = " + strings.Join(values, ", ")
+		if a.Verified != nil {
+			text += " (checksum of " + a.Verified.Value + " verified)"
+		}
+		return text
 	case spec.ActAdmit:
 		text := action(a)
 		if !turn {

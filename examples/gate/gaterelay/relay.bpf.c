@@ -507,7 +507,7 @@ static __always_inline int long_ipv4_send_3(struct __sk_buff *skb, void *data,
 	if (unlikely(admitted0 == FR_CONTENDED))
 		return fr_drop(skb->len, reason_long_over_moves);
 
-	/* {lookup: {sender, limits}, when: proven, do: [by_moves, {learn: seen: {key: [long_i... */
+	/* let moved = {_id: string, learn: seen: {key: [_id], value: ["udp.src"], verified: f... */
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 		struct val_seen val __attribute__((aligned(8))) = {};
@@ -520,6 +520,8 @@ static __always_inline int long_ipv4_send_3(struct __sk_buff *skb, void *data,
 			return fr_up(skb, reason_long_full_seen);
 		}
 	}
+
+	/* {lookup: {sender, limits}, when: proven, do: [by_moves, {moved, _id: long_id}, {emi... */
 	__u64 said0 = be64(&v_long->id) & (__u64)set_id_mask;
 	__u64 said0_2[2];
 	st64((void *)said0_2, 0);
@@ -631,7 +633,7 @@ static __always_inline int long_ipv4_send_7(struct __sk_buff *skb, void *data,
 		return fr_drop(skb->len, reason_long_over_total);
 	}
 
-	/* let begun = {learn: attempts: {key: attempt, value: [1]}} */
+	/* let begun = {learn: attempts: {key: attempt, value: [1], verified: false}} */
 	{
 		struct key_attempts key __attribute__((aligned(8))) = {};
 		struct val_attempts val __attribute__((aligned(8))) = {};
@@ -703,7 +705,7 @@ static __always_inline int long_ipv4_send_8(struct __sk_buff *skb, void *data,
 		return fr_drop(skb->len, reason_long_over_newcomers);
 	}
 
-	/* let begun = {learn: attempts: {key: attempt, value: [1]}} */
+	/* let begun = {learn: attempts: {key: attempt, value: [1], verified: false}} */
 	{
 		struct key_attempts key __attribute__((aligned(8))) = {};
 		struct val_attempts val __attribute__((aligned(8))) = {};
@@ -758,7 +760,7 @@ static __always_inline int long_ipv4_send_9(struct __sk_buff *skb, void *data,
 		return fr_drop(skb->len, reason_long_over_newcomers);
 	}
 
-	/* let begun = {learn: attempts: {key: attempt, value: [1]}} */
+	/* let begun = {learn: attempts: {key: attempt, value: [1], verified: false}} */
 	{
 		struct key_attempts key __attribute__((aligned(8))) = {};
 		struct val_attempts val __attribute__((aligned(8))) = {};
@@ -1002,7 +1004,7 @@ static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
 		if (fr_has(total)) { /* rule */
 			/* let proven = "setting.watch && peer.short >= 3" */
 			if (set_watch && peer->m_short >= 3) { /* rule */
-				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {le... */
+				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
 				return long_ipv4_send_3(skb, data, total);
 			}
 		}
@@ -1183,7 +1185,7 @@ static __always_inline int long_ipv6_send_3(struct __sk_buff *skb, void *data,
 	if (unlikely(admitted0 == FR_CONTENDED))
 		return fr_drop(skb->len, reason_long_over_moves);
 
-	/* {lookup: {sender, limits}, when: proven, do: [by_moves, {learn: seen: {key: [long_i... */
+	/* let moved = {_id: string, learn: seen: {key: [_id], value: ["udp.src"], verified: f... */
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 		struct val_seen val __attribute__((aligned(8))) = {};
@@ -1196,6 +1198,8 @@ static __always_inline int long_ipv6_send_3(struct __sk_buff *skb, void *data,
 			return fr_up(skb, reason_long_full_seen);
 		}
 	}
+
+	/* {lookup: {sender, limits}, when: proven, do: [by_moves, {moved, _id: long_id}, {emi... */
 	__u64 said0 = be64(&v_long->id) & (__u64)set_id_mask;
 	__u64 said0_2[2];
 	st64((void *)said0_2, ld64(ipv6->src));
@@ -1307,7 +1311,7 @@ static __always_inline int long_ipv6_send_7(struct __sk_buff *skb, void *data,
 		return fr_drop(skb->len, reason_long_over_total);
 	}
 
-	/* let begun = {learn: attempts: {key: attempt, value: [1]}} */
+	/* let begun = {learn: attempts: {key: attempt, value: [1], verified: false}} */
 	{
 		struct key_attempts key __attribute__((aligned(8))) = {};
 		struct val_attempts val __attribute__((aligned(8))) = {};
@@ -1379,7 +1383,7 @@ static __always_inline int long_ipv6_send_8(struct __sk_buff *skb, void *data,
 		return fr_drop(skb->len, reason_long_over_newcomers);
 	}
 
-	/* let begun = {learn: attempts: {key: attempt, value: [1]}} */
+	/* let begun = {learn: attempts: {key: attempt, value: [1], verified: false}} */
 	{
 		struct key_attempts key __attribute__((aligned(8))) = {};
 		struct val_attempts val __attribute__((aligned(8))) = {};
@@ -1434,7 +1438,7 @@ static __always_inline int long_ipv6_send_9(struct __sk_buff *skb, void *data,
 		return fr_drop(skb->len, reason_long_over_newcomers);
 	}
 
-	/* let begun = {learn: attempts: {key: attempt, value: [1]}} */
+	/* let begun = {learn: attempts: {key: attempt, value: [1], verified: false}} */
 	{
 		struct key_attempts key __attribute__((aligned(8))) = {};
 		struct val_attempts val __attribute__((aligned(8))) = {};
@@ -1677,7 +1681,7 @@ static __always_inline int long_ipv6_rest(struct __sk_buff *skb, void *data,
 		if (fr_has(total)) { /* rule */
 			/* let proven = "setting.watch && peer.short >= 3" */
 			if (set_watch && peer->m_short >= 3) { /* rule */
-				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {le... */
+				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
 				return long_ipv6_send_3(skb, data, total);
 			}
 		}
@@ -1870,7 +1874,7 @@ static __always_inline int short_ipv4_send_3(struct __sk_buff *skb, void *data,
 	if (unlikely(admitted0 == FR_CONTENDED))
 		return fr_drop(skb->len, reason_short_over_moves);
 
-	/* {lookup: {sender, limits}, when: proven, do: [by_moves, {learn: seen: {key: [short_... */
+	/* let moved = {_id: string, learn: seen: {key: [_id], value: ["udp.src"], verified: f... */
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 		struct val_seen val __attribute__((aligned(8))) = {};
@@ -1883,6 +1887,8 @@ static __always_inline int short_ipv4_send_3(struct __sk_buff *skb, void *data,
 			return fr_up(skb, reason_short_full_seen);
 		}
 	}
+
+	/* {lookup: {sender, limits}, when: proven, do: [by_moves, {moved, _id: short_id}, {em... */
 	__u64 said0 = be64(&v_short->id) & (__u64)set_id_mask;
 	__u64 said0_2[2];
 	st64((void *)said0_2, 0);
@@ -2007,7 +2013,7 @@ static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
 		if (fr_has(total)) { /* rule */
 			/* let proven = "setting.watch && peer.short >= 3" */
 			if (set_watch && peer->m_short >= 3) { /* rule */
-				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {le... */
+				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
 				return short_ipv4_send_3(skb, data, total);
 			}
 		}
@@ -2159,7 +2165,7 @@ static __always_inline int short_ipv6_send_3(struct __sk_buff *skb, void *data,
 	if (unlikely(admitted0 == FR_CONTENDED))
 		return fr_drop(skb->len, reason_short_over_moves);
 
-	/* {lookup: {sender, limits}, when: proven, do: [by_moves, {learn: seen: {key: [short_... */
+	/* let moved = {_id: string, learn: seen: {key: [_id], value: ["udp.src"], verified: f... */
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 		struct val_seen val __attribute__((aligned(8))) = {};
@@ -2172,6 +2178,8 @@ static __always_inline int short_ipv6_send_3(struct __sk_buff *skb, void *data,
 			return fr_up(skb, reason_short_full_seen);
 		}
 	}
+
+	/* {lookup: {sender, limits}, when: proven, do: [by_moves, {moved, _id: short_id}, {em... */
 	__u64 said0 = be64(&v_short->id) & (__u64)set_id_mask;
 	__u64 said0_2[2];
 	st64((void *)said0_2, ld64(ipv6->src));
@@ -2296,7 +2304,7 @@ static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
 		if (fr_has(total)) { /* rule */
 			/* let proven = "setting.watch && peer.short >= 3" */
 			if (set_watch && peer->m_short >= 3) { /* rule */
-				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {le... */
+				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
 				return short_ipv6_send_3(skb, data, total);
 			}
 		}

@@ -8,13 +8,14 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 109
+#define FR_REASONS 113
 #define FR_NEEDS_ROWS 8
 #define FR_NEEDS_LEARNED 1
 #define FR_NEEDS_SHARED 24577
 #define FR_NEEDS_NAMED 1
 #define FR_NEEDS_ELEMENTS
 #define FR_NEEDS_FACTS
+#define FR_NEEDS_SCRATCH
 #define FR_NEEDS_RECEIVERS 8193
 #define FR_NEEDS_CREDITS 8193
 #define FR_NEEDS_RING 1048576
@@ -222,16 +223,16 @@ enum {
 	reason_video_martian_destination, reason_video_not_udp, reason_video_udp_length,
 	reason_video_gso_packet, reason_video_rtp_version, reason_video_rtcp,
 	reason_video_rtp_csrc_list, reason_video_rtp_extensions, reason_video_no_match,
-	reason_video_no_streams, reason_video_changing, reason_video_full_streams,
-	reason_video_partial_checksum, reason_video_no_subscribers, reason_video_no_memory,
-	reason_video_fault, reason_video_no_key_frame, reason_video_layer,
-	reason_video_refused_rate, reason_video_contended, reason_video_unfit_rtp_payload_type,
-	reason_video_address_family, reason_video_too_big, reason_video_no_route,
-	reason_video_local, reason_video_unreachable, reason_video_blackhole, reason_video_prohibit,
-	reason_video_xfrm, reason_video_rule, reason_video_encap, reason_video_no_neighbour,
-	reason_video_copy, reason_video_refused_by_device, reason_video_ipv6_version,
-	reason_video_mapped_address, reason_video_ipv6_payload_length, reason_video_udp_checksum,
-	reason_video_not_ip,
+	reason_video_no_streams, reason_video_changing, reason_video_too_big,
+	reason_video_udp_checksum, reason_video_full_streams, reason_video_partial_checksum,
+	reason_video_no_subscribers, reason_video_no_memory, reason_video_fault,
+	reason_video_no_key_frame, reason_video_layer, reason_video_refused_rate,
+	reason_video_contended, reason_video_unfit_rtp_payload_type, reason_video_address_family,
+	reason_video_too_big_2, reason_video_no_route, reason_video_local, reason_video_unreachable,
+	reason_video_blackhole, reason_video_prohibit, reason_video_xfrm, reason_video_rule,
+	reason_video_encap, reason_video_no_neighbour, reason_video_copy,
+	reason_video_refused_by_device, reason_video_ipv6_version, reason_video_mapped_address,
+	reason_video_ipv6_payload_length, reason_video_udp_checksum_2, reason_video_not_ip,
 };
 
 static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
@@ -535,7 +536,7 @@ static __noinline long video_turn1(__u32 i, struct video_fan1 *fan)
 					      fr_unusable(&r->hop_remote, reason_video_no_route,
 							  reason_video_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_video_too_big);
+		return fr_decline(r->receiver, skb->len, reason_video_too_big_2);
 	return video_copy1(same, skb, front, udp_end, rtp_extensions_end, priority, came, number,
 			   r);
 }
@@ -550,7 +551,7 @@ static __always_inline int video_fan1(struct __sk_buff *skb, void *data, __u64 i
 
 	__u32 len = skb->len;
 
-	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
@@ -661,7 +662,14 @@ video_ipv4_rest_4(struct __sk_buff *skb, void *data, const struct fr_lease *leas
 		return video_ipv4_send(skb);
 	}
 
-	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
+	if ((udp_end - 34) > 0x4000)
+		return fr_up(skb, reason_video_too_big);
+	if (be16(&udp->checksum) == 0 ||
+	    !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+		       bpf_htons(be16(&udp->length)) +
+		       fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb))))
+		return fr_up(skb, reason_video_udp_checksum);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      (partial >> 16) >= (vp8_layer_end + 1)) ||
@@ -1175,14 +1183,14 @@ static __noinline long video_turn2(__u32 i, struct video_fan2 *fan)
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_video_address_family);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_video_udp_checksum);
+		return fr_decline(r->receiver, skb->len, reason_video_udp_checksum_2);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
 				  fr_indirect(&r->hop_remote, reason_video_unreachable,
 					      fr_unusable(&r->hop_remote, reason_video_no_route,
 							  reason_video_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_video_too_big);
+		return fr_decline(r->receiver, skb->len, reason_video_too_big_2);
 	return video_copy2(same, skb, front, udp_end, rtp_extensions_end, priority, came, number,
 			   r);
 }
@@ -1197,7 +1205,7 @@ static __always_inline int video_fan2(struct __sk_buff *skb, void *data, __u64 i
 
 	__u32 len = skb->len;
 
-	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
@@ -1305,7 +1313,16 @@ video_ipv6_rest_4(struct __sk_buff *skb, void *data, const struct fr_lease *leas
 		return video_ipv6_send(skb);
 	}
 
-	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
+	if ((udp_end - 54) > 0x4000)
+		return fr_up(skb, reason_video_too_big);
+	if (be16(&udp->checksum) == 0 ||
+	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
+		       bpf_htons(be16(&udp->length)) +
+		       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
+		return fr_up(skb, reason_video_udp_checksum);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      (partial >> 16) >= (vp8_layer_end + 1)) ||
@@ -1625,7 +1642,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_audio_sent = 55, reason_audio_pass, reason_audio_inactive, reason_audio_vlan_tag,
+	reason_audio_sent = 57, reason_audio_pass, reason_audio_inactive, reason_audio_vlan_tag,
 	reason_audio_other_host, reason_audio_link_broadcast, reason_audio_link_multicast,
 	reason_audio_truncated, reason_audio_ipv4_version, reason_audio_ip_options,
 	reason_audio_ipv4_reserved, reason_audio_fragment, reason_audio_ipv4_total_length,
@@ -1633,15 +1650,16 @@ enum {
 	reason_audio_martian_destination, reason_audio_not_udp, reason_audio_udp_length,
 	reason_audio_gso_packet, reason_audio_rtp_version, reason_audio_rtcp,
 	reason_audio_rtp_csrc_list, reason_audio_rtp_extensions, reason_audio_no_match,
-	reason_audio_no_streams, reason_audio_changing, reason_audio_full_streams,
-	reason_audio_partial_checksum, reason_audio_no_subscribers, reason_audio_no_memory,
-	reason_audio_fault, reason_audio_layer, reason_audio_refused_rate, reason_audio_contended,
-	reason_audio_unfit_rtp_payload_type, reason_audio_address_family, reason_audio_too_big,
-	reason_audio_no_route, reason_audio_local, reason_audio_unreachable, reason_audio_blackhole,
-	reason_audio_prohibit, reason_audio_xfrm, reason_audio_rule, reason_audio_encap,
-	reason_audio_no_neighbour, reason_audio_copy, reason_audio_refused_by_device,
-	reason_audio_ipv6_version, reason_audio_mapped_address, reason_audio_ipv6_payload_length,
-	reason_audio_udp_checksum, reason_audio_not_ip,
+	reason_audio_no_streams, reason_audio_changing, reason_audio_too_big,
+	reason_audio_udp_checksum, reason_audio_full_streams, reason_audio_partial_checksum,
+	reason_audio_no_subscribers, reason_audio_no_memory, reason_audio_fault, reason_audio_layer,
+	reason_audio_refused_rate, reason_audio_contended, reason_audio_unfit_rtp_payload_type,
+	reason_audio_address_family, reason_audio_too_big_2, reason_audio_no_route,
+	reason_audio_local, reason_audio_unreachable, reason_audio_blackhole, reason_audio_prohibit,
+	reason_audio_xfrm, reason_audio_rule, reason_audio_encap, reason_audio_no_neighbour,
+	reason_audio_copy, reason_audio_refused_by_device, reason_audio_ipv6_version,
+	reason_audio_mapped_address, reason_audio_ipv6_payload_length, reason_audio_udp_checksum_2,
+	reason_audio_not_ip,
 };
 
 static __always_inline int audio_ipv4_send(struct __sk_buff *skb)
@@ -1833,7 +1851,7 @@ static __noinline long audio_turn1(__u32 i, struct audio_fan1 *fan)
 					      fr_unusable(&r->hop_remote, reason_audio_no_route,
 							  reason_audio_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_audio_too_big);
+		return fr_decline(r->receiver, skb->len, reason_audio_too_big_2);
 	return audio_copy1(same, skb, front, udp_end, rtp_extensions_end, priority, came, number,
 			   r);
 }
@@ -1847,7 +1865,7 @@ static __always_inline int audio_fan1(struct __sk_buff *skb, void *data, __u64 i
 
 	__u32 len = skb->len;
 
-	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
@@ -1931,8 +1949,8 @@ static __always_inline int audio_ipv4_rest_2(struct __sk_buff *skb, void *data, 
 					     __u64 priority, struct val_streams *stream)
 {
 	struct hdr_rtp *rtp = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
 	if ((((be16(&rtp->sequence) - (__u64)stream->highest) - 1) & 0xffff) >= 0x8000) { /* rule */
@@ -1940,7 +1958,14 @@ static __always_inline int audio_ipv4_rest_2(struct __sk_buff *skb, void *data, 
 		return audio_ipv4_send(skb);
 	}
 
-	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
+	if ((udp_end - 34) > 0x4000)
+		return fr_up(skb, reason_audio_too_big);
+	if (be16(&udp->checksum) == 0 ||
+	    !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+		       bpf_htons(be16(&udp->length)) +
+		       fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb))))
+		return fr_up(skb, reason_audio_udp_checksum);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      (partial >> 16) >= rtp_extensions_end) ||
@@ -2281,14 +2306,14 @@ static __noinline long audio_turn2(__u32 i, struct audio_fan2 *fan)
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_audio_address_family);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_audio_udp_checksum);
+		return fr_decline(r->receiver, skb->len, reason_audio_udp_checksum_2);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
 				  fr_indirect(&r->hop_remote, reason_audio_unreachable,
 					      fr_unusable(&r->hop_remote, reason_audio_no_route,
 							  reason_audio_unreachable)));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_audio_too_big);
+		return fr_decline(r->receiver, skb->len, reason_audio_too_big_2);
 	return audio_copy2(same, skb, front, udp_end, rtp_extensions_end, priority, came, number,
 			   r);
 }
@@ -2302,7 +2327,7 @@ static __always_inline int audio_fan2(struct __sk_buff *skb, void *data, __u64 i
 
 	__u32 len = skb->len;
 
-	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
@@ -2383,8 +2408,8 @@ static __always_inline int audio_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 					     __u64 priority, struct val_streams *stream)
 {
 	struct hdr_rtp *rtp = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
 	if ((((be16(&rtp->sequence) - (__u64)stream->highest) - 1) & 0xffff) >= 0x8000) { /* rule */
@@ -2392,7 +2417,16 @@ static __always_inline int audio_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 		return audio_ipv6_send(skb);
 	}
 
-	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
+	if ((udp_end - 54) > 0x4000)
+		return fr_up(skb, reason_audio_too_big);
+	if (be16(&udp->checksum) == 0 ||
+	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
+		       bpf_htons(be16(&udp->length)) +
+		       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
+		return fr_up(skb, reason_audio_udp_checksum);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      (partial >> 16) >= rtp_extensions_end) ||

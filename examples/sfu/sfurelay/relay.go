@@ -151,18 +151,21 @@ const (
 	VideoIPv4Checksum                       // ipv4: checksum is wrong
 	// a source that no other host has: unspecified, loopback, multicast or broadcast
 	VideoMartianSource
-	VideoMulticast                   // a multicast or broadcast destination
-	VideoMartianDestination          // a destination that no other host has: unspecified or loopback
-	VideoNotUDP                      // no udp header here
-	VideoUDPLength                   // udp.length disagrees with the packet
-	VideoGSOPacket                   // a GSO packet: several datagrams in one buffer
-	VideoRTPVersion                  // rtp.version is not 2
-	VideoRTCP                        // rtp.payload_type is not 0 to 63 or 96 or more
-	VideoRTPCSRCList                 // rtp.csrc_list is longer than the spec allows
-	VideoRTPExtensions               // rtp.extensions is longer than the spec allows
-	VideoNoMatch                     // the program's match or condition isn't true
-	VideoNoStreams                   // no row in streams
-	VideoChanging                    // user space changed rows at each attempt to read one
+	VideoMulticast          // a multicast or broadcast destination
+	VideoMartianDestination // a destination that no other host has: unspecified or loopback
+	VideoNotUDP             // no udp header here
+	VideoUDPLength          // udp.length disagrees with the packet
+	VideoGSOPacket          // a GSO packet: several datagrams in one buffer
+	VideoRTPVersion         // rtp.version is not 2
+	VideoRTCP               // rtp.payload_type is not 0 to 63 or 96 or more
+	VideoRTPCSRCList        // rtp.csrc_list is longer than the spec allows
+	VideoRTPExtensions      // rtp.extensions is longer than the spec allows
+	VideoNoMatch            // the program's match or condition isn't true
+	VideoNoStreams          // no row in streams
+	VideoChanging           // user space changed rows at each attempt to read one
+	VideoTooBig             // too large to compute a checksum over it
+	// udp.checksum is 0 (no checksum), which isn't allowed here; or: udp: checksum is wrong
+	VideoUDPChecksum
 	VideoFullStreams                 // table streams is full
 	VideoPartialChecksum             // a partial checksum in a header that the stack doesn't name
 	VideoNoSubscribers               // no group in subscribers
@@ -228,18 +231,21 @@ const (
 	AudioIPv4Checksum                       // ipv4: checksum is wrong
 	// a source that no other host has: unspecified, loopback, multicast or broadcast
 	AudioMartianSource
-	AudioMulticast                   // a multicast or broadcast destination
-	AudioMartianDestination          // a destination that no other host has: unspecified or loopback
-	AudioNotUDP                      // no udp header here
-	AudioUDPLength                   // udp.length disagrees with the packet
-	AudioGSOPacket                   // a GSO packet: several datagrams in one buffer
-	AudioRTPVersion                  // rtp.version is not 2
-	AudioRTCP                        // rtp.payload_type is not 0 to 63 or 96 or more
-	AudioRTPCSRCList                 // rtp.csrc_list is longer than the spec allows
-	AudioRTPExtensions               // rtp.extensions is longer than the spec allows
-	AudioNoMatch                     // the program's match or condition isn't true
-	AudioNoStreams                   // no row in streams
-	AudioChanging                    // user space changed rows at each attempt to read one
+	AudioMulticast          // a multicast or broadcast destination
+	AudioMartianDestination // a destination that no other host has: unspecified or loopback
+	AudioNotUDP             // no udp header here
+	AudioUDPLength          // udp.length disagrees with the packet
+	AudioGSOPacket          // a GSO packet: several datagrams in one buffer
+	AudioRTPVersion         // rtp.version is not 2
+	AudioRTCP               // rtp.payload_type is not 0 to 63 or 96 or more
+	AudioRTPCSRCList        // rtp.csrc_list is longer than the spec allows
+	AudioRTPExtensions      // rtp.extensions is longer than the spec allows
+	AudioNoMatch            // the program's match or condition isn't true
+	AudioNoStreams          // no row in streams
+	AudioChanging           // user space changed rows at each attempt to read one
+	AudioTooBig             // too large to compute a checksum over it
+	// udp.checksum is 0 (no checksum), which isn't allowed here; or: udp: checksum is wrong
+	AudioUDPChecksum
 	AudioFullStreams                 // table streams is full
 	AudioPartialChecksum             // a partial checksum in a header that the stack doesn't name
 	AudioNoSubscribers               // no group in subscribers
@@ -715,6 +721,9 @@ var desc = abi.Desc{
 			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
 			{Name: "no_streams", Kind: abi.ReasonPunted, Doc: "no row in streams"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
+			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "too large to compute a checksum over it"},
+			{Name: "udp_checksum", Kind: abi.ReasonPunted,
+				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here; or: udp: checksum is wrong"},
 			{Name: "full_streams", Kind: abi.ReasonPunted, Doc: "table streams is full"},
 			{Name: "partial_checksum", Kind: abi.ReasonPunted,
 				Doc: "a partial checksum in a header that the stack doesn't name"},
@@ -752,7 +761,7 @@ var desc = abi.Desc{
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
-		{Name: "audio", Hook: abi.HookIngress, L2: true, Base: 55, Reasons: []abi.Reason{
+		{Name: "audio", Hook: abi.HookIngress, L2: true, Base: 57, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -782,6 +791,9 @@ var desc = abi.Desc{
 			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
 			{Name: "no_streams", Kind: abi.ReasonPunted, Doc: "no row in streams"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
+			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "too large to compute a checksum over it"},
+			{Name: "udp_checksum", Kind: abi.ReasonPunted,
+				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here; or: udp: checksum is wrong"},
 			{Name: "full_streams", Kind: abi.ReasonPunted, Doc: "table streams is full"},
 			{Name: "partial_checksum", Kind: abi.ReasonPunted,
 				Doc: "a partial checksum in a header that the stack doesn't name"},

@@ -446,5 +446,20 @@ func (s *scope) learn() string {
 	}
 	key, _ := s.key(t)
 	value, _ := s.key(&table{key: t.value})
-	return fmt.Sprintf("{learn: %s: {key: [%s], value: [%s]}}", label(t.name), s.quotedAll(key), s.quotedAll(value))
+	return fmt.Sprintf("{learn: %s: {key: [%s], value: [%s]%s}}", label(t.name), s.quotedAll(key), s.quotedAll(value),
+		s.verified())
+}
+
+// verified says whose checksum is verified before a packet is learned from.
+func (s *scope) verified() string {
+	var sums []*entry
+	for _, e := range s.stack {
+		if !e.optional && e.all(func(h *header) bool { return h.sums }) {
+			sums = append(sums, e)
+		}
+	}
+	if len(sums) == 0 || s.one(2) {
+		return ""
+	}
+	return fmt.Sprintf(", verified: %q", pick(s.generator, sums).name)
 }

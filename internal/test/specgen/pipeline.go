@@ -137,9 +137,9 @@ func Plan(src []byte) (*spec.Spec, *ir.Plan, Result) {
 	if diags.Len() == 0 {
 		return s, plan, Result{}
 	}
-	d := diags.All()[0]
-	res := Result{Stage: Refused, Code: d.Code, Text: d.Message, Log: diags.Err().Error()}
-	for _, d := range diags.All() {
+	wrong := slices.DeleteFunc(diags.All(), func(d *diag.Diagnostic) bool { return d.Warning })
+	res := Result{Stage: Refused, Code: wrong[0].Code, Text: wrong[0].Message, Log: diags.Err().Error()}
+	for _, d := range wrong {
 		if restrictions[d.Code] == "" {
 			return nil, nil, Result{Stage: Compile, Code: d.Code, Text: d.Message, Log: res.Log}
 		}
@@ -172,10 +172,11 @@ func (p *Pipeline) compare(ctx context.Context, s *spec.Spec, plan *ir.Plan, obj
 		decode = math.MaxInt
 	}
 	judge := newJudge(s)
-	report, err := fuzz.Run(ctx, fuzz.Config{
+	config := fuzz.Config{
 		Spec: s, Plan: plan, Object: object, Seed: seed, Packets: p.Packets, Quick: true, Decode: decode,
 		Judge: judge.complete, Became: judge.became,
-	})
+	}
+	report, err := fuzz.Run(ctx, config)
 	if err != nil {
 		return Result{Stage: Packets, Text: err.Error(), Log: err.Error() + "\n" + c}
 	}
@@ -185,6 +186,12 @@ func (p *Pipeline) compare(ctx context.Context, s *spec.Spec, plan *ir.Plan, obj
 	if ps := report.Impossible(); len(ps) > 0 {
 		text := fmt.Sprintf("a packet came by %s: %s (%s), where none should get", ps[0].Program, ps[0].What, ps[0].Pos)
 		return Result{Stage: Packets, Text: text, Log: text + "\n" + c}
+	}
+	if fuzz.Verifies(s) {
+		if g, err := fuzz.Garble(config, 1); err != nil || g.Wrong != "" {
+			text := fmt.Sprint(g.Wrong, err)
+			return Result{Stage: Packets, Text: text, Log: text + "\n" + c}
+		}
 	}
 	v := report.Verdicts
 	return Result{

@@ -23,6 +23,7 @@ func TestWords(t *testing.T) {
 	missing["checksum that is left out"] = regexp.MustCompile(`checksum: 0\b`)
 	missing["checksum that is computed"] = regexp.MustCompile(`checksum: "computed"`)
 	missing["checksum of 0 that is accepted"] = regexp.MustCompile(`zero_checksum: true`)
+	missing["checksum that is verified before a rule learns"] = regexp.MustCompile(`\{learn: .*, verified: "`)
 	missing["kernel's route"] = regexp.MustCompile(`\{send: via: "route"\}`)
 	missing["action blank"] = regexp.MustCompile(`\{blank: "`)
 	missing["drop of what a credit refuses"] = regexp.MustCompile(`else: \{drop: "over_`)
