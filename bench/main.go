@@ -1,7 +1,7 @@
 // The bench command measures the examples. The TURN relay: what a packet costs in the kernel, and the whole relay
 // across namespaces beside plain kernel forwarding and beside the same server in user space. One to many: what a copy
 // costs, beside bare clones and a user-space relay. The QUIC proxy, beside itself in user space. A tunnel, beside the
-// kernel's own device. Variants alternate within one run, and the report gives medians and ratios: absolute figures
+// kernel's own device. The compiler: each stage against the size of a spec. Variants alternate within one run, and the report gives medians and ratios: absolute figures
 // don't carry over to other machines or runs.
 package main
 
@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/bench/compile"
 	"github.com/fastrelay/fastrelay-gen/bench/fanout"
 	"github.com/fastrelay/fastrelay-gen/bench/quicproxy"
 	"github.com/fastrelay/fastrelay-gen/bench/tunnel"
@@ -45,6 +46,7 @@ type Report struct {
 
 	QUICProxy []quicproxy.Comparison `json:"quicproxy,omitempty"`
 	Tunnel    []tunnel.Comparison    `json:"tunnel,omitempty"`
+	Compile   *compile.Report        `json:"compile,omitempty"`
 }
 
 // FanOut is the part of a report about one-to-many relays.
@@ -56,7 +58,8 @@ type FanOut struct {
 func run() error {
 	rounds := flag.Int("rounds", 3, "rounds over which medians are taken")
 	only := flag.String("only", "", "`part` to run: kernel (cost of a packet in the kernel), path (across "+
-		"namespaces), fanout (one to many), quicproxy (QUIC packets of encrypted connections) or tunnel (VXLAN)")
+		"namespaces), fanout (one to many), quicproxy (QUIC packets of encrypted connections), tunnel (VXLAN) or "+
+		"compile (each stage of a build)")
 	partial := flag.Bool("partial", false, "send packets with partial checksums, as from a virtual machine on the "+
 		"same host (path)")
 	receivers := flag.String("receivers", "1,8,64,512", "`counts` of receivers (fanout)")
@@ -107,6 +110,12 @@ func run() error {
 			return err
 		}
 		tunnel.Print(os.Stdout, report.Tunnel)
+	}
+	if runs("compile") {
+		if report.Compile, err = compile.Measure(*rounds, os.Stderr); err != nil {
+			return err
+		}
+		compile.Print(os.Stdout, report.Compile)
 	}
 	if *out == "" {
 		return nil
