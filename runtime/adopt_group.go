@@ -113,7 +113,7 @@ func (k *GroupKind) adopt(key []byte, used map[uint32]bool) (_ *Group, err error
 	for _, v := range g.list {
 		used[v.at] = true
 		k.live[v.id] = v
-		k.relay.events.name(v)
+		k.relay.events.adopt(v)
 		for _, m := range k.desc.Receiver {
 			switch index := abi.Order.Uint32(v.state[m.Off:]); m.Kind {
 			case abi.KindTranslation:

@@ -136,15 +136,22 @@ func (e *events) name(v *Receiver) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	defer e.named[v.id].Store(v)
-	old := e.named[v.id].Load()
-	if old == nil || e.ring.Waiting() == 0 {
+	if e.ring.Waiting() == 0 {
 		return
 	}
+	old := e.named[v.id].Load() // nil: one of a former process, or none
 	past, end := e.past[v.id], e.ring.End()
 	// Where no record came in between, none can name it: so there are never more names than records.
 	if len(past) == 0 || past[len(past)-1].until != end {
 		e.past[v.id] = append(past, pastName{end, old})
 		e.has.Store(true)
+	}
+}
+
+// adopt gives a receiver of a former process its identity, also in the records that this one left.
+func (e *events) adopt(v *Receiver) {
+	if e != nil {
+		e.named[v.id].Store(v)
 	}
 }
 

@@ -112,6 +112,31 @@ func TestAdoptGroups(t *testing.T) {
 	}
 }
 
+// Records that a process left in the ring name no receiver that its successor makes, whose identity one had that is gone.
+func TestAdoptedEvents(t *testing.T) {
+	pins := "/sys/fs/bpf/" + pinName(t)
+	r := loadGroups(t, Options{PinPath: pins, Linger: time.Minute})
+	g := openGroup(t, r, 7)
+	gone := add(t, g, 1, 10)
+	add(t, g, 2, 20)
+	runOn(t, r, "fan", groupPacket(7, 0), 1)
+	if err := errors.Join(gone.Remove(bg), r.Close()); err != nil {
+		t.Fatal(err)
+	}
+	next := loadGroups(t, Options{PinPath: pins})
+	g = must(next.GroupKind("subs").Get(7))
+	stayed, made := g.Receivers()[0], add(t, g, 3, 30)
+	if made.ID() != gone.ID() {
+		t.Fatalf("receiver %d after %d", made.ID(), gone.ID())
+	}
+	runOn(t, next, "fan", groupPacket(7, 0), 1)
+	var names []*Receiver
+	drain(t, next, func(ev *Event) { names = append(names, ev.Receiver) })
+	if !slices.Equal(names, []*Receiver{nil, stayed, stayed, made}) {
+		t.Errorf("events of %v", names)
+	}
+}
+
 func TestOtherGroupLayout(t *testing.T) {
 	pins := "/sys/fs/bpf/" + pinName(t)
 	r := loadGroups(t, Options{PinPath: pins, Linger: time.Second})

@@ -17,7 +17,8 @@ import (
 
 // Change gives the session other values of its fields, in the order of the spec, as a whole or not at all. The session
 // keeps its ID, its counters and its end; and its counters, credits and buckets, of which nil and what [Session.Values]
-// returned leave a field as it is. Errors are those of [Relay.Open]; the session's Err where it is over.
+// returned leave a field as it is. Rows with new keys are added before the old ones go: a table needs room for both.
+// Errors are those of [Relay.Open]; the session's Err where it is over.
 func (s *Session) Change(values ...any) error {
 	r := s.relay
 	next := &Session{relay: r, desc: s.desc, kind: s.kind, slot: s.slot, state: s.state, handles: s.handles}

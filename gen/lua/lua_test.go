@@ -69,8 +69,8 @@ func TestUntrusted(t *testing.T) {
 }
 
 // A header that is only pushed is shown where what is in front says that it follows; a packet whose port no stack names
-// is shown by "Decode As", and not without; and one from a port that is a destination in the spec isn't the relay's. What
-// is inside is shown by Wireshark, malformed or not.
+// is shown by "Decode As", and not without; and one from a port that is a destination in the spec isn't the relay's.
+// What is inside is shown by Wireshark, malformed or not.
 func TestWhichPackets(t *testing.T) {
 	const (
 		last   = "\x00\x06\x51\x40" // a label
