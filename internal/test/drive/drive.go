@@ -237,11 +237,7 @@ func (d *driver) open() {
 		if typ.Kind() == reflect.Pointer {
 			typ = typ.Elem()
 		}
-		var ranges [][2]uint64
-		if s.Max > 0 {
-			ranges = [][2]uint64{{s.Min, s.Max}}
-		}
-		v, b := d.value(abi.Member{Kind: s.Kind, Bits: s.Bits, Size: s.Size}, typ, true, ranges)
+		v, b := d.value(abi.Member{Kind: s.Kind, Bits: s.Bits, Size: s.Size}, typ, true, [][2]uint64{{s.Min, s.Max}})
 		raw = append(raw, b)
 		if f.Kind() == reflect.Pointer {
 			p := reflect.New(typ)

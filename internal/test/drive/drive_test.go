@@ -13,6 +13,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/test/drive"
 	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/internal/test/specgen"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
@@ -33,6 +34,26 @@ func TestGolden(t *testing.T) {
 			}
 			add(t, set, name, file)
 		}
+	}
+	run(t, set)
+}
+
+// Likewise of random specs.
+func TestRandom(t *testing.T) {
+	needs.All(t)
+	needs.Root(t)
+	set := newSet(t)
+	dir := t.TempDir()
+	for seed := needs.Seed(t); set.Len() < 200; seed++ {
+		src := specgen.Generate(seed)
+		if _, plan, _ := specgen.Plan(src); plan == nil {
+			continue
+		}
+		file := filepath.Join(dir, fmt.Sprintf("seed%d.cue", seed))
+		if err := os.WriteFile(file, src, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		add(t, set, fmt.Sprintf("seed %d", seed), file)
 	}
 	run(t, set)
 }

@@ -254,10 +254,9 @@ func (d *driver) event(id uint16, desc *abi.Event, iteration string, receiver ui
 	record := make([]byte, desc.Size)
 	mono := d.rng.Uint64N(1 << 30)
 	binary.NativeEndian.PutUint64(record, mono)
-	binary.NativeEndian.PutUint32(record[8:], receiver)
 	binary.NativeEndian.PutUint16(record[12:], id)
 	binary.NativeEndian.PutUint16(record[14:], uint16(desc.Size))
-	// The fields' types are known when there is an event.
+	// The fields' types are known when there is an event, and whose receivers it names.
 	d.emit(record)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -276,6 +275,11 @@ func (d *driver) event(id uint16, desc *abi.Event, iteration string, receiver ui
 	e := read()
 	types[e.Type().Name()] = e.Type()
 	first := e.NumField() - len(desc.Fields)
+	v, named := d.receivers[receiver]
+	if first == 3 && named && !v.Type().AssignableTo(e.Field(0).Type()) {
+		return
+	}
+	binary.NativeEndian.PutUint32(record[8:], receiver)
 	var fields []any
 	for i, m := range desc.Fields {
 		v, raw := d.value(m, e.Field(first+i).Type(), d.next%2 == 0, nil)
@@ -289,18 +293,12 @@ func (d *driver) event(id uint16, desc *abi.Event, iteration string, receiver ui
 	if at := e.FieldByName("Time"); at.IsZero() {
 		d.errorf("%s has no time", what)
 	}
-	if first == 3 { // it names a receiver; one of another kind of group can't be, where it has the type of one
-		got := e.Field(0)
-		v, ok := d.receivers[receiver]
-		switch {
-		case !ok || !v.Type().AssignableTo(got.Type()):
-			if receiver == 0 && !got.IsNil() {
-				d.errorf("%s names %v", what, got)
-			}
-		case got.IsNil():
-			d.errorf("%s doesn't name its receiver", what)
-		default:
+	if first == 3 { // it names a receiver
+		switch got := e.Field(0); {
+		case named:
 			d.same(what+", Receiver", got.Interface(), v.Interface())
+		case !got.IsNil():
+			d.errorf("%s names %v", what, got)
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 // This file makes values, and says which bytes they are in the kernel: docs/abi.md, written a second time.
 
-// value makes a value of a member for a field of generated Go, and its bytes: all of its bits differ from value to
+// value makes a value of a member for a field of generated Go, and its bytes: any of its bits differ from value to
 // value. All addresses of a row are of one family.
 func (d *driver) value(m abi.Member, typ reflect.Type, v4 bool, ranges [][2]uint64) (reflect.Value, []byte) {
 	if m.Kind.IsState() {
@@ -62,8 +62,8 @@ func (d *driver) value(m abi.Member, typ reflect.Type, v4 bool, ranges [][2]uint
 		copy(raw, wide[:])
 		return reflect.ValueOf(n).Convert(typ), raw
 	case abi.KindBool:
-		v = d.next%2 == 0
-		raw[0] = byte((d.next + 1) % 2)
+		raw[0] %= 2
+		v = raw[0] == 1
 	case abi.KindBytes:
 		array := reflect.New(typ).Elem()
 		reflect.Copy(array, reflect.ValueOf(raw))
