@@ -289,7 +289,7 @@ func (c closing) Close() error         { c(); return nil }
 func TestCloseTwice(t *testing.T) {
 	var r *Relay
 	second := make(chan error, 1)
-	waits := regexp.MustCompile(`(?m)^goroutine .* \[chan receive.*\]:\n.*\(\*Relay\)\.Close\(`)
+	waits := regexp.MustCompile(`(?m)^goroutine .* \[chan receive.*\]:\n.*\(\*Relay\)\.close\(`)
 	stacks := make([]byte, 1<<20)
 	r = load(t, Options{Control: closing(func() {
 		if r == nil { // Load has failed

@@ -58,8 +58,8 @@ func checkBPFFS(path string) error {
 
 // Remove takes away what a relay whose process is dead has left at its PinPath: attachments, the name of a congestion
 // control, and the maps with its sessions. It says in words what that was. Filters of clsact are found in the network
-// namespace of the caller. The error wraps [ErrNotFound] where there is nothing, and [ErrLocked] where a process has the
-// relay.
+// namespace of the caller. The error wraps [ErrNotFound] where there is nothing, and [ErrLocked] where a process has
+// the relay.
 func Remove(path string) (removed []string, err error) {
 	if err := checkBPFFS(path); err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func Remove(path string) (removed []string, err error) {
 				return nil, err
 			}
 			removed = append(removed, fmt.Sprintf("program %s is detached from %s", l.Program, placeOf(l)))
-			l.Close() // its pin keeps it until the end
+			defer l.Close() // that is what detaches, since by then the pin is gone; the kernel lets a pin go later
 		}
 		err := eachFilter(lease, func(l netlink.Link, f *netlink.BpfFilter, _ bool) error {
 			removed = append(removed, fmt.Sprintf("filter %s is removed from %s", f.Name, l.Attrs().Name))

@@ -178,6 +178,26 @@ func TestLinger(t *testing.T) {
 	}
 }
 
+// A relay that is left, though it would be closed, is adopted by the next one.
+func TestLeave(t *testing.T) {
+	if err := load(t, Options{}).Leave(time.Second); err == nil {
+		t.Error("a relay without pins is left")
+	}
+	pins := "/sys/fs/bpf/" + pinName(t)
+	r := load(t, Options{PinPath: pins})
+	open(t, r, 1)
+	if r.Adopted() || r.Leave(0) == nil {
+		t.Error("it is adopted, or left for no time")
+	}
+	if err := r.Leave(time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	next := load(t, Options{PinPath: pins})
+	if !next.Adopted() || run(t, next, packet(1)) != forwarded {
+		t.Errorf("adopted: %v; or its session doesn't forward", next.Adopted())
+	}
+}
+
 func TestOtherLayout(t *testing.T) {
 	pins := "/sys/fs/bpf/" + pinName(t)
 	r := load(t, Options{PinPath: pins, Linger: time.Second})

@@ -122,6 +122,8 @@ type Relay struct {
 
 	// fault, where a test sets it, makes an operation on a session's row fail.
 	fault func(op, table string) error
+
+	adopted bool // written by Load alone
 }
 
 // Load loads a relay from its object, or adopts the one that is pinned at opt.PinPath. Nothing is attached yet, unless
@@ -216,7 +218,7 @@ func Load(desc *abi.Desc, object []byte, opt Options) (_ *Relay, err error) {
 		return nil, fmt.Errorf("relay %q: begin its lease: %w", desc.Name, err)
 	}
 	what := "a relay is loaded"
-	if len(found) > 0 {
+	if r.adopted = len(found) > 0; r.adopted {
 		what = "a relay is adopted"
 	}
 	r.say(slog.LevelInfo, what, "pinned", opt.PinPath, "lease", opt.Lease, "attachments", len(r.attachments),
@@ -334,7 +336,21 @@ func (r *Relay) abandon() {
 // since it waits for the kernel (a change of a group that has begun is finished, which takes some milliseconds) and for
 // the body of a loop over [Relay.Pending], never for packets or for other functions of the caller. It may be called
 // more than once: each call returns when the relay has ended, all but the first without an error.
-func (r *Relay) Close() error {
+func (r *Relay) Close() error { return r.close(r.opt.Linger) }
+
+// Leave is Close with another [Options.Linger]: whatever that is, pins and attachments stay, and the kernel goes on
+// forwarding for as long as is said. It needs a PinPath.
+func (r *Relay) Leave(linger time.Duration) error {
+	if r.pins == nil || linger <= 0 {
+		return fmt.Errorf("relay %q: to be left it needs a PinPath, and some time", r.desc.Name)
+	}
+	return r.close(linger)
+}
+
+// Adopted reports whether Load has found the relay pinned.
+func (r *Relay) Adopted() bool { return r.adopted }
+
+func (r *Relay) close(linger time.Duration) error {
 	r.mu.Lock()
 	if r.closed {
 		r.mu.Unlock()
@@ -350,7 +366,7 @@ func (r *Relay) Close() error {
 	}
 
 	// From here on nothing else changes the lease, the rows or the attachments.
-	r.endLease(r.opt.Linger)
+	r.endLease(linger)
 	close(r.done)
 	r.interfaces.close()
 	r.lists.close()
@@ -362,7 +378,7 @@ func (r *Relay) Close() error {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.pins != nil && r.opt.Linger > 0 {
+	if r.pins != nil && linger > 0 {
 		r.releaseAttachments()
 		errs = append(errs, r.pins.Release())
 	} else {
@@ -385,8 +401,8 @@ func (r *Relay) Close() error {
 	r.leaseClock.Close()
 	r.life.Unlock()
 	errs = append(errs, r.ns.Close())
-	if r.opt.Linger > 0 {
-		r.say(slog.LevelInfo, "a relay is left to a successor", "for", r.opt.Linger)
+	if linger > 0 {
+		r.say(slog.LevelInfo, "a relay is left to a successor", "for", linger)
 	} else {
 		r.say(slog.LevelInfo, "a relay is closed")
 	}

@@ -292,7 +292,8 @@ all sessions and rows, its control socket, and the lock beside it; it says what 
 has the relay, nothing is removed: stop ends that one.`,
 		Example: `  sudo fastrelay-gen remove turn
   sudo fastrelay-gen remove turn --pin /sys/fs/bpf/other --socket /run/turn.sock`,
-		Args: exactly("NAME"), ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		Args: exactly("NAME"),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return pinnedRelays(), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {

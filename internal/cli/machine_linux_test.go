@@ -77,6 +77,9 @@ func TestOperations(t *testing.T) {
 	for range 3 {
 		m.device()
 	}
+	if err := host.Run("ip", "tuntap", "add", "noeth", "mode", "tun"); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if m.pid != 0 {
 			_, _ = m.command("stop", "--socket", m.socket)
@@ -137,7 +140,7 @@ func (m *machine) step(random *rand.Rand) {
 	iface := append(slices.Clone(m.devices), "nosuch")[random.IntN(len(m.devices)+1)]
 	at := [2]string{program, iface}
 	there := slices.Contains(m.attached, at)
-	switch what := random.IntN(10); {
+	switch what := random.IntN(12); {
 	case what == 0: // an interface is renamed, and another one may get the name that it had
 		i := random.IntN(len(m.devices))
 		was, now := m.devices[i], fmt.Sprintf("d%d", m.made)
@@ -158,13 +161,8 @@ func (m *machine) step(random *rand.Rand) {
 			}
 			m.devices = append(m.devices, was)
 		}
-	case m.pid == 0 && what == 1 && m.pinned:
-		m.must(1, "it is another one", "run", m.other, "--detach", "--control", m.socket, "--pin", m.pin,
-			"--attach", "one="+m.devices[0])
-	case m.pid == 0 && what < 4:
-		m.remove()
 	case m.pid == 0:
-		m.run(random)
+		m.again(random)
 	case what < 4 && iface == "nosuch":
 		m.must(1, "nosuch", "attach", "--socket", m.socket, program+"="+iface)
 	case what < 4:
@@ -177,7 +175,7 @@ func (m *machine) step(random *rand.Rand) {
 		m.attached = slices.DeleteFunc(m.attached, func(b [2]string) bool { return b == at })
 	case what < 6:
 		m.must(1, "isn't attached to", "detach", "--socket", m.socket, program+"="+iface)
-	case what == 6:
+	case what == 6 || what > 9:
 		m.kill()
 	case what == 7:
 		m.hangUp()
@@ -214,6 +212,26 @@ func (m *machine) run(random *rand.Rand) {
 	m.json(&info, "show", "--socket", m.socket, "--format", "json")
 	m.page = regexp.MustCompile(`http://127\.0\.0\.1:[0-9]+/`).FindString(says)
 	m.pid, m.pinned, m.attached = info.PID, true, want
+}
+
+// again runs the relay once more, or makes a mistake: then all is as it was.
+func (m *machine) again(random *rand.Rand) {
+	fails := func(words string, spec string, attach ...string) {
+		m.must(1, words, append([]string{"run", spec, "--detach", "--control", m.socket, "--pin", m.pin}, attach...)...)
+	}
+	first := "one=" + m.devices[0]
+	switch what := random.IntN(6); {
+	case what == 0: // before anything is adopted
+		fails("nosuch", m.spec, "--attach", first, "--attach", "two=nosuch")
+	case what == 1: // and after
+		fails("no Ethernet header", m.spec, "--attach", first, "--attach", "two=noeth")
+	case what == 2 && m.pinned:
+		fails("it is another one", m.other, "--attach", first)
+	case what == 3:
+		m.remove()
+	default:
+		m.run(random)
+	}
 }
 
 // remove removes what a relay that was killed has left, if there is one.

@@ -93,6 +93,9 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 	defer site.close()
 	var relay *runtime.Relay
 	load := func() (err error) {
+		if err := in.lookForInterfaces(); err != nil {
+			return err
+		}
 		relay, err = runtime.Load(&desc, r.Object(), options)
 		return err
 	}
@@ -112,7 +115,37 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 	}
 	stop()
 	site.wait()
-	return errors.Join(err, runErrorOrNil(relay.Close()), t.close(a))
+	end := relay.Close
+	if err != nil && relay.Adopted() && !in.stands {
+		end = func() error { return in.leave(relay) }
+	}
+	return errors.Join(err, runErrorOrNil(end()), t.close(a))
+}
+
+// lookForInterfaces finds out whether there is one of each name that --attach has, before anything is changed.
+func (in *runInput) lookForInterfaces() error {
+	for _, at := range in.attach {
+		if _, err := netlink.LinkByName(at.iface); errors.As(err, &netlink.LinkNotFoundError{}) {
+			return fmt.Errorf("--attach %s=%s: there is no such interface; this network namespace has %s", at.program,
+				at.iface, strings.Join(devices(), ", "))
+		}
+	}
+	return nil
+}
+
+// leave leaves a relay that was taken over to the next run, where this one has failed: attachments and sessions are as
+// they were, and it is pinned.
+func (in *runInput) leave(relay *runtime.Relay) error {
+	var errs []error
+	for _, s := range in.opened {
+		errs = append(errs, s.Close())
+	}
+	for _, at := range places(relay) {
+		if !slices.Contains(in.before, at) {
+			errs = append(errs, relay.Program(at.program).Detach(at.iface))
+		}
+	}
+	return errors.Join(append(errs, relay.Leave(time.Second))...)
 }
 
 // runError gives an error of loading or attaching its code. Unless a value is wrong, it says where to look.
@@ -139,13 +172,17 @@ func runError(err error) error {
 // serve fills the tables and groups, attaches, and shows counters until ctx ends. The tables are filled first, so
 // that the first packet finds its session.
 func (a *app) serve(ctx context.Context, relay *runtime.Relay, in *runInput, opt runOptions) error {
+	in.before = places(relay)
 	for _, row := range in.rows {
 		if err := relay.Table(row.table).Put(row.key, row.value); err != nil && !in.traffic.refuse(row.text, err) {
 			return runError(err)
 		}
 	}
 	for _, s := range in.sessions {
-		_, err := relay.Open(s.kind, s.fields...)
+		session, err := relay.Open(s.kind, s.fields...)
+		if err == nil {
+			in.opened = append(in.opened, session)
+		}
 		if err != nil && !in.traffic.refuse(s.text, err) && !adopted(s, err) {
 			return runError(err)
 		}
@@ -165,15 +202,15 @@ func (a *app) serve(ctx context.Context, relay *runtime.Relay, in *runInput, opt
 		p := a.printEvents(relay, receivers, stop)
 		defer p.close()
 	}
-	before := places(relay)
 	for _, at := range in.attach {
 		if err := relay.Program(at.program).Attach(at.iface); err != nil {
 			return runError(err)
 		}
 	}
-	if err := in.detachOthers(relay, before); err != nil {
+	if err := in.detachOthers(relay); err != nil {
 		return runError(err)
 	}
+	in.stands = true
 	if in.traffic != nil {
 		if err := in.traffic.send(ctx, receivers); err != nil {
 			return err
@@ -210,14 +247,14 @@ func places(relay *runtime.Relay) (all []attachment) {
 }
 
 // detachOthers detaches programs from interfaces where a relay that was taken over had them, and that aren't asked for.
-func (in *runInput) detachOthers(relay *runtime.Relay, before []attachment) error {
+func (in *runInput) detachOthers(relay *runtime.Relay) error {
 	asked := slices.Clone(in.attach)
 	for i, at := range asked {
 		if l, err := netlink.LinkByName(at.iface); err == nil { // an interface may have several names
 			asked[i].iface = l.Attrs().Name
 		}
 	}
-	for _, at := range before {
+	for _, at := range in.before {
 		if slices.Contains(asked, at) {
 			continue
 		}

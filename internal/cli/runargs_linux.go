@@ -22,6 +22,10 @@ type runInput struct {
 	rows     []rowInput
 	groups   []*groupInput
 	traffic  *traffic // nil: none
+
+	before []attachment       // of the relay, when it was loaded
+	opened []*runtime.Session // by this run
+	stands bool               // what is asked for stands
 }
 
 type attachment struct{ program, iface string }

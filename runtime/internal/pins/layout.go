@@ -58,7 +58,8 @@ func same(old, now *abi.Layout) bool {
 	in := func(all []string) func(string) bool {
 		return func(name string) bool { return slices.Contains(all, name) }
 	}
-	return (old.Name == "" || old.Name == now.Name) && (slices.ContainsFunc(was, in(programs)) || slices.ContainsFunc(wasOthers, in(others)))
+	return (old.Name == "" || old.Name == now.Name) &&
+		(slices.ContainsFunc(was, in(programs)) || slices.ContainsFunc(wasOthers, in(others)))
 }
 
 // compare finds what can't be adopted. path is where the old relay is pinned.
