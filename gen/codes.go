@@ -13,10 +13,10 @@ var (
 			"integer, an endpoint for a port.",
 		`when: "ip.src == 5"`, `match: "ip.src": "192.0.2.1"`)
 	codeRange = diag.Define("FR0203", "a value may not fit",
-		"A value is stored in a field or member that may be too narrow for it. Make the field or member\n"+
-			"wider, as a key or an identifier requires; or make the value provably small. For a number that may\n"+
-			"wrap around, such as a sequence number with an offset, use low(x, n), the n lowest bits of x. Never\n"+
-			"use it for a key: flow 65543 would become flow 7.",
+		"A value is stored in a field or member that may be too narrow for it. Make a member wider, as a key\n"+
+			"or an identifier requires; or make the value provably small, as a field of a header requires, whose\n"+
+			"width is the protocol's. For a number that may wrap around, such as a sequence number with an offset,\n"+
+			"use low(x, n), the n lowest bits of x. Never use it for a key: flow 65543 would become flow 7.",
 		"headers: tag: fields: [{name: \"id\", bits: 32}]\ntables: flows: {key: id: \"u16\", value: peer: "+
 			"\"endpoint\"} // looked up by tag.id",
 		"headers: tag: fields: [{name: \"id\", bits: 32}]\ntables: flows: {key: id: \"u32\", value: peer: "+

@@ -7,14 +7,13 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
-	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
 // This pass proves that integers fit what they are stored in.
 
 // fits checks that an integer fits so many bits. widen says how there would be room for a value of more; "" where there
-// can't be. What identifies something must not be cut, so only a number that arithmetic made, and that is no part of a
-// key, is said to be cut with low.
+// can't be, as in a header, whose protocol says how wide its fields are. What identifies something must not be cut, so
+// only a number that arithmetic made, and that is no part of a key, is said to be cut with low.
 func (s *scope) fits(v val, width int, what, widen string, key bool) *diag.Diagnostic {
 	if v.max <= maxOf(width) {
 		return nil
@@ -36,28 +35,13 @@ func (s *scope) fits(v val, width int, what, widen string, key bool) *diag.Diagn
 		WithHint("%s", hint)
 }
 
-// fitsField is fits for a field of a header, which a message calls name.
-func (s *scope) fitsField(v val, f *spec.Field, name string) bool {
-	widen := ""
-	for _, h := range s.spec.Headers {
-		if !h.Std && slices.Contains(h.Fields, f) {
-			widen = fmt.Sprintf("give the field more bits: {name: %q, bits: %d}", f.Name.Value, bits.Len64(v.max))
-		}
-	}
-	d := s.fits(v, f.Bits, name, widen, false)
-	if d != nil && widen != "" {
-		d.WithRelated(f.Name.Pos, "the field is declared here")
-	}
-	return d == nil
-}
-
 // fitsMember is fits for a member of a table, a group or an event, which a message calls name. Members of a session's
 // table are widened where the session declares them.
 func (s *scope) fitsMember(v val, m *ir.Member, name string) bool {
-	of, declared, key := "", m.Pos, false
+	of, declared, key, index := "", m.Pos, false, false
 	for _, t := range s.plan.Tables {
 		in := slices.Contains(t.Key.Members, m)
-		key = key || in
+		key, index = key || in, index || in && t.Kind == "array"
 		if t.Session == nil || !in && !slices.Contains(t.Value.Members, m) {
 			continue
 		}
@@ -74,7 +58,11 @@ func (s *scope) fitsMember(v val, m *ir.Member, name string) bool {
 		key = key || slices.Contains(g.Key.Members, m)
 	}
 	wide := max(8, 1<<bits.Len(uint(bits.Len64(v.max)-1))) // 8, 16, 32 or 64
-	d := s.fits(v, m.Type.Bits, name, fmt.Sprintf("make %q%s wider: \"u%d\"", m.Name, of, wide), key)
+	widen := fmt.Sprintf("make %q%s wider: \"u%d\"", m.Name, of, wide)
+	if index && wide > maxIndex {
+		widen += fmt.Sprintf("; an array's key has at most %d bits: kind: \"hash\"", maxIndex)
+	}
+	d := s.fits(v, m.Type.Bits, name, widen, key)
 	if d != nil {
 		d.WithRelated(declared, "it is declared here")
 	}

@@ -108,7 +108,9 @@ func (w *rewriter) emit(a *spec.Action) {
 		if m == nil {
 			var names []string
 			for _, m := range e.Fields.Members {
-				names = append(names, m.Name)
+				if !sets(a.Set, m.Name) {
+					names = append(names, m.Name)
+				}
 			}
 			suggest(w.fail(codeUnknownName, as.Target.Pos, "event %q has no field %q", e.Name, name), name, names).
 				WithRelated(e.Pos, "the event is declared here")

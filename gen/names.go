@@ -367,3 +367,8 @@ func suggest(d *diag.Diagnostic, word string, words []string) *diag.Diagnostic {
 	}
 	return d
 }
+
+// sets reports whether a field of this name is given a value: then no other name was meant to be it.
+func sets(set []*spec.Assign, name string) bool {
+	return slices.ContainsFunc(set, func(as *spec.Assign) bool { return as.Target.Path[0].Value == name })
+}

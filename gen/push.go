@@ -117,7 +117,9 @@ func (w *rewriter) push(a *spec.Action) {
 		if i < 0 {
 			var names []string
 			for _, f := range h.Fields {
-				names = append(names, f.Name.Value)
+				if !sets(a.Set, f.Name.Value) {
+					names = append(names, f.Name.Value)
+				}
 			}
 			suggest(w.fail(codeUnknownName, as.Target.Pos, "no field %q in header %q", name, h.Name.Value),
 				name, names).

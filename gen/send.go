@@ -395,7 +395,8 @@ func (w *rewriter) via(a *spec.Action, net int, state []ir.Stmt) {
 	}
 	if v.t.Kind != ir.NextHop {
 		w.fail(codeSend, a.Via.Pos, "this is %s, where a next hop is wanted", v.t.What()).
-			WithHint("declare the value with type \"next_hop\"")
+			WithHint("a value of a table that isn't a session's may have type \"next_hop\"; to an endpoint, send has " +
+				"from and to")
 		return
 	}
 	if a.From != nil || a.To != nil {

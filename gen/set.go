@@ -127,7 +127,7 @@ func (w *rewriter) takes(f *spec.Field, v val, as *spec.Assign) bool {
 		if len(as.Target.Path) == 1 {
 			name = "field \"" + name + "\""
 		}
-		return w.fitsField(v, f, name)
+		return w.fits(v, f.Bits, name, "", false) == nil
 	case v.t.Kind != bytesType(f).Kind || v.t.Size != bytesType(f).Size || v.x == nil:
 		w.fail(codeType, as.Value.Pos, "this is %s, but field %q is %s", v.t.What(), f.Name.Value, bytesType(f).What())
 		return false

@@ -16,7 +16,10 @@ import (
 // model all take it from the plan. Rows of sessions get hidden members: the slot and generation that tie a row to its
 // session.
 
-const defaultSize = 1024
+const (
+	defaultSize = 1024
+	maxIndex    = 32 // bits of an array's key
+)
 
 // typ turns a type's word into a type.
 func (c *compiler) typ(ref spec.TypeRef) (ir.Type, bool) {
@@ -280,8 +283,9 @@ func (c *compiler) table(t *spec.Table) {
 			return
 		}
 	case "array":
-		if len(out.Key.Members) != 1 || out.Key.Members[0].Type.Kind != ir.Uint || out.Key.Members[0].Type.Bits > 32 {
-			c.diags.Add(codeTable, out.Pos, "an array has exactly one key, an integer of at most 32 bits")
+		if k := out.Key.Members; len(k) != 1 || k[0].Type.Kind != ir.Uint || k[0].Type.Bits > maxIndex {
+			c.diags.Add(codeTable, out.Pos, "an array has exactly one key, an integer of at most %d bits", maxIndex).
+				WithHint("a hash takes any key: kind: \"hash\"")
 			return
 		}
 		out.Key.Members[0].Type = ir.Type{Kind: ir.Uint, Bits: out.Key.Members[0].Type.Bits, Size: 4}
