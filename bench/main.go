@@ -1,8 +1,8 @@
 // The bench command measures the examples. The TURN relay: what a packet costs in the kernel, and the whole relay
 // across namespaces beside plain kernel forwarding and beside the same server in user space. One to many: what a copy
 // costs, beside bare clones and a user-space relay. The QUIC proxy, beside itself in user space. A tunnel, beside the
-// kernel's own device. The compiler: each stage against the size of a spec. Variants alternate within one run, and the report gives medians and ratios: absolute figures
-// don't carry over to other machines or runs.
+// kernel's own device. The compiler: each stage against the size of a spec. Variants alternate within one run, and the
+// report gives medians and ratios: absolute figures don't carry over to other machines or runs.
 package main
 
 import (
