@@ -337,7 +337,7 @@ type plan struct {
 func (b *bed) follow(p *plan, sent int) {
 	b.Helper()
 	for i, v := range p.viewers {
-		for limit := time.After(10 * time.Second); sent-v.ended()*p.objects-int(v.open.Load())/size > p.ahead; {
+		for limit := time.After(time.Minute); sent-v.ended()*p.objects-int(v.open.Load())/size > p.ahead; {
 			select {
 			case <-v.news:
 			case <-v.Context().Done():

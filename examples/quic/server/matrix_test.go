@@ -148,7 +148,7 @@ func (c cell) datagrams(b *bed, p *client.Conn, viewers []*viewer) (kernel, all 
 	lossless := c.weather.name == fair.name
 	await := func(n int) { // until each subscriber has got so many
 		for i := range got {
-			for limit := time.After(10 * time.Second); lossless && got[i].Load() < int64(n); {
+			for limit := time.After(time.Minute); lossless && got[i].Load() < int64(n); {
 				select {
 				case <-news:
 				case <-limit:

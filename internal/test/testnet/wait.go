@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Until waits for a condition, up to five times as long as the given limit, since the machine may be busy. what
+// Until waits for a condition, up to ten times as long as the given limit, since the machine may be busy or stall. what
 // describes the condition in the error.
 func Until(limit time.Duration, what string, holds func() bool) error {
-	limit *= 5
+	limit *= 10
 	deadline := time.Now().Add(limit)
 	for !holds() {
 		if time.Now().After(deadline) {
