@@ -112,7 +112,8 @@ func TestAdoptGroups(t *testing.T) {
 	}
 }
 
-// Records that a process left in the ring name no receiver that its successor makes, whose identity one had that is gone.
+// Records that a process left in the ring name no receiver that its successor makes, which has the identity of one that
+// is gone.
 func TestAdoptedEvents(t *testing.T) {
 	pins := "/sys/fs/bpf/" + pinName(t)
 	r := loadGroups(t, Options{PinPath: pins, Linger: time.Minute})

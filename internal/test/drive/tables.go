@@ -347,8 +347,8 @@ func (d *driver) session(open string, desc *abi.Session) {
 	d.sessionRows(what+", all closed", desc, v, false)
 }
 
-// impossible reports whether no session can be: two of its rows have one key, since all fields of their keys may have one
-// value only.
+// impossible reports whether no session can be: two of its rows have one key, since the fields of their keys may have
+// one value only.
 func impossible(desc *abi.Session) bool {
 	for i, a := range desc.Rows {
 		if slices.ContainsFunc(desc.Rows[:i], func(b abi.Row) bool {
