@@ -13,8 +13,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// advice is how a person follows what a label, or a line of a hint, says to write. at is what the message underlines, to
-// be replaced by the result; where the advice is about another place, all is the spec that is to be changed instead.
+// advice is how a person follows what a label, or a line of a hint, says to write. at makes what replaces the text that
+// the message underlines; where the advice is about another place, all makes the whole spec.
 var advice = []struct {
 	words string
 	at    func(m []string, at string) string
