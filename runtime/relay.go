@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netns"
 
+	"github.com/fastrelay/fastrelay-gen/internal/bpfload"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/mapmem"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/pins"
@@ -185,6 +186,9 @@ func Load(desc *abi.Desc, object []byte, opt Options) (_ *Relay, err error) {
 	spec, err := readObject(desc, object)
 	if err != nil {
 		return nil, err
+	}
+	if err := bpfload.RoomFor(spec); err != nil { // before pins are opened
+		return nil, explainLoad(desc, err)
 	}
 	if err := applySettings(desc, spec, opt.Settings); err != nil {
 		return nil, err
