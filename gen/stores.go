@@ -2,7 +2,6 @@ package gen
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -243,70 +242,28 @@ func whole(u *unit, off ir.Off, old *layer, came ir.Off) []piece {
 	return out
 }
 
-// What is written again at most: all of it is read or computed before the first byte is written, and a program has no
-// room for more on its stack (512 bytes for everything). A checksum and a route lookup take as much as so many bytes of
-// headers, and so do the places and sums of what came after a header of variable length, and the functions of a fan-out
-// that the program has as well: their frames come on top of its own.
-const (
-	maxFront      = 172
-	sumCosts      = 20
-	routeCosts    = 30
-	variableCosts = 32
-	fanOutCosts   = 40
-)
-
-// tooLarge reports n bytes that are written of headers, where there is room for fewer.
-func (w *rewriter) tooLarge(hdrs []*outHeader, n, room int) {
-	var sizes []string
-	largest := hdrs[0]
-	for _, o := range hdrs {
-		sizes = append(sizes, fmt.Sprintf("%s %d", o.entry, o.size))
-		if o.size > largest.size {
-			largest = o
-		}
-	}
-	w.fail(codeResize, w.pos, "this rule writes %d bytes of headers anew, and a program's stack has room for %d here",
-		n, room).
-		WithHint("the headers of the packet that leaves: %s bytes; fewer or smaller ones fit, or a rule that doesn't "+
-			"change the packet's size", strings.Join(sizes, ", ")).
-		WithRelated(largest.h.Name.Pos, "the largest one, %q, is declared here", largest.entry)
-}
-
-// ofPacket reports whether a value is read or computed from the packet.
-func ofPacket(x ir.Expr) bool {
-	for e := range ir.Exprs(x) {
-		switch e.(type) {
-		case *ir.Load, *ir.LoadBytes, *ir.VarRef, *ir.Meta, *ir.SumOK:
-			return true
-		}
-	}
-	return false
-}
+// maxFront is how many bytes may be written again as they came: twice the stack of a program, which holds them before
+// the first one is written. How much of the stack there is for them isn't known before clang has compiled it (FR0904).
+const maxFront = 2 * 512
 
 // cells returns what has to be written: all of the front, or what changes.
 func (w *rewriter) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool) {
 	var out []ir.Store
-	n, given := 0, 0 // bytes, and those of them that no register or stack has to hold: they come from elsewhere
+	again := 0 // bytes that are written as they came
 	for i, o := range w.hdrs {
 		full := full && i < kept
-		if full {
-			n = o.end.Const
-		}
 		if full && o.size < 0 {
 			w.fail(codeResize, w.pos, "header %q has a variable length and would have to be written again", o.entry)
 			return nil, false
 		}
 		for _, p := range w.pieces(o) {
-			if o.old == nil && o.index < 0 && !ofPacket(p.now) {
-				given += p.size
-			}
 			moved := o.old != nil && p.off != p.was && i < kept
+			if full && p.now != nil && !p.changed {
+				again += p.size
+			}
 			if i >= kept && p.changed && o.off.Base != o.old.off.Base && p.was.Base != o.old.off.Base {
 				w.fail(codeResize, p.pos, "header %q has a variable length and would have to move", o.entry)
 				return nil, false
-			}
-			if i >= kept && p.changed {
-				n += p.size
 			}
 			if p.now == nil && o.old != nil && w.computed[o] == nil {
 				p.now = p.old // a checksum that stays
@@ -330,20 +287,9 @@ func (w *rewriter) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool)
 			out = append(out, c)
 		}
 	}
-	costs := n - given + sumCosts*max(len(w.computed), 3)
-	if hop != nil && hop.Row == nil {
-		costs += routeCosts
-	}
-	if w.path[len(w.path)-1].end.Base != nil {
-		costs += variableCosts
-	}
-	if slices.ContainsFunc(w.src.Rules, func(r *spec.Rule) bool {
-		return len(r.Do) > 0 && r.Do[len(r.Do)-1].FanOut != nil
-	}) {
-		costs += fanOutCosts
-	}
-	if full && costs > maxFront {
-		w.tooLarge(w.hdrs[:kept], n, maxFront-(costs-n))
+	if again > maxFront {
+		w.fail(codeResize, w.pos, "this rule writes %d bytes of headers again, and a program's stack has 512", again).
+			WithHint("fewer or smaller headers fit, or a rule that doesn't change the packet's size")
 		return nil, false
 	}
 	if full {

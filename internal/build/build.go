@@ -161,15 +161,18 @@ func (r *Result) reuse(ctx context.Context) bool {
 	return r.Current
 }
 
+// kernel is the oldest kernel that has to take the object.
+func (r *Result) kernel() [2]int { return [2]int{r.Plan.Kernel.Major, r.Plan.Kernel.Minor} }
+
 // compile runs clang on the C.
 func (r *Result) compile(ctx context.Context) error {
 	object, version, err := clang.Compile(ctx, string(r.Files[SourceName]), string(r.Files[HelpersName]),
-		clang.Options{Lines: r.Lines})
+		clang.Options{Lines: r.Lines, Kernel: r.kernel()})
 	var stack *clang.StackError
 	if errors.As(err, &stack) {
 		d := stack.Diagnostic()
 		for _, p := range r.Plan.Programs {
-			if p.Name == stack.Program {
+			if p.Name == stack.Program && !d.Pos.IsValid() {
 				d.Pos = p.Pos
 			}
 		}

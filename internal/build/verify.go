@@ -9,10 +9,13 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
 
-	"github.com/fastrelay/fastrelay-gen/internal/bpfload"
+	"github.com/fastrelay/fastrelay-gen/internal/clang"
+	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
@@ -20,7 +23,7 @@ import (
 type Verified struct {
 	Processed int `json:"processed"` // instructions that it looked at, all paths together
 	States    int `json:"states"`
-	Stack     int `json:"stack"` // bytes
+	Stack     int `json:"stack"` // bytes, with what the program calls
 }
 
 // ErrNoRights is returned by [Verify] where this process may not ask the kernel.
@@ -36,6 +39,9 @@ func Verify(r *Result) (map[string]*Verified, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the object: %w", err)
 	}
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, ErrNoRights
+	}
 	// How many rows a table has room for means nothing to the verifier, and memory to the kernel.
 	for _, m := range collection.Maps {
 		switch m.Type {
@@ -43,25 +49,35 @@ func Verify(r *Result) (map[string]*Verified, error) {
 			m.MaxEntries = 1
 		}
 	}
+	options, err := skbfacts.Prepare(collection)
+	if err != nil {
+		return nil, err
+	}
 	load := func(level ebpf.LogLevel) (*ebpf.Collection, error) {
-		return bpfload.Load(collection, ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{LogLevel: level}})
+		options.LogLevel = level
+		return ebpf.NewCollectionWithOptions(collection, ebpf.CollectionOptions{Programs: options})
 	}
 	loaded, err := load(ebpf.LogLevelStats)
 	var refused *ebpf.VerifierError
 	if errors.As(err, &refused) { // once more, with all that the verifier can say
 		loaded, err = load(ebpf.LogLevelBranch | ebpf.LogLevelStats)
 	}
-	if denied := (*bpfload.Refusal)(nil); errors.As(err, &denied) {
+	if errors.Is(err, syscall.EPERM) {
 		return nil, ErrNoRights
 	}
 	if err != nil {
 		return nil, r.Explain(err)
 	}
 	defer loaded.Close()
+	stacks, err := clang.Stacks(r.Object(), r.kernel())
+	if err != nil {
+		return nil, err
+	}
 	out := map[string]*Verified{}
 	for name, prog := range loaded.Programs {
 		if program, ok := strings.CutPrefix(name, abi.ProgramPrefix); ok {
 			out[program] = parseStats(prog.VerifierLog)
+			out[program].Stack = stacks[name]
 		}
 	}
 	return out, nil
@@ -70,25 +86,19 @@ func Verify(r *Result) (map[string]*Verified, error) {
 var (
 	processedPattern = regexp.MustCompile(`processed (\d+) insns`)
 	statesPattern    = regexp.MustCompile(`total_states (\d+)`)
-	stackPattern     = regexp.MustCompile(`stack depth ([\d+]+)`)
 )
 
-// parseStats reads the last lines of a verifier's log: "processed 1904 insns (limit 1000000) … total_states 90 …",
-// "stack depth 96" ("96+32" where functions are called).
+// parseStats reads the last lines of a verifier's log: "processed 1904 insns (limit 1000000) … total_states 90 …".
 func parseStats(log string) *Verified {
 	number := func(p *regexp.Regexp) int {
 		m := p.FindStringSubmatch(log)
 		if m == nil {
 			return 0
 		}
-		sum := 0
-		for _, part := range strings.Split(m[1], "+") {
-			n, _ := strconv.Atoi(part)
-			sum += n
-		}
-		return sum
+		n, _ := strconv.Atoi(m[1])
+		return n
 	}
-	return &Verified{number(processedPattern), number(statesPattern), number(stackPattern)}
+	return &Verified{Processed: number(processedPattern), States: number(statesPattern)}
 }
 
 // Instructions returns the number of instructions of each program in the object.

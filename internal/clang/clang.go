@@ -2,6 +2,7 @@ package clang
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -133,6 +134,8 @@ type Options struct {
 	Warn bool   // treat warnings as errors, for tests
 	// the position in the spec of each line of the source, for the object's line information; nil: none
 	Lines []diag.Pos
+	// the oldest one that has to run the object, such as {5, 15}: how much stack it has room for; zero: any
+	Kernel [2]int
 }
 
 // Error is clang's refusal of generated C.
@@ -158,37 +161,64 @@ func Compile(ctx context.Context, source, header string, opt Options) (object []
 			return nil, "", err
 		}
 	}
+	unit := &Unit{Source: source, Header: header, Lines: opt.Lines}
 	file := kept(tool, source, header, opt)
 	if file != "" {
-		if object, err = os.ReadFile(file); err == nil {
-			return object, tool.Version, nil
+		if unit.Object, err = os.ReadFile(file); err != nil {
+			unit.Object = nil
 		}
 	}
+	if unit.Object == nil {
+		if err := unit.compile(ctx, tool, opt); err != nil {
+			return nil, tool.Version, err
+		}
+		if file != "" {
+			keep(file, unit.Object)
+		}
+	}
+	if err := unit.checkStack(opt.Kernel); err != nil {
+		return nil, tool.Version, err
+	}
+	return unit.Object, tool.Version, nil
+}
+
+// stackRefusal is what clang says of a function that needs more than the whole stack.
+const stackRefusal = "BPF stack limit"
+
+// compile runs clang.
+func (u *Unit) compile(ctx context.Context, tool *Tool, opt Options) error {
 	defer interrupt.Hold(ctx)()
 	dir, err := os.MkdirTemp("", "fastrelay-clang-")
 	if err != nil {
-		return nil, "", err
+		return err
 	}
 	defer os.RemoveAll(dir)
-	files, args := inputs(source, header, opt)
+	files, args := inputs(u.Source, u.Header, opt)
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			return nil, "", err
+			return err
 		}
 	}
-	if log, err := run(ctx, dir, tool.Clang, args...); err != nil {
-		return nil, tool.Version, failure(ctx, tool, log, err)
+	log, err := run(ctx, dir, tool.Clang, args...)
+	var stack *StackError
+	if err != nil && strings.Contains(log, stackRefusal) { // once more, to see by how much
+		_, pos := u.firstError(log)
+		stack = &StackError{Pos: pos}
+		log, err = run(ctx, dir, tool.Clang, append(args, "-mllvm", "-bpf-stack-size=16384")...)
+		if err != nil && ctx.Err() == nil {
+			return stack // clang 17 and older don't say
+		}
+	}
+	if err != nil {
+		return failure(ctx, tool, log, err)
 	}
 	if log, err := run(ctx, dir, tool.Strip, "-g", objectName); err != nil {
-		return nil, tool.Version, fmt.Errorf("%s: %w: %s", tool.Strip, err, log)
+		return fmt.Errorf("%s: %w: %s", tool.Strip, err, log)
 	}
-	if object, err = os.ReadFile(filepath.Join(dir, objectName)); err == nil {
-		err = checkStack(object)
+	if u.Object, err = os.ReadFile(filepath.Join(dir, objectName)); err != nil || stack == nil {
+		return err
 	}
-	if err == nil && file != "" {
-		keep(file, object)
-	}
-	return object, tool.Version, err
+	return cmp.Or(u.checkStack(opt.Kernel), error(stack))
 }
 
 // inputs are what clang is given: files by name, and its arguments.

@@ -127,7 +127,7 @@ func TestCompile(t *testing.T) {
 // What was compiled once is taken from where objects are kept: only the same C by the same clang with the same options.
 func TestKept(t *testing.T) {
 	dir := t.TempDir()
-	t.Setenv("FASTRELAY_OBJECTS", filepath.Join(dir, "objects"))
+	t.Setenv("FASTRELAY_OBJECTS", "")
 	object := func(source string, opt clang.Options) string {
 		t.Helper()
 		object, _, err := clang.Compile(t.Context(), source, "", opt)
@@ -137,18 +137,22 @@ func TestKept(t *testing.T) {
 		return string(object)
 	}
 	const source = "int x = 1;\n"
-	first := object(source, clang.Options{})
+	first, kept := object(source, clang.Options{}), object("int x = 2;\n", clang.Options{})
+	t.Setenv("FASTRELAY_OBJECTS", filepath.Join(dir, "objects"))
+	if object(source, clang.Options{}) != first {
+		t.Error("it differs from what was compiled first")
+	}
 	files, err := filepath.Glob(filepath.Join(dir, "objects", "*"))
 	if err != nil || len(files) != 1 {
 		t.Fatalf("%d files are kept: %v", len(files), err)
 	}
-	if err := os.WriteFile(files[0], []byte("kept"), 0o600); err != nil {
+	if err := os.WriteFile(files[0], []byte(kept), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := object(source, clang.Options{}); got != "kept" {
+	if got := object(source, clang.Options{}); got != kept {
 		t.Error("it is compiled again")
 	}
-	if object(source, clang.Options{CPU: "v2"}) == "kept" || object("int x = 2;\n", clang.Options{}) == "kept" {
+	if object(source, clang.Options{CPU: "v2"}) == kept || object("int x = 3;\n", clang.Options{}) == kept {
 		t.Error("another program's object is taken")
 	}
 	t.Setenv("FASTRELAY_OBJECTS", "")

@@ -30,9 +30,15 @@ var (
 		"$ fastrelay-gen doctor             # says what this kernel has")
 	codeStack = diag.Define("FR0904", "a program needs too much stack",
 		"A program and the functions that it calls have 512 bytes of stack in the kernel, in which clang keeps\n"+
-			"the values that don't fit into ten registers. A program whose rules take many headers off, put many\n"+
-			"on and send in many ways may need more. Two programs, each with some of the rules, each have a\n"+
-			"stack of their own.",
+			"the values that don't fit into ten registers. All that a rule writes is read or computed before the\n"+
+			"first byte is written, so rules that change many headers need much; and what a fan-out does for each\n"+
+			"receiver is a function of its own, which comes on top of the largest of the other rules. The message\n"+
+			"says how many bytes are for what, at the line that needs most. Two programs, each with some of the\n"+
+			"rules, each have a stack of their own.\n"+
+			"\n"+
+			"The bytes are those of the compiled program, so build, test --kernel and run say this, and vet doesn't.\n"+
+			"Before Linux 6.9 each function's bytes are rounded up to 32, since then to 16: with `kernel: \"6.9\"` in\n"+
+			"the spec, or a newer one, the latter counts.",
 		`stack: ["eth", "ip", "udp", "tag", {inner: ["eth", "ip"]}, {last: ["udp", "tcp"]}] // and 13 ways to send`,
 		`stack: ["eth", "ip", "udp", "tag", {inner: ["eth", "ip"]}, {last: ["udp"]}] // and another program for TCP`)
 )

@@ -2,6 +2,7 @@ package clang
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -59,18 +60,24 @@ func (u *Unit) near(line int) diag.Pos {
 
 var clangPattern = regexp.MustCompile(`(?m)^([^\s:]+):(\d+):(\d+): (?:fatal )?error: (.*)$`)
 
+// firstError is what clang says first that is wrong, and the first line of the spec that it says something of.
+func (u *Unit) firstError(log string) (text string, pos diag.Pos) {
+	for _, m := range clangPattern.FindAllStringSubmatch(log, -1) {
+		text = cmp.Or(text, m[4])
+		line, _ := strconv.Atoi(m[2])
+		if pos = u.find(m[1], line); pos.IsValid() {
+			break
+		}
+	}
+	return text, pos
+}
+
 // Clang explains clang's refusal of the generated C (an *Error). All that a report needs is written
 // to a new folder in parent.
 func (u *Unit) Clang(err *Error, parent string) *diag.Diagnostic {
-	text, pos := err.Err.Error(), diag.Pos{}
-	if m := clangPattern.FindStringSubmatch(err.Log); m != nil {
-		text = m[4]
-		line, _ := strconv.Atoi(m[2])
-		pos = u.find(m[1], line)
-	}
-	d := &diag.Diagnostic{
-		Code: codeClang, Pos: pos, Message: fmt.Sprintf("clang %s refuses the generated C: %s", err.Version, text),
-	}
+	text, pos := u.firstError(err.Log)
+	d := &diag.Diagnostic{Code: codeClang, Pos: pos}
+	d.Message = fmt.Sprintf("clang %s refuses the generated C: %s", err.Version, cmp.Or(text, err.Err.Error()))
 	d.Hint = u.keep(parent, err.Log)
 	return d
 }
