@@ -287,9 +287,9 @@ func (a *app) removeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Remove what a relay has left whose process is dead",
-		Long: `Removes what the relay NAME of ` + "`run --detach`" + ` has left whose process was killed: its attachments, its pins with
-all sessions and rows, its control socket, and the lock beside it; it says what that was. Its log stays. Where a process
-has the relay, nothing is removed: stop ends that one.`,
+		Long: `Removes what the relay NAME of ` + "`run --detach`" + ` has left whose process was killed: its
+attachments, its pins with all sessions and rows, its control socket, and the lock beside it; it says what that was. Its
+log stays. Where a process has the relay, nothing is removed: stop ends that one.`,
 		Example: `  sudo fastrelay-gen remove turn
   sudo fastrelay-gen remove turn --pin /sys/fs/bpf/other --socket /run/turn.sock`,
 		Args: exactly("NAME"),

@@ -28,8 +28,9 @@ func (a *app) remove(name, pin, socket string) error {
 	}
 	removed := append(pinned, rest...)
 	if len(removed) == 0 {
-		d := &diag.Diagnostic{Code: codeRelay, Message: "there is nothing of a relay " + name + ": neither " + pin + " nor " +
-			api.PathOf(socket), Hint: "with --pin or --socket of run, give them here as well"}
+		d := &diag.Diagnostic{Code: codeRelay,
+			Message: "there is nothing of a relay " + name + ": neither " + pin + " nor " + api.PathOf(socket),
+			Hint:    "with --pin or --socket of run, give them here as well"}
 		if others := pinnedRelays(); len(others) > 0 {
 			d.Hint += "; pinned are " + strings.Join(others, ", ")
 		}

@@ -79,7 +79,8 @@ func TestAnotherRelay(t *testing.T) {
 		{desc("one", "other", "t"), ""},
 		{desc("one", "p", "other"), ""},
 		{desc("one", "other", "other"),
-			`it is another one (found "one" with programs p and tables t, want "one" with programs other and tables other)`},
+			`it is another one (found "one" with programs p and tables t, ` +
+				`want "one" with programs other and tables other)`},
 		{desc("two", "p", "t"),
 			`it is another one (found "one" with programs p and tables t, want "two" with programs p and tables t)`},
 	} {
