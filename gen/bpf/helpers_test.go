@@ -13,6 +13,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen"
 	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -49,13 +50,15 @@ func compileText(t *testing.T, file string, text []byte, change func(*bpf.Source
 	}
 	u := &unit{spec: s, plan: plan}
 	var err error
-	if u.source, err = bpf.Render(plan, bpf.Options{}); err != nil {
+	if u.source, err = build.Source(plan, file, text); err != nil { // as others compile it: an object is kept for all
 		t.Fatal(err)
 	}
+	opt := clang.Options{Warn: true, Lines: u.source.Lines}
 	if change != nil {
 		change(u.source)
+		opt.Lines = nil
 	}
-	u.object, _, err = clang.Compile(t.Context(), u.source.C, u.source.Header, clang.Options{Warn: true})
+	u.object, _, err = clang.Compile(t.Context(), u.source.C, u.source.Header, opt)
 	if refused := (*clang.Error)(nil); errors.As(err, &refused) {
 		t.Fatal(refused.Log)
 	}

@@ -119,15 +119,20 @@ func Spec(ctx context.Context, path string, opt Options) (*Result, *diag.List, e
 	return r, list, nil
 }
 
-// render makes the C, with the spec's own lines as comments, and the Go.
-func (r *Result) render() error {
-	lines := strings.Split(string(r.text), "\n")
-	src, err := bpf.Render(r.Plan, bpf.Options{Quote: func(file string, line int) string {
-		if file != r.File || line < 1 || line > len(lines) {
+// Source makes the C of a plan, with the lines of the spec's text as comments.
+func Source(plan *ir.Plan, file string, text []byte) (*bpf.Source, error) {
+	lines := strings.Split(string(text), "\n")
+	return bpf.Render(plan, bpf.Options{Quote: func(from string, line int) string {
+		if from != file || line < 1 || line > len(lines) {
 			return ""
 		}
 		return strings.TrimSpace(lines[line-1])
 	}})
+}
+
+// render makes the C and the Go.
+func (r *Result) render() error {
+	src, err := Source(r.Plan, r.File, r.text)
 	if err != nil {
 		return err
 	}

@@ -174,6 +174,10 @@ func Compile(ctx context.Context, source, header string, opt Options) (object []
 		}
 		if file != "" {
 			keep(file, unit.Object)
+			if opt.Warn { // it is the same without
+				opt.Warn = false
+				keep(kept(tool, source, header, opt), unit.Object)
+			}
 		}
 	}
 	if err := unit.checkStack(opt.Kernel); err != nil {

@@ -155,6 +155,12 @@ func TestKept(t *testing.T) {
 	if object(source, clang.Options{CPU: "v2"}) == kept || object("int x = 3;\n", clang.Options{}) == kept {
 		t.Error("another program's object is taken")
 	}
+	if object(source, clang.Options{Warn: true}) != first {
+		t.Error("an object is taken whose compilation may have warned")
+	}
+	if object(source, clang.Options{}) != first {
+		t.Error("an object is made again that was compiled without a warning")
+	}
 	t.Setenv("FASTRELAY_OBJECTS", "")
 	if object(source, clang.Options{}) != first {
 		t.Error("it differs from what was compiled first")

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/fastrelay/fastrelay-gen/gen"
-	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/spectest"
@@ -42,11 +42,13 @@ func read(t *testing.T, file string) string {
 
 func object(t *testing.T, plan *ir.Plan) []byte {
 	t.Helper()
-	src, err := bpf.Render(plan, bpf.Options{})
+	text, _ := os.ReadFile(plan.Pos.File) // some specs aren't in files
+	src, err := build.Source(plan, plan.Pos.File, text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	object, _, err := clang.Compile(context.Background(), src.C, src.Header, clang.Options{Warn: true})
+	opt := clang.Options{Warn: true, Lines: src.Lines} // as others compile it: an object is kept for all
+	object, _, err := clang.Compile(context.Background(), src.C, src.Header, opt)
 	if err != nil {
 		t.Fatal(err)
 	}

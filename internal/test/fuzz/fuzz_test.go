@@ -3,6 +3,7 @@ package fuzz_test
 import (
 	"context"
 	"flag"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -10,8 +11,8 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/gen"
-	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
@@ -65,11 +66,13 @@ func planned(t testing.TB, file string) compiled {
 
 func object(t testing.TB, plan *ir.Plan) []byte {
 	t.Helper()
-	src, err := bpf.Render(plan, bpf.Options{})
+	text, _ := os.ReadFile(plan.Pos.File) // some specs aren't in files
+	src, err := build.Source(plan, plan.Pos.File, text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	object, _, err := clang.Compile(context.Background(), src.C, src.Header, clang.Options{Warn: true})
+	opt := clang.Options{Warn: true, Lines: src.Lines} // as others compile it: an object is kept for all
+	object, _, err := clang.Compile(context.Background(), src.C, src.Header, opt)
 	if err != nil {
 		t.Fatal(err)
 	}
