@@ -58,7 +58,7 @@ var shownAs = map[string]string{"ipv4": "ip", "ipv4_any": "ip"}
 // together, and where another header of the spec may follow, the dissector may be called again.
 func (d *dissected) within(frame []byte, inside []*packet.Span, shown *pdml, fail func(string, ...any)) {
 	for i, sp := range inside {
-		if !sp.Header.Std || i > 0 && (!announced(frame, inside[i-1], sp.Header) ||
+		if !sp.Header.Std || i > 0 && (d.given["ip"] || !announced(frame, inside[i-1], sp.Header) ||
 			slices.ContainsFunc(d.spec.Headers, func(h *spec.Header) bool {
 				return !h.Std && len(h.After) > 0 && announced(frame, inside[i-1], h)
 			})) {
