@@ -79,6 +79,9 @@ func (w *rewriter) fanOut(a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 	}
 	w.unknownPartial(&w.guards, &ir.Rewrite{OldFront: last.end}, a.Pos)
 	w.keepsField(w.datagramEnd(), a.Pos)
+	if _, net := w.datagram(); len(w.slacks(net, false)) > 0 { // a copy is as long as what came
+		w.guard(empty(w.slacks(net, false)), w.paddingHere(a.Pos), a.Pos)
+	}
 	emit(w.blk, w.guards...)
 	emit(w.blk, w.fx.late...)
 	out := &ir.FanOut{

@@ -575,7 +575,10 @@ func (p *program) lengths(in *layer, end ir.Expr, blk *[]ir.Stmt) {
 		default:
 			ends(and(bin(ir.Le, at, end), bin(ir.Le, bin(ir.Sub, end, at), num(uint64(k.Slack)))))
 		}
-		in.inner = at
+		in.inner, in.slack = at, nil
+		if k.Slack != 0 {
+			in.slack = k
+		}
 	}
 	in.payload = in.inner
 	if t := in.h.Trailer; t > 0 {

@@ -49,9 +49,10 @@ type layer struct {
 	// inner is the offset at which what the header encloses ends (a trailer included), from
 	// its length where it has one.
 	inner    ir.Expr
-	payload  ir.Expr     // where the payload ends: inner without the trailer
-	unicast  []*fieldRef // addresses that are known to be a host's
-	verified bool        // its checksum is known to be right
+	slack    *spec.Counts // the length by which inner may be in front of limit; nil: it isn't
+	payload  ir.Expr      // where the payload ends: inner without the trailer
+	unicast  []*fieldRef  // addresses that are known to be a host's
+	verified bool         // its checksum is known to be right
 	fields   map[string]*fieldRef
 	order    []*fieldRef
 }

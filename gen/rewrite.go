@@ -15,18 +15,19 @@ import (
 
 // outHeader is a header of the packet that leaves.
 type outHeader struct {
-	h     *spec.Header
-	entry string
-	old   *layer // the header that came; nil: pushed, or made in place of one of another family
-	index int    // in the path, of the header that came or in whose place this one is; -1: pushed
-	vals  map[string]ir.Expr
-	sets  map[string]diag.Pos // where the spec gives fields values
-	off   ir.Off
-	end   ir.Off
-	size  int  // bytes; -1: varies (kept, in its old place)
-	blank bool // all bytes are 0
-	whole wholeSum
-	pos   diag.Pos
+	h       *spec.Header
+	entry   string
+	old     *layer // the header that came; nil: pushed, or made in place of one of another family
+	index   int    // in the path, of the header that came or in whose place this one is; -1: pushed
+	vals    map[string]ir.Expr
+	sets    map[string]diag.Pos // where the spec gives fields values
+	off     ir.Off
+	end     ir.Off
+	size    int     // bytes; -1: varies (kept, in its old place)
+	blank   bool    // all bytes are 0
+	content ir.Expr // how many bytes after the front of the packet it encloses
+	whole   wholeSum
+	pos     diag.Pos
 }
 
 // at is where the value of a field comes from.
@@ -70,6 +71,7 @@ type rewriter struct {
 	skbMark  ir.Expr
 	guards   []ir.Stmt
 	fx       *effects
+	ending   ending
 	computed map[*outHeader]*ir.Sum // the checksums that change, of the headers after the one at hand
 }
 
@@ -179,24 +181,44 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	if !w.announce() || !w.complete() {
 		return
 	}
-	kept := w.kept()
+	if w.family == 0 {
+		w.family = w.otherFamily()
+	}
+	var pads []*layer
+	if hop != nil || w.changes() {
+		pads = w.mayPad()
+	}
+	if pads == nil {
+		w.leave(hop, state, !w.resizes(), pos)
+		return
+	}
+	emit(w.blk, w.guards...)
+	w.guards = nil
+	branch := &ir.If{Cond: empty(pads), Pos: pos, Note: "no padding"}
+	w.fork(&branch.Then).leave(hop, state, true, pos)
+	w.fork(&branch.Else).leave(hop, state, false, pos)
+	emit(w.blk, w.common(branch)...)
+	emit(w.blk, branch)
+}
+
+// leave emits the guards, the state changes and the Forward of packets with padding, or without (clean).
+func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.Pos) {
+	ending, ok := w.findEnd(clean, pos)
+	if !ok {
+		emit(w.blk, w.guards...)
+		emit(w.blk, &ir.Up{Reason: w.paddingHere(pos), Pos: pos})
+		return
+	}
+	w.ending = ending
+	kept, end := w.kept(), ending.end
 	first, ok := w.placeHeaders(kept)
 	if !ok {
 		return
 	}
-	if w.family == 0 {
-		w.family = w.otherFamily()
-	}
 	last := w.path[len(w.path)-1]
 	oldFront, newFront := last.end, w.hdrs[len(w.hdrs)-1].end
-	moved := w.resized || w.family != 0 || w.popInner
-	end := last.payload
-	if last.h.Trailer > 0 && w.header(last) != nil {
-		end = last.inner
-	}
-	if kept < len(w.hdrs) && moved { // what isn't written keeps its lengths, and all that they cover
-		end = w.hdrs[kept].old.inner
-	}
+	moved := w.resizes()
+	cut := moved || ending.cut > 0 // it may end in front of where the packet that came did
 	for i, in := range w.path[:len(w.path)-1] {
 		if in.h.Trailer > 0 && moved {
 			w.fail(codeResize, pos, "header %q has a trailer, and headers after it change", in.entry).
@@ -227,7 +249,7 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 		rw.Parts = append(rw.Parts, o.parts()...)
 	}
 	payload := bin(ir.Sub, end, offExpr(oldFront))
-	if _, fixed := constant(payload); moved && !fixed {
+	if _, fixed := constant(payload); cut && !fixed {
 		if isFrame(end) {
 			w.guard(bin(ir.Le, end, num(0xFFFF)),
 				w.punted("too_big", "larger than the MTU towards the destination", pos), pos)
@@ -235,19 +257,20 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 		payload = &ir.VarRef{Var: w.let(&w.guards, "payload_len", payload, 0xFFFF, pos)}
 	}
 	rw.Payload = payload
+	w.contents(payload, oldFront)
 	if !segmentedOnly(w.path) {
 		// declined already
-	} else if moved {
+	} else if cut {
 		w.guards = slices.Concat(w.superPacketsOut(rw, hop, end), w.guards)
 	}
-	if moved {
+	if cut {
 		rw.Trim = !isFrame(end)
-		w.newLengths(w.hdrs[:kept], newFront, payload, hop != nil, pos)
-		if !w.resizeKind(rw, first, kept, pos) {
-			return
-		}
+		w.newLengths(newFront, hop != nil, pos)
 	}
-	unknown := w.each == nil && (moved || w.readdressed())
+	if moved && !w.resizeKind(rw, first, kept, pos) {
+		return
+	}
+	unknown := w.each == nil && (cut || w.readdressed())
 	if unknown {
 		w.unknownPartial(&w.guards, rw, pos)
 	}
@@ -279,14 +302,14 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 			})
 		}
 	}
-	if len(rw.Stores)+len(rw.Blanks)+len(rw.Sums) == 0 && !moved && !rw.PopTag && rw.Priority == nil && rw.Mark == nil {
+	if len(rw.Stores)+len(rw.Blanks)+len(rw.Sums) == 0 && !cut && !rw.PopTag && rw.Priority == nil && rw.Mark == nil {
 		rw = nil
 	}
 	length := bin(ir.Add, num(uint64(newFront.Const-l2)), payload)
 	if newFront.Base != nil {
 		length = bin(ir.Add, &ir.VarRef{Var: newFront.Base}, length)
 	}
-	if !moved && net >= 0 {
+	if !cut && net >= 0 {
 		n := w.hdrs[net].old
 		length = bin(ir.Sub, n.inner, offExpr(n.off))
 	}
@@ -295,7 +318,7 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 		return
 	}
 	f := &ir.Forward{Effects: w.fx.Effects, Rewrite: rw, Hop: hop, Fault: -1, NoRoom: -1, Usage: w.used(), Pos: pos}
-	if hop != nil && !moved {
+	if hop != nil && !cut {
 		f.End = w.datagramEnd()
 	}
 	if f.End != nil && segmentedOnly(w.path) { // to cut something off a GSO packet would make it an ordinary one
@@ -369,8 +392,11 @@ func (w *rewriter) checkHop(hop *ir.HopRef, length ir.Expr, pos diag.Pos) *ir.Ch
 }
 
 // newLengths gives the length fields of headers that leave their values.
-func (w *rewriter) newLengths(hdrs []*outHeader, front ir.Off, payload ir.Expr, sent bool, pos diag.Pos) {
-	for _, o := range hdrs {
+func (w *rewriter) newLengths(front ir.Off, sent bool, pos diag.Pos) {
+	for i, o := range w.hdrs {
+		if w.asCame(i) {
+			continue
+		}
 		for _, f := range o.h.Fields {
 			k := f.Counts
 			if k == nil || (k.What == "header" && o.old != nil) {
@@ -381,9 +407,9 @@ func (w *rewriter) newLengths(hdrs []*outHeader, front ir.Off, payload ir.Expr, 
 			case "header":
 				bytes = num(uint64(o.size))
 			case "payload":
-				bytes = bin(ir.Add, payload, distance(front, o.end))
+				bytes = bin(ir.Add, o.content, distance(front, o.end))
 			default:
-				bytes = bin(ir.Add, payload, distance(front, o.off))
+				bytes = bin(ir.Add, o.content, distance(front, o.off))
 			}
 			var pl *fieldRef
 			if o.old != nil {
@@ -409,10 +435,6 @@ func (w *rewriter) newLengths(hdrs []*outHeader, front ir.Off, payload ir.Expr, 
 				fits(bin(ir.Le, bytes, num(maxOf(f.Bits))))
 			}
 			o.vals[f.Name.Value] = bytes
-		}
-		// what is put in after it ends in front of its trailer
-		if o.old != nil && o.old == w.path[len(w.path)-1] && o.h.Trailer > 0 {
-			payload = bin(ir.Sub, payload, num(uint64(o.h.Trailer)))
 		}
 	}
 }

@@ -121,7 +121,7 @@ func (w *rewriter) changedSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite
 		s.NewPseudo = append(s.NewPseudo, now)
 		changed = changed || !sameTerm(was, now)
 	}
-	if k.Covers == "all" && rw.Trim && i < w.kept() { // nothing of what is kept is cut off
+	if k.Covers == "all" && rw.Trim && !w.asCame(i) && o.index < w.ending.data {
 		if tail, odd, slack := w.tail(o, end); tail != nil {
 			s.Tail, s.TailEnd, s.TailOdd, s.TailMax = true, *tail, odd, slack
 			changed = true
@@ -160,13 +160,12 @@ func (w *rewriter) tail(o *outHeader, end ir.Expr) (*ir.Off, ir.Expr, int) {
 	if v, e := varOf(limit), varOf(end); v == e && (v != nil || isFrame(limit) && isFrame(end)) {
 		return nil, nil, 0
 	}
+	_, net := w.datagram()
 	slack, open := 0, false // how many bytes there may be, and whether the spec leaves that open
 	for _, in := range w.path[slices.Index(w.path, o.old)+1:] {
-		for _, pl := range in.order {
-			if k := pl.f.Counts; k != nil && k.What != "header" {
-				open = open || k.Slack < 0
-				slack += max(0, k.Slack)
-			}
+		if k := in.slack; k != nil && (!k.Data || w.index(in) <= net) { // data is cut off with the datagram around it
+			open = open || k.Slack < 0
+			slack += max(0, k.Slack)
 		}
 		if w.header(in) == nil {
 			slack += in.h.Trailer
@@ -174,8 +173,7 @@ func (w *rewriter) tail(o *outHeader, end ir.Expr) (*ir.Off, ir.Expr, int) {
 	}
 	if open {
 		slack = maxTail
-		w.guard(bin(ir.Le, bin(ir.Sub, limit, end), num(maxTail)),
-			w.punted("padding", "more padding than can be taken off", w.pos), w.pos)
+		w.guard(bin(ir.Le, bin(ir.Sub, limit, end), num(maxTail)), w.paddingHere(w.pos), w.pos)
 	}
 	if slack == 0 {
 		return nil, nil, 0
@@ -395,7 +393,7 @@ func (w *rewriter) pseudo(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) (wa
 		return was, was, true
 	case e.Op == spec.OpCall: // what is kept has as many bytes as before, whatever follows it
 		h := w.meant(o, i, e.Args[0].Path[0].Value)
-		if h != nil && slices.Index(w.hdrs, h) >= w.kept() {
+		if h != nil && w.asCame(slices.Index(w.hdrs, h)) {
 			return was, was, true
 		}
 	}
@@ -422,7 +420,7 @@ func (w *rewriter) pseudoNow(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) 
 		if h == nil {
 			return ir.Term{}, false
 		}
-		return ir.Term{Value: bin(ir.Add, rw.Payload, distance(rw.NewFront, h.off)), Size: 4}, true
+		return ir.Term{Value: bin(ir.Add, h.content, distance(rw.NewFront, h.off)), Size: 4}, true
 	}
 	h, name := o, e.Path[len(e.Path)-1].Value
 	if len(e.Path) == 2 {

@@ -68,6 +68,9 @@ func (w *rewriter) wholeSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) 
 			return nil, false
 		}
 	}
+	if o.content != rw.Payload { // all up to the end of the packet is summed up
+		w.guard(bin(ir.Eq, o.content, rw.Payload), w.paddingHere(o.pos), o.pos)
+	}
 	size := bin(ir.Add, rw.Payload, distance(rw.NewFront, o.off))
 	w.summable(size, o.pos)
 	whole := o.off

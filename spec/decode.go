@@ -369,6 +369,7 @@ func (l *loader) field(v cue.Value) *Field {
 	for _, m := range []string{"unit", "bias", "slack"} {
 		needs(has(v, "counts"), m, "\"counts\"")
 	}
+	needs(has(v, "slack"), "slack_is", "\"slack\"")
 	needs(has(v, "is") || has(v, "counts") || has(v, "checksum"), "reason", "\"is\", \"counts\" or \"checksum\"")
 	f.Little = l.string(get(v, "endian")) == "little"
 	if t := get(v, "type"); t.Exists() {
@@ -404,6 +405,7 @@ func (l *loader) field(v cue.Value) *Field {
 		} else {
 			f.Counts.Slack = l.int(s)
 		}
+		f.Counts.Data = l.string(get(v, "slack_is")) == "data"
 	}
 	if c := get(v, "checksum"); c.IncompleteKind() == cue.StructKind {
 		f.Checksum = &Checksum{
@@ -493,7 +495,9 @@ func (l *loader) session(n Name, v cue.Value, tables map[string]Name) *Session {
 		Name: n, Fields: l.members(get(v, "fields"), "field", map[string]Name{}), Size: l.int(get(v, "size")),
 		Lifetime: l.duration(get(v, "lifetime")), Idle: l.duration(get(v, "idle")),
 	}
+	named := false
 	l.each(get(v, "rows"), func(table Name, v cue.Value) {
+		named = true
 		l.once(tables, l.named(table, "table"), "table")
 		if v.IncompleteKind() != cue.ListKind {
 			s.Rows = append(s.Rows, l.sessionRow(table, v, table.Pos))
@@ -506,7 +510,7 @@ func (l *loader) session(n Name, v cue.Value, tables map[string]Name) *Session {
 			l.add(codeMissing, l.pos(v), "session %q has no row in table %q", n.Value, table.Value)
 		}
 	})
-	if rows := get(v, "rows"); len(s.Rows) == 0 && l.whole(rows) {
+	if rows := get(v, "rows"); !named && l.whole(rows) {
 		l.add(codeMissing, l.pos(rows), "session %q has no rows", n.Value)
 	}
 	return s

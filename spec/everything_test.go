@@ -130,7 +130,7 @@ func dump(s *Spec) string {
 					names(k.Absent), k.Optional, k.Offloaded, k.Verify)
 			}
 			if c := f.Counts; c != nil {
-				p("    counts %s unit %d bias %d slack %d", c.What, c.Unit, c.Bias, c.Slack)
+				p("    counts %s unit %d bias %d slack %d data %v", c.What, c.Unit, c.Bias, c.Slack, c.Data)
 			}
 		}
 		for _, a := range h.After {

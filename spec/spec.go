@@ -143,6 +143,7 @@ type Counts struct {
 	Unit  int    // bytes that one step of the field stands for
 	Bias  int64  // added to the number of units (RTCP: -1)
 	Slack int    // bytes that may follow uncounted; -1 for any number
+	Data  bool   // those bytes go along with the headers around it; else they are padding, which doesn't leave
 	Pos   diag.Pos
 }
 

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 37
+#define FR_REASONS 38
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -67,38 +67,8 @@ enum {
 	reason_unwrap_forwarding_off, reason_unwrap_unreachable, reason_unwrap_blackhole,
 	reason_unwrap_prohibit, reason_unwrap_xfrm, reason_unwrap_rule, reason_unwrap_encap,
 	reason_unwrap_ipv6_version, reason_unwrap_mapped_address, reason_unwrap_ipv6_payload_length,
-	reason_unwrap_not_inner, reason_unwrap_not_ip,
+	reason_unwrap_more_data, reason_unwrap_not_inner, reason_unwrap_not_ip,
 };
-
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_ipv4 *ipv4 = data + at;
-
-	if ((void *)(ipv4 + 1) > data_end || (at + sizeof(*ipv4)) > ip_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_unwrap_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_unwrap_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_unwrap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_unwrap_fragment);
-	__u64 inner_end = at + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || inner_end > ip_end)
-		return fr_up(skb, reason_unwrap_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_unwrap_ipv4_checksum);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_unwrap_gso_packet);
-	__u64 payload_len = inner_end - (at + sizeof(*ipv4));
-
-	*end = payload_len;
-	return 0;
-}
 
 static __always_inline int unwrap_ipv4_ipv4_send(struct __sk_buff *skb, void *data,
 						 __u64 payload_len, struct fr_hop *hop_1,
@@ -159,21 +129,41 @@ static __always_inline int unwrap_ipv4_ipv4(struct __sk_buff *skb, void *data, v
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 payload_len;
+	struct hdr_ipv4 *ipv4 = data + 35;
+	struct hdr_ipv4 *ipv4_2 = data + 14;
 
-	if (check_ipv4(skb, data, data_end, ip_end, 35, &payload_len))
-		return TC_ACT_UNSPEC;
+	if ((void *)(ipv4 + 1) > data_end || 55ULL > ip_end)
+		return fr_up(skb, reason_unwrap_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_unwrap_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_unwrap_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_unwrap_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_unwrap_fragment);
+	__u64 inner_end = 35ULL + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || inner_end > ip_end)
+		return fr_up(skb, reason_unwrap_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_unwrap_ipv4_checksum);
+
+	/* stack: ["eth", "ip", "shim", {inner: ["ipv4", "ipv6"]}] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_unwrap_gso_packet);
 
 	/* do: [{pop: "shim"}, {pop: "ip"}, {send: {from: "ip.dst", to: "ip.src"}}] */
+	__u64 payload_len = inner_end - 55;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 55 && (partial & 0xffff) < ((55ULL + payload_len) - 1))))
 		return fr_up(skb, reason_unwrap_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
-	fib_1.src[0] = ld32(ipv4->dst);
-	fib_1.dst[0] = ld32(ipv4->src);
+	fib_1.src[0] = ld32(ipv4_2->dst);
+	fib_1.dst[0] = ld32(ipv4_2->src);
 	if (fr_route(skb, &fib_1, 20ULL + payload_len, &hop_1))
 		return fr_up(skb, reason_unwrap_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
@@ -181,28 +171,6 @@ static __always_inline int unwrap_ipv4_ipv4(struct __sk_buff *skb, void *data, v
 			     fr_unrouted(&hop_1, reason_unwrap_not_forwarded,
 					 reason_unwrap_unreachable));
 	return unwrap_ipv4_ipv4_send(skb, data, payload_len, &hop_1, &fib_1);
-}
-
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end || (at + sizeof(*ipv6)) > ip_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_unwrap_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_unwrap_mapped_address);
-	__u64 inner_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
-	if (inner_end > ip_end)
-		return fr_up(skb, reason_unwrap_ipv6_payload_length);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_unwrap_gso_packet);
-	__u64 payload_len = inner_end - (at + sizeof(*ipv6));
-
-	*end = payload_len;
-	return 0;
 }
 
 static __always_inline int unwrap_ipv4_ipv6_send(struct __sk_buff *skb, void *data,
@@ -264,13 +232,27 @@ static __always_inline int unwrap_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
+	struct hdr_ipv6 *ipv6 = data + 35;
 	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 payload_len;
 
-	if (check_ipv6(skb, data, data_end, ip_end, 35, &payload_len))
-		return TC_ACT_UNSPEC;
+	if ((void *)(ipv6 + 1) > data_end || 75ULL > ip_end)
+		return fr_up(skb, reason_unwrap_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_unwrap_ipv6_version);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_unwrap_mapped_address);
+	__u64 inner_end = 75ULL + be16(&ipv6->payload_length);
+	if (inner_end > ip_end)
+		return fr_up(skb, reason_unwrap_ipv6_payload_length);
+
+	/* stack: ["eth", "ip", "shim", {inner: ["ipv4", "ipv6"]}] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_unwrap_gso_packet);
 
 	/* do: [{pop: "shim"}, {pop: "ip"}, {send: {from: "ip.dst", to: "ip.src"}}] */
+	if (inner_end != ip_end)
+		return fr_up(skb, reason_unwrap_more_data);
+	__u64 payload_len = inner_end - 75;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 75 && (partial & 0xffff) < ((75ULL + payload_len) - 1))))
@@ -389,13 +371,35 @@ static __always_inline int unwrap_ipv6_ipv4(struct __sk_buff *skb, void *data, v
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
+	struct hdr_ipv4 *ipv4 = data + 55;
 	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 payload_len;
 
-	if (check_ipv4(skb, data, data_end, ip_end, 55, &payload_len))
-		return TC_ACT_UNSPEC;
+	if ((void *)(ipv4 + 1) > data_end || 75ULL > ip_end)
+		return fr_up(skb, reason_unwrap_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_unwrap_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_unwrap_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_unwrap_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_unwrap_fragment);
+	__u64 inner_end = 55ULL + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || inner_end > ip_end)
+		return fr_up(skb, reason_unwrap_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_unwrap_ipv4_checksum);
+
+	/* stack: ["eth", "ip", "shim", {inner: ["ipv4", "ipv6"]}] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_unwrap_gso_packet);
 
 	/* do: [{pop: "shim"}, {pop: "ip"}, {send: {from: "ip.dst", to: "ip.src"}}] */
+	if (inner_end != ip_end)
+		return fr_up(skb, reason_unwrap_more_data);
+	__u64 payload_len = inner_end - 75;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 75 && (partial & 0xffff) < ((75ULL + payload_len) - 1))))
@@ -474,27 +478,39 @@ static __always_inline int unwrap_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 payload_len;
+	struct hdr_ipv6 *ipv6 = data + 55;
+	struct hdr_ipv6 *ipv6_2 = data + 14;
 
-	if (check_ipv6(skb, data, data_end, ip_end, 55, &payload_len))
-		return TC_ACT_UNSPEC;
+	if ((void *)(ipv6 + 1) > data_end || 95ULL > ip_end)
+		return fr_up(skb, reason_unwrap_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_unwrap_ipv6_version);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_unwrap_mapped_address);
+	__u64 inner_end = 95ULL + be16(&ipv6->payload_length);
+	if (inner_end > ip_end)
+		return fr_up(skb, reason_unwrap_ipv6_payload_length);
+
+	/* stack: ["eth", "ip", "shim", {inner: ["ipv4", "ipv6"]}] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_unwrap_gso_packet);
 
 	/* do: [{pop: "shim"}, {pop: "ip"}, {send: {from: "ip.dst", to: "ip.src"}}] */
+	__u64 payload_len = inner_end - 95;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 95 && (partial & 0xffff) < ((95ULL + payload_len) - 1))))
 		return fr_up(skb, reason_unwrap_partial_checksum);
 	__builtin_memset(&fib_2, 0, sizeof(fib_2));
 	fib_2.family = AF_INET6;
-	fib_2.src[0] = ld32(ipv6->dst);
-	fib_2.src[1] = ld32(ipv6->dst + 4);
-	fib_2.src[2] = ld32(ipv6->dst + 8);
-	fib_2.src[3] = ld32(ipv6->dst + 12);
-	fib_2.dst[0] = ld32(ipv6->src);
-	fib_2.dst[1] = ld32(ipv6->src + 4);
-	fib_2.dst[2] = ld32(ipv6->src + 8);
-	fib_2.dst[3] = ld32(ipv6->src + 12);
+	fib_2.src[0] = ld32(ipv6_2->dst);
+	fib_2.src[1] = ld32(ipv6_2->dst + 4);
+	fib_2.src[2] = ld32(ipv6_2->dst + 8);
+	fib_2.src[3] = ld32(ipv6_2->dst + 12);
+	fib_2.dst[0] = ld32(ipv6_2->src);
+	fib_2.dst[1] = ld32(ipv6_2->src + 4);
+	fib_2.dst[2] = ld32(ipv6_2->src + 8);
+	fib_2.dst[3] = ld32(ipv6_2->src + 12);
 	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
 		return fr_up(skb, reason_unwrap_too_big);
 	if (unlikely(!fr_usable(&hop_2)))

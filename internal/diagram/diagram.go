@@ -287,10 +287,14 @@ func counts(c *spec.Counts) string {
 		text += fmt.Sprintf(", minus %d", -c.Bias)
 	}
 	switch {
-	case c.Slack < 0:
+	case c.Slack < 0 && c.Data:
 		text += "; any number of bytes may follow"
-	case c.Slack > 0:
+	case c.Slack < 0:
+		text += "; padding may follow"
+	case c.Slack > 0 && c.Data:
 		text += fmt.Sprintf("; up to %d bytes may follow", c.Slack)
+	case c.Slack > 0:
+		text += fmt.Sprintf("; up to %d bytes of padding may follow", c.Slack)
 	}
 	return text
 }

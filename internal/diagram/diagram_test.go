@@ -36,7 +36,7 @@ func TestTwoFields(t *testing.T) {
 +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 
 number: 0x4000 to 0x4fff
-length: length of what follows in bytes; up to 3 bytes may follow
+length: length of what follows in bytes; up to 3 bytes of padding may follow
 `)
 }
 

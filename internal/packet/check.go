@@ -10,7 +10,7 @@ import (
 )
 
 // Check compares a frame with the headers that are expected: the fields that are given, and all lengths, constraints
-// and checksums. Raw bytes are compared with the payload of the header in front of them.
+// and checksums. Raw bytes are compared with all that follows the header in front of them in the datagram.
 func (hs *Headers) Check(frame []byte, layers []Layer, opt Options) []Problem {
 	var headers []*spec.Header
 	for _, l := range layers {
@@ -41,6 +41,9 @@ func (hs *Headers) Check(frame []byte, layers []Layer, opt Options) []Problem {
 			if i > 0 {
 				at, end = spans[i-1].End, spans[i-1].Payload()
 			}
+			if i > 0 && i == len(headers) {
+				end = payloadEnd(spans)
+			}
 			if got := frame[at:end]; !bytes.Equal(got, raw) {
 				problems = append(problems, Problem{
 					"payload", fmt.Sprintf("got %s, want %s", quote(got), quote(raw)), fmt.Sprintf("byte %d", at),
@@ -49,6 +52,18 @@ func (hs *Headers) Check(frame []byte, layers []Layer, opt Options) []Problem {
 		}
 	}
 	return problems
+}
+
+// payloadEnd is where what follows the last one of some headers ends: a length may leave some of it out.
+func payloadEnd(spans []*Span) int {
+	end := spans[len(spans)-1].Payload()
+	for _, sp := range slices.Backward(spans) {
+		if sp.Header.Trailer > 0 || sp.IsNet() {
+			break
+		}
+		end = max(end, sp.Limit)
+	}
+	return end
 }
 
 // leftOut reports whether a problem is that a packet has no checksum where a test wants none: 0, which a tunnel may do

@@ -91,6 +91,11 @@ func limit(spans []*Span, i, n int) int {
 // Payload is where the payload ends: in front of a trailer.
 func (s *Span) Payload() int { return max(s.End, s.Inner-s.Header.Trailer) }
 
+// IsNet reports whether a header is that of a datagram, which has a destination.
+func (s *Span) IsNet() bool {
+	return slices.ContainsFunc(s.Header.Fields, func(f *spec.Field) bool { return f.Role.Value == "destination" })
+}
+
 // Place returns the place of a field, or nil.
 func (s *Span) Place(field string) *Place {
 	i := slices.IndexFunc(s.Places, func(p Place) bool { return p.Field.Name.Value == field })

@@ -49,6 +49,8 @@ func protocols() *spec.Spec {
 		f.Counts = &spec.Counts{What: what, Unit: unit, Slack: slack}
 		return f
 	}
+	dst := ip("dst")
+	dst.Role = name("destination")
 	version := uintField("version", 4)
 	version.Is = is(4)
 	ttl := uintField("ttl", 8)
@@ -83,7 +85,7 @@ func protocols() *spec.Spec {
 				version, counts(uintField("ihl", 4), "header", 4, 0), uintField("dscp", 6), uintField("ecn", 2),
 				counts(uintField("length", 16), "all", 1, -1), uintField("id", 16), uintField("flags", 3),
 				uintField("offset", 13),
-				ttl, uintField("protocol", 8), ipSum, ip("src"), ip("dst"), options,
+				ttl, uintField("protocol", 8), ipSum, ip("src"), dst, options,
 			}, Parts: []*spec.Part{{Name: name("hop_limit"), Alias: names("ttl")}}},
 			{Name: name("udp"), After: after("ipv4", "protocol", 17), Fields: []*spec.Field{
 				uintField("src_port", 16), uintField("dst_port", 16), counts(uintField("length", 16), "all", 1, 0),

@@ -35,6 +35,7 @@ func (g *Generator) Packet(f *packet.Frame) sim.Packet {
 	if g.One(16) || g.Program.Multicast && g.One(2) {
 		g.readdress(p.Data, f)
 	}
+	p.Data = g.slack(p.Data, f)
 	switch n := g.IntN(100); {
 	case n < 52:
 	case n < 67:
@@ -69,6 +70,26 @@ func (g *Generator) Packet(f *packet.Frame) sim.Packet {
 		IntoMetadata(&p)
 	}
 	return p
+}
+
+// slack puts bytes after what a header holds whose length allows that, in one packet of three.
+func (g *Generator) slack(b []byte, f *packet.Frame) []byte {
+	for i, sp := range f.Spans {
+		for _, pl := range sp.Places {
+			k := pl.Field.Counts
+			if k == nil || k.Slack == 0 || sp.IsNet() || !g.One(3) {
+				continue
+			}
+			most := k.Slack
+			if most < 0 {
+				most = 64
+			}
+			if out := grow(g.Headers, f, b, i, g.bytes(1+g.IntN(most))); out != nil {
+				return out
+			}
+		}
+	}
+	return b
 }
 
 // trail puts bytes after what a header says it holds: after the frame's datagram, as where a frame is padded, or after

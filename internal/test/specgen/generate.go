@@ -48,6 +48,9 @@ func Generate(seed uint64) []byte {
 	if g.one(4) {
 		g.headers = append(g.headers, g.transport(names.next()))
 	}
+	if g.one(3) {
+		g.headers = append(g.headers, g.loose(names.next()))
+	}
 	if g.tunnels = g.one(3); g.tunnels {
 		g.headers = append(g.headers, g.tunnelHeader(names.next()))
 	}

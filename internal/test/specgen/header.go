@@ -264,16 +264,31 @@ func (g *generator) length(h *header, names *namer, varint bool) {
 	f.rest = fmt.Sprintf(", counts: %q", what)
 	if g.one(4) {
 		f.rest += fmt.Sprintf(", unit: %d", pick(g, []int{2, 4, 8}))
-		if g.one(2) {
-			f.rest += fmt.Sprintf(", slack: %d", g.IntN(8))
-		}
-	} else if g.one(4) {
-		f.rest += ", slack: " + pick(g, []string{"3", `"any"`, "1", "20"})
+	}
+	if what != "header" && g.one(2) {
+		f.rest += g.slack()
 	}
 	if g.one(5) {
 		f.rest += fmt.Sprintf(", bias: %d", pick(g, []int{-1, 1, 4, -2}))
 	}
 	h.fields = append(h.fields, f)
+}
+
+// slack makes a length one that allows bytes after what it counts.
+func (g *generator) slack() string {
+	return ", slack: " + pick(g, []string{"3", `"any"`, "1", "7", "20", "0"}) +
+		pick(g, []string{"", `, slack_is: "padding"`, `, slack_is: "data"`})
+}
+
+// loose makes a header that any packet may have, and bytes after what it counts.
+func (g *generator) loose(name string) *header {
+	h := &header{name: name, fixed: true}
+	names := g.namer()
+	g.bitRun(h, names, false)
+	h.fields = append(h.fields, &field{
+		name: names.next(), bits: 16, derived: true, rest: ", counts: " + pick(g, []string{`"payload"`, `"all"`}) + g.slack(),
+	})
+	return h
 }
 
 func (g *generator) checksum(h *header, names *namer) {

@@ -327,14 +327,8 @@ func (j *judge) compare(came, left []byte, path, out []layer, r *spec.Rule) stri
 			return fmt.Sprintf("the checksum of header %s is %04x, and its push says: %s", l.h.Name.Value, v, l.sum)
 		}
 	}
-	a, b := was[len(was)-1], now[len(now)-1]
-	if got, want := left[b.End:b.Payload()], came[a.End:a.Payload()]; !bytes.Equal(got, want) {
-		return fmt.Sprintf("a payload of %d bytes came, one of %d left, or its bytes changed", len(want), len(got))
-	}
-	if r.Do[len(r.Do)-1].Kind == spec.ActSend {
-		if i := slices.IndexFunc(out, layer.isIP); i >= 0 && now[i].Inner != len(left) {
-			return fmt.Sprintf("%d bytes follow the IP datagram that left", len(left)-now[i].Inner)
-		}
+	if text := payloads(came, left, was, now, out, r.Do[len(r.Do)-1].Kind == spec.ActSend); text != "" {
+		return text
 	}
 	changeable := j.changeable(r)
 	for i, l := range out {

@@ -1,0 +1,170 @@
+package gen
+
+import (
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass finds where the packet that leaves ends, where lengths allow bytes after what they count (slack). Data goes
+// along with the headers around it. Padding doesn't leave: it is cut off, and the headers around it are shorter. Where
+// a rule would otherwise leave these headers alone, there are two rewrites, and packets without padding take the one
+// that doesn't look for any. What surrounds the outermost IP datagram is the link's padding, and never leaves.
+
+// ending is where the packet that leaves ends.
+type ending struct {
+	end  ir.Expr // in the packet that came
+	data int     // the headers of the path from this one on have data after them: they end where they did
+	cut  int     // the headers in front of this one have padding cut off, or the trailer of one that is popped
+}
+
+// slacks are the headers inside of the path's n-th whose lengths allow bytes after what they count.
+func (w *rewriter) slacks(n int, data bool) (out []*layer) {
+	for _, in := range w.path[n+1:] {
+		if in.slack != nil && in.slack.Data == data {
+			out = append(out, in)
+		}
+	}
+	return out
+}
+
+// datagram is the index of the header of the path that is the outermost IP datagram of the packet that came, and of
+// the one that leaves if that came inside of it; -1: there is none.
+func (w *rewriter) datagram() (came, leaves int) {
+	isNet := func(in *layer) bool { return role(in.h, "destination") != nil }
+	came = slices.IndexFunc(w.path, isNet)
+	net := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return role(o.h, "destination") != nil })
+	if net < 0 {
+		return came, came
+	}
+	return came, max(came, w.hdrs[net].index)
+}
+
+// empty holds where nothing follows what headers count.
+func empty(ins []*layer) ir.Expr {
+	var cond ir.Expr = boolean(true)
+	for _, in := range ins {
+		cond = and(cond, bin(ir.Eq, in.inner, in.limit))
+	}
+	return cond
+}
+
+// paddingHere is the reason of packets whose padding can't be cut off.
+func (s *scope) paddingHere(pos diag.Pos) int {
+	return s.punted("padding", "padding that can't be cut off", pos)
+}
+
+// resizes reports whether a rewrite gives headers new lengths.
+func (w *rewriter) resizes() bool { return w.resized || w.family != 0 || w.popInner }
+
+// changes reports whether a rewrite writes anything.
+func (w *rewriter) changes() bool {
+	return w.resizes() || slices.ContainsFunc(w.hdrs, func(o *outHeader) bool { return len(o.vals) > 0 || o.blank })
+}
+
+// asCame reports whether the i-th header encloses as many bytes as when it came.
+func (w *rewriter) asCame(i int) bool {
+	return w.hdrs[i].index >= w.ending.cut && (!w.resizes() || i >= w.kept())
+}
+
+// mayPad returns the headers whose padding decides between two rewrites; none where one does for all packets, since it
+// gives all headers around the padding new lengths.
+func (w *rewriter) mayPad() []*layer {
+	_, net := w.datagram()
+	pads := w.slacks(net, false)
+	if len(pads) == 0 || w.each != nil {
+		return nil
+	}
+	if innermost := pads[len(pads)-1]; !w.resizes() || w.index(innermost) >= w.firstKept() {
+		return pads
+	}
+	for _, in := range w.slacks(net, true) {
+		if w.header(in) != nil && w.index(in) < w.index(pads[len(pads)-1]) {
+			return pads
+		}
+	}
+	return nil
+}
+
+func (w *rewriter) index(in *layer) int { return slices.Index(w.path, in) }
+
+// firstKept is the index in the path of the first header that is kept.
+func (w *rewriter) firstKept() int {
+	if k := w.kept(); k < len(w.hdrs) {
+		return w.hdrs[k].index
+	}
+	return len(w.path)
+}
+
+// findEnd finds where the packet that leaves ends. Clean says that it came without padding. It returns false where
+// padding would have to be taken out of the middle.
+func (w *rewriter) findEnd(clean bool, pos diag.Pos) (ending, bool) {
+	x := ending{data: len(w.path)}
+	came, net := w.datagram()
+	for _, in := range w.slacks(came, true) {
+		if w.header(in) == nil {
+			w.guard(empty([]*layer{in}), w.punted("more_data", "data after the payload of a header that is popped", pos),
+				pos)
+		}
+	}
+	from := len(w.path) - 1
+	last := w.path[from]
+	x.end = last.payload
+	if last.h.Trailer > 0 && w.header(last) != nil {
+		x.end = last.inner
+	} else if last.h.Trailer > 0 {
+		x.cut = from
+	}
+	if clean && !w.resizes() {
+		return x, true
+	}
+	pads := w.slacks(net, false)
+	follows := func(e *spec.StackEntry) bool { return hostOf(e, w.path) != nil }
+	if !clean && !w.resizes() && len(pads) > 0 && slices.ContainsFunc(w.src.Stack, follows) {
+		return x, false
+	}
+	if k := w.firstKept(); w.resizes() && k < len(w.path) &&
+		(clean || len(pads) == 0 || w.index(pads[len(pads)-1]) < k) {
+		from, x.end = k, w.path[k].inner // what isn't written keeps its lengths, and all that they cover
+	}
+	for i := from; i >= 0; i-- {
+		in := w.path[i]
+		switch {
+		case x.cut > 0 && in.h.Trailer > 0:
+			return x, false
+		case i <= net || !w.encloses(in, last, w.path):
+			continue
+		case in.h.Trailer > 0 && i < from:
+			x.end = in.inner
+		}
+		switch k := in.slack; {
+		case k == nil || k.Data && w.header(in) == nil:
+		case !k.Data && !clean:
+			x.cut = max(x.cut, i)
+		case x.cut == 0:
+			x.end = in.limit
+			if k.Data {
+				x.data = i
+			}
+		default:
+			w.guard(empty([]*layer{in}), w.paddingHere(pos), pos)
+		}
+	}
+	return x, true
+}
+
+// contents finds how many bytes after the front each header that leaves encloses.
+func (w *rewriter) contents(payload ir.Expr, front ir.Off) {
+	for _, o := range w.hdrs {
+		if o.old != nil && o.index >= w.ending.data {
+			payload = bin(ir.Sub, o.old.inner, offExpr(front))
+		}
+		o.content = payload
+		// what is put in after it ends in front of its trailer
+		if o.old != nil && o.old == w.path[len(w.path)-1] && o.h.Trailer > 0 {
+			payload = bin(ir.Sub, payload, num(uint64(o.h.Trailer)))
+		}
+	}
+}
