@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/fastrelay/fastrelay-gen/internal/bpfload"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/nldump"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/routes"
@@ -114,11 +115,8 @@ func (p *Program) attachAt(name string, index int, first bool) error {
 		}
 		return nil
 	})
-	if errors.Is(err, unix.EPERM) {
-		err = &KernelError{
-			Doing: "attach a program", Cause: "this process may not",
-			Fix: "run as root, or with CAP_BPF and CAP_NET_ADMIN", Err: err,
-		}
+	if refusal := bpfload.Explain(err); refusal != nil {
+		err = &KernelError{Doing: "attach a program", Cause: refusal.Cause, Fix: refusal.Fix, Err: refusal.Err}
 	}
 	if err != nil {
 		return fail(err)

@@ -67,6 +67,8 @@ type LayoutError struct {
 	What  string // `table "sources"`
 	Found string
 	Want  string
+	// Larger says that what is pinned would do if it were larger: see [Options.Grow].
+	Larger bool
 }
 
 func (e *LayoutError) Error() string { return (*pins.LayoutError)(e).Error() }

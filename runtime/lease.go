@@ -200,6 +200,9 @@ func (r *Relay) renewLate(d time.Duration) (late time.Duration, err error) {
 	if r.leaseOver {
 		return 0, ErrClosed
 	}
+	if r.leasePaused {
+		return 0, nil
+	}
 	if r.leaseMine > 0 && now > r.leaseMine {
 		late = time.Duration(now-r.leaseMine) * time.Second / time.Duration(r.clock.hz)
 	}

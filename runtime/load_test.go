@@ -314,7 +314,7 @@ func TestCloseTwice(t *testing.T) {
 // A process without rights gets an error that names them.
 func TestRights(t *testing.T) {
 	out := runChild(t, "unprivileged")
-	if !strings.Contains(out, "may not load BPF programs") || !strings.Contains(out,
+	if !strings.Contains(out, "lacks CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON") || !strings.Contains(out,
 		"CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON") {
 		t.Errorf("error %q", out)
 	}

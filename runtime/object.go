@@ -8,10 +8,9 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
+	"github.com/fastrelay/fastrelay-gen/internal/bpfload"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
@@ -136,37 +135,26 @@ func getUintOf(kind abi.Kind, buf []byte) uint64 {
 
 // loadCollection loads maps and programs, using the maps found instead of new ones.
 func loadCollection(desc *abi.Desc, spec *ebpf.CollectionSpec, found map[string]*ebpf.Map) (*ebpf.Collection, error) {
-	doing := fmt.Sprintf("load relay %q", desc.Name)
-	// Kernels before 5.11 account maps against the limit of locked memory. A process that may do
-	// nothing fails here first.
-	if err := rlimit.RemoveMemlock(); err != nil {
-		return nil, explainLoad(desc, doing, fmt.Errorf("raise the limit of locked memory: %w", err))
-	}
-	facts, err := skbfacts.Prepare(spec)
+	coll, err := bpfload.Load(spec, ebpf.CollectionOptions{MapReplacements: found})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", doing, err)
-	}
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: found, Programs: facts})
-	if err != nil {
-		return nil, explainLoad(desc, doing, err)
+		return nil, explainLoad(desc, err)
 	}
 	return coll, nil
 }
 
 // explainLoad says in a person's words why the kernel refused.
-func explainLoad(desc *abi.Desc, doing string, err error) error {
-	e := &KernelError{Doing: doing, Err: err}
+func explainLoad(desc *abi.Desc, err error) error {
+	e := &KernelError{Doing: fmt.Sprintf("load relay %q", desc.Name), Err: err}
 	major, minor, release := kernelVersion()
+	var refusal *bpfload.Refusal
 	var verifier *ebpf.VerifierError
 	want := desc.Kernel
 	switch {
 	case major != 0 && (major < want[0] || major == want[0] && minor < want[1]):
 		e.Cause = fmt.Sprintf("it needs Linux %d.%d or newer, this is %s", want[0], want[1], release)
 		e.Fix = "use a newer kernel"
-	case errors.Is(err, unix.EPERM):
-		e.Cause = "this process may not load BPF programs"
-		e.Fix = "run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON (before Linux 5.8, CAP_SYS_ADMIN; " +
-			"before 5.11, CAP_SYS_RESOURCE as well)"
+	case errors.As(err, &refusal):
+		e.Cause, e.Fix, e.Err = refusal.Cause, refusal.Fix, refusal.Err
 	case errors.As(err, &verifier):
 		e.Cause = "the kernel's verifier rejects it"
 		e.Fix = "this is a fault of fastrelay-gen: please report it with the whole log"

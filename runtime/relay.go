@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netns"
 
+	"github.com/fastrelay/fastrelay-gen/internal/bpfload"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/mapmem"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/pins"
@@ -28,6 +29,10 @@ type Options struct {
 	// process can take over. Load adopts what it finds there: tables, sessions, attachments, the name of a congestion
 	// control; its programs replace the old ones in place. Empty: nothing outlives the process.
 	PinPath string
+	// Grow has Load adopt a relay whose tables and sessions are fewer than this one's: their rows are copied. Packets
+	// pass to the stack meanwhile, counted as "inactive". Rows with credits or buckets, groups, translations and the ring
+	// of events can't grow, nor can a congestion control.
+	Grow bool
 	// Linger is how long the kernel goes on forwarding after Close, for a successor to take over. Only with PinPath.
 	// 0: Close ends the relay and removes the pins.
 	Linger time.Duration
@@ -93,12 +98,13 @@ type Relay struct {
 	life sync.RWMutex // held for reading while the kernel's maps are used without mu
 	over bool         // the maps are closed; guarded by life
 
-	leaseMu    sync.Mutex // guards the lease's deadline, and:
-	leaseOver  bool
-	leaseMine  uint64        // the deadline that was written last
-	leaseWas   uint64        // the deadline that was found; written by Load alone
-	leaseTaken bool          // it was renewed before anything was adopted, and is kept; written by Load alone
-	leaseClock *ebpf.Program // the clock, where it was loaded before all others
+	leaseMu     sync.Mutex // guards the lease's deadline, and:
+	leaseOver   bool
+	leasePaused bool          // see grow
+	leaseMine   uint64        // the deadline that was written last
+	leaseWas    uint64        // the deadline that was found; written by Load alone
+	leaseTaken  bool          // it was renewed before anything was adopted, and is kept; written by Load alone
+	leaseClock  *ebpf.Program // the clock, where it was loaded before all others
 
 	// mu guards the rows of sessions and of tables that hold hops, the sessions, the attachments, registered, closed.
 	mu       sync.Mutex
@@ -123,7 +129,10 @@ type Relay struct {
 	// fault, where a test sets it, makes an operation on a session's row fail.
 	fault func(op, table string) error
 
-	adopted bool // written by Load alone
+	// Written by Load alone:
+	adopted bool
+	grew    []string  // maps that a larger one replaces
+	paused  time.Time // when the lease was ended for that
 }
 
 // Load loads a relay from its object, or adopts the one that is pinned at opt.PinPath. Nothing is attached yet, unless
@@ -178,21 +187,25 @@ func Load(desc *abi.Desc, object []byte, opt Options) (_ *Relay, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := bpfload.RoomFor(spec); err != nil { // before pins are opened
+		return nil, explainLoad(desc, err)
+	}
 	if err := applySettings(desc, spec, opt.Settings); err != nil {
 		return nil, err
 	}
 	if err := nameAlgorithm(desc, spec, &opt); err != nil {
 		return nil, err
 	}
-	var found map[string]*ebpf.Map
+	var found, smaller map[string]*ebpf.Map
 	if opt.PinPath != "" {
 		if r.pins, err = openPins(opt.PinPath); err != nil {
 			return nil, fmt.Errorf("relay %q: %w", desc.Name, err)
 		}
-		if found, err = r.pins.Maps(desc, spec); err != nil {
+		if found, smaller, err = r.pins.Maps(desc, spec, opt.Grow); err != nil {
 			return nil, fmt.Errorf("relay %q: %w", desc.Name, pinsError(err))
 		}
 		defer closeMaps(found)
+		defer closeMaps(smaller)
 	}
 	if len(found) > 0 {
 		if err := r.takeLease(spec, found[abi.MapLease]); err != nil {
@@ -201,6 +214,11 @@ func Load(desc *abi.Desc, object []byte, opt Options) (_ *Relay, err error) {
 	}
 	if r.coll, err = loadCollection(desc, spec, found); err != nil {
 		return nil, err
+	}
+	if len(smaller) > 0 {
+		if err := r.grow(smaller); err != nil {
+			return nil, fmt.Errorf("relay %q: grow what is pinned at %s: %w", desc.Name, opt.PinPath, err)
+		}
 	}
 	if err := r.setUp(spec); err != nil {
 		return nil, fmt.Errorf("relay %q: %w", desc.Name, err)
@@ -214,7 +232,7 @@ func Load(desc *abi.Desc, object []byte, opt Options) (_ *Relay, err error) {
 			return nil, fmt.Errorf("relay %q: pin at %s: %w", desc.Name, opt.PinPath, err)
 		}
 	}
-	if err := r.renew(r.opt.Lease); err != nil {
+	if err := r.resume(); err != nil {
 		return nil, fmt.Errorf("relay %q: begin its lease: %w", desc.Name, err)
 	}
 	what := "a relay is loaded"
@@ -223,6 +241,10 @@ func Load(desc *abi.Desc, object []byte, opt Options) (_ *Relay, err error) {
 	}
 	r.say(slog.LevelInfo, what, "pinned", opt.PinPath, "lease", opt.Lease, "attachments", len(r.attachments),
 		"sessions", len(r.sessions), "receivers", r.lists.receivers())
+	if len(r.grew) > 0 {
+		r.say(slog.LevelInfo, "a relay has grown; packets passed to the stack meanwhile", "maps", r.grew, "for",
+			time.Since(r.paused))
+	}
 	if len(r.attachments) > 0 {
 		if err := r.inNamespace(r.watchInterfaces); err != nil {
 			return nil, fmt.Errorf("relay %q: %w", desc.Name, err)

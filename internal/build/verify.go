@@ -9,13 +9,11 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/rlimit"
 
+	"github.com/fastrelay/fastrelay-gen/internal/bpfload"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
-	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
@@ -39,9 +37,6 @@ func Verify(r *Result) (map[string]*Verified, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the object: %w", err)
 	}
-	if err := rlimit.RemoveMemlock(); err != nil {
-		return nil, ErrNoRights
-	}
 	// How many rows a table has room for means nothing to the verifier, and memory to the kernel.
 	for _, m := range collection.Maps {
 		switch m.Type {
@@ -49,20 +44,15 @@ func Verify(r *Result) (map[string]*Verified, error) {
 			m.MaxEntries = 1
 		}
 	}
-	options, err := skbfacts.Prepare(collection)
-	if err != nil {
-		return nil, err
-	}
 	load := func(level ebpf.LogLevel) (*ebpf.Collection, error) {
-		options.LogLevel = level
-		return ebpf.NewCollectionWithOptions(collection, ebpf.CollectionOptions{Programs: options})
+		return bpfload.Load(collection, ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{LogLevel: level}})
 	}
 	loaded, err := load(ebpf.LogLevelStats)
 	var refused *ebpf.VerifierError
 	if errors.As(err, &refused) { // once more, with all that the verifier can say
 		loaded, err = load(ebpf.LogLevelBranch | ebpf.LogLevelStats)
 	}
-	if errors.Is(err, syscall.EPERM) {
+	if denied := (*bpfload.Refusal)(nil); errors.As(err, &denied) {
 		return nil, ErrNoRights
 	}
 	if err != nil {

@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/fastrelay/fastrelay-gen/internal/bpfload"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/interrupt"
 	"github.com/fastrelay/fastrelay-gen/internal/spell"
 )
@@ -25,10 +27,18 @@ const (
 	statusSignal  = 128 // and the number of the signal
 )
 
+// filesNeeded is how many files any command may have open at once: pipes to clang, what it waits with.
+const filesNeeded = 24
+
 // Do runs the command line args (without the program's name) and returns the exit status. At SIGINT, SIGTERM and SIGHUP
 // it returns at once, with the status that shells give to what a signal has ended, and what the command computes is
 // left running: main exits. A command that has more to put in order says so (package interrupt).
 func Do(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	a := &app{in: stdin, out: stdout, err: stderr}
+	// Go's runtime panics where it can't open what it waits for files with.
+	if err := bpfload.Room(filesNeeded); err != nil {
+		return a.status(&diag.Diagnostic{Code: codeFailure, Message: err.Error()})
+	}
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	if !signal.Ignored(syscall.SIGHUP) && !detached() { // of nohup; of a relay in the background, which has a log
@@ -38,7 +48,6 @@ func Do(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	gate := &interrupt.Gate{}
 	ctx, cancel := context.WithCancel(interrupt.With(context.Background(), gate))
 	defer cancel()
-	a := &app{in: stdin, out: stdout, err: stderr}
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(stdin)

@@ -51,6 +51,8 @@ type machine struct {
 	pid          int         // of the relay; 0: none runs
 	pinned       bool        // it has left its pins, if none runs
 	attached     [][2]string // programs and interfaces
+	size         int         // of the table
+	rows         []string    // keys of its rows
 	devices      []string
 	made         int // devices with a name of their own
 	log          []string
@@ -70,10 +72,10 @@ func TestOperations(t *testing.T) {
 		pin: fmt.Sprintf("/sys/fs/bpf/machine-%d", os.Getpid())}
 	m.other = filepath.Join(dir, "other.cue")
 	other := strings.Replace(machineSpec, `name: "machine"`, `name: "other"`, 1)
-	if err := errors.Join(os.WriteFile(m.spec, []byte(machineSpec), 0o600),
-		os.WriteFile(m.other, []byte(other), 0o600)); err != nil {
+	if err := os.WriteFile(m.other, []byte(other), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	m.resize(16)
 	for range 3 {
 		m.device()
 	}
@@ -96,6 +98,15 @@ func TestOperations(t *testing.T) {
 		if t.Failed() {
 			return
 		}
+	}
+}
+
+// resize writes the spec with a table of another size.
+func (m *machine) resize(size int) {
+	m.size = size
+	text := strings.Replace(machineSpec, "size: 16", fmt.Sprint("size: ", size), 1)
+	if err := os.WriteFile(m.spec, []byte(text), 0o600); err != nil {
+		m.Fatal(err)
 	}
 }
 
@@ -140,7 +151,7 @@ func (m *machine) step(random *rand.Rand) {
 	iface := append(slices.Clone(m.devices), "nosuch")[random.IntN(len(m.devices)+1)]
 	at := [2]string{program, iface}
 	there := slices.Contains(m.attached, at)
-	switch what := random.IntN(12); {
+	switch what := random.IntN(13); {
 	case what == 0: // an interface is renamed, and another one may get the name that it had
 		i := random.IntN(len(m.devices))
 		was, now := m.devices[i], fmt.Sprintf("d%d", m.made)
@@ -175,24 +186,32 @@ func (m *machine) step(random *rand.Rand) {
 		m.attached = slices.DeleteFunc(m.attached, func(b [2]string) bool { return b == at })
 	case what < 6:
 		m.must(1, "isn't attached to", "detach", "--socket", m.socket, program+"="+iface)
-	case what == 6 || what > 9:
+	case what == 6 || what == 10 || what == 11:
 		m.kill()
 	case what == 7:
 		m.hangUp()
+	case what == 12:
+		row := fmt.Sprint(random.IntN(1 << 16))
+		if slices.Contains(m.rows, row) || len(m.rows) == m.size {
+			return
+		}
+		m.must(0, "", "set", "--socket", m.socket, "known", "number="+row, "packets=1")
+		m.rows = append(m.rows, row)
 	case what == 8:
 		m.must(1, "end it first", "remove", "machine", "--pin", m.pin, "--socket", m.socket)
 		m.must(1, fmt.Sprintf("process %d (", m.pid), "remove", "machine", "--pin", m.pin, "--socket", m.socket+"2")
 	default:
 		m.must(0, "", "stop", "--socket", m.socket)
-		m.pid, m.pinned, m.attached = 0, false, nil
+		m.pid, m.pinned, m.attached, m.rows = 0, false, nil, nil
 	}
 }
 
 // run starts a relay, which takes over what the last one has left: what is asked for is attached then, and nothing
 // else.
-func (m *machine) run(random *rand.Rand) {
+func (m *machine) run(random *rand.Rand, more ...string) {
 	var want [][2]string
-	args := []string{"run", m.spec, "--detach", "--control", m.socket, "--pin", m.pin, "--http", "127.0.0.1:0"}
+	args := append([]string{"run", m.spec, "--detach", "--control", m.socket, "--pin", m.pin, "--http", "127.0.0.1:0"},
+		more...)
 	for i, p := range []string{"one", "two"} {
 		for _, d := range m.devices {
 			if random.IntN(3) == 0 || i == 1 && d == m.devices[len(m.devices)-1] && len(want) == 0 {
@@ -212,6 +231,16 @@ func (m *machine) run(random *rand.Rand) {
 	m.json(&info, "show", "--socket", m.socket, "--format", "json")
 	m.page = regexp.MustCompile(`http://127\.0\.0\.1:[0-9]+/`).FindString(says)
 	m.pid, m.pinned, m.attached = info.PID, true, want
+	var rows []struct{ ID string }
+	m.json(&rows, "show", "rows", "known", "--socket", m.socket, "--format", "json")
+	var ids []string
+	for _, r := range rows {
+		ids = append(ids, r.ID)
+	}
+	slices.Sort(ids)
+	if slices.Sort(m.rows); !slices.Equal(ids, m.rows) {
+		m.Errorf("it has rows %v, want %v", ids, m.rows)
+	}
 }
 
 // again runs the relay once more, or makes a mistake: then all is as it was.
@@ -220,7 +249,7 @@ func (m *machine) again(random *rand.Rand) {
 		m.must(1, words, append([]string{"run", spec, "--detach", "--control", m.socket, "--pin", m.pin}, attach...)...)
 	}
 	first := "one=" + m.devices[0]
-	switch what := random.IntN(6); {
+	switch what := random.IntN(8); {
 	case what == 0: // before anything is adopted
 		fails("nosuch", m.spec, "--attach", first, "--attach", "two=nosuch")
 	case what == 1: // and after
@@ -229,6 +258,14 @@ func (m *machine) again(random *rand.Rand) {
 		fails("it is another one", m.other, "--attach", first)
 	case what == 3:
 		m.remove()
+	case what < 6 && m.pinned: // it grows where that is asked for, and doesn't shrink
+		m.resize(2 * m.size)
+		fails("grow it (run --grow", m.spec, "--attach", first)
+		m.run(random, "--grow")
+		m.kill()
+		m.resize(m.size / 2)
+		fails("laid out otherwise", m.spec, "--grow", "--attach", first)
+		m.resize(2 * m.size)
 	default:
 		m.run(random)
 	}
@@ -247,7 +284,7 @@ func (m *machine) remove() {
 			m.Errorf("it doesn't say %q:\n%s", text, says)
 		}
 	}
-	m.pinned, m.attached = false, nil
+	m.pinned, m.attached, m.rows = false, nil, nil
 	for _, path := range []string{m.socket, m.socket + ".lock"} {
 		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 			m.Errorf("%s is left: %v", path, err)

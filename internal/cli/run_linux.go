@@ -63,6 +63,9 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 			return a.detach(ctx, &desc, &opt)
 		}
 	}
+	if opt.grow && opt.pin == "" {
+		return usage("--grow needs a relay that is pinned").hint("--pin says where").see("fastrelay-gen run --help")
+	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	// Where the output is a pipe that closes (run … | head), writing fails, and the relay is closed like any other
@@ -71,6 +74,7 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 	options := runtime.Options{
 		Settings: in.settings,
 		PinPath:  opt.pin,
+		Grow:     opt.grow,
 		Logger:   slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		AttachmentChanged: func(program string, now runtime.Attachment) {
 			if !terminal(a.out) || opt.events { // else the table says so, and a line would be drawn over

@@ -21,7 +21,7 @@ type runOptions struct {
 	attach, settings, sessions, rows, receivers []string
 
 	control, pin string
-	detach       bool
+	detach, grow bool
 
 	http       string // the address of a page
 	httpPublic bool   // other machines may read it
@@ -60,6 +60,11 @@ each priority level all get the same value.
 With --control the relay has a control socket: show, watch, open, close and so on look at it and change it. With
 --detach it goes on in the background after the command has returned, until stop; it is pinned, so that another run
 of the same command takes it over when its process was killed. SIGHUP has it open its log anew, for logrotate.
+
+With --grow it also takes over a relay of the same spec with smaller tables or fewer sessions: all rows, sessions and
+counters are copied. Packets pass to the stack meanwhile, and count as inactive; nothing is forwarded by what is half
+copied. Rows with credits or buckets, groups, translations and the ring of events can't grow. A relay that runs is ended
+by SIGKILL for that, which leaves its pins; stop removes them.
 
 With --http there is a page for a browser: what the programs decide, with live rates, a plot of the last ten minutes,
 sessions and groups; /metrics is for Prometheus. It changes nothing. Every user of this machine can read it;
@@ -101,6 +106,7 @@ sessions and groups; /metrics is for Prometheus. It changes nothing. Every user 
 	flags.StringVar(&opt.control, "control", "", "make a control socket: its path, or a name in "+api.DefaultFolder)
 	flags.StringVar(&opt.http, "http", "", "serve a page about the relay at this address, for example 127.0.0.1:8080")
 	flags.BoolVar(&opt.httpPublic, "http-public", false, "the page's address may be one that other machines reach")
+	flags.BoolVar(&opt.grow, "grow", false, "carry what is pinned over into tables that are larger now")
 	flags.BoolVar(&opt.detach, "detach", false, "leave the relay running in the background, until stop")
 	flags.StringVar(&opt.pin, "pin", "",
 		"keep the relay's state in this folder of the bpf file system, or take over what is there")

@@ -3,7 +3,6 @@
 package doctor
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"net"
@@ -74,65 +73,6 @@ func kernel() Check {
 		c.Found += " (attaches through clsact; TCX came with 6.6)"
 	}
 	return c
-}
-
-// Capabilities that loading and attaching need (capabilities(7)).
-const (
-	capNetAdmin = 12
-	capNetRaw   = 13
-	capSysAdmin = 21
-	capPerfmon  = 38
-	capBPF      = 39
-)
-
-// rights reads the effective capabilities: CAP_SYS_ADMIN covers CAP_BPF and CAP_PERFMON.
-func rights() Check {
-	c := Check{Name: "rights", Needed: "run"}
-	caps, err := effective()
-	if err != nil {
-		c.Status, c.Found = Warning, "unknown: "+err.Error()
-		return c
-	}
-	has := func(bit int) bool { return caps&(1<<bit) != 0 }
-	var lacking []string
-	if !has(capNetAdmin) {
-		lacking = append(lacking, "CAP_NET_ADMIN")
-	}
-	if !has(capSysAdmin) && !has(capBPF) {
-		lacking = append(lacking, "CAP_BPF")
-	}
-	if !has(capSysAdmin) && !has(capPerfmon) {
-		lacking = append(lacking, "CAP_PERFMON")
-	}
-	if len(lacking) == 0 && has(capNetRaw) {
-		c.Status, c.Found = OK, "may load and attach programs"
-		return c
-	}
-	c.Do = "run with sudo, or give the program capabilities: " +
-		"setcap cap_net_admin,cap_net_raw,cap_bpf,cap_perfmon+ep PROGRAM"
-	if len(lacking) == 0 {
-		c.Status, c.Found = Warning, "may load and attach programs, but lacks CAP_NET_RAW: "+
-			"only the kernel's path MTUs are known"
-		return c
-	}
-	c.Status = Missing
-	c.Found = "lacks " + strings.Join(lacking, ", ")
-	return c
-}
-
-func effective() (uint64, error) {
-	f, err := os.Open("/proc/self/status")
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		if hex, ok := strings.CutPrefix(lines.Text(), "CapEff:"); ok {
-			return strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
-		}
-	}
-	return 0, fmt.Errorf("/proc/self/status doesn't say")
 }
 
 func jit() Check {

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -11,13 +12,52 @@ import (
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/internal/bpfload"
 )
 
 // system looks at the kernel, at what this process may do, and at devices.
 func system() []Check {
-	checks := append([]Check{kernel(), rights()}, featureChecks()...)
+	checks := append([]Check{kernel(), rights(), files(), lockdown()}, featureChecks()...)
 	checks = append(checks, btf(), jit(), bpffs(), memlock(), backlog(), Merging(), xfrm())
 	return append(checks, interfaces()...)
+}
+
+func rights() Check {
+	c := Check{
+		Name: "rights", Needed: "run", Status: OK, Found: "may load and attach programs",
+		Do: "run with sudo, or give the program capabilities: " +
+			"setcap cap_net_admin,cap_net_raw,cap_bpf,cap_perfmon+ep PROGRAM",
+	}
+	switch lacking := bpfload.Lacking(); {
+	case len(lacking) > 0:
+		c.Status, c.Found = Missing, "lacks "+strings.Join(lacking, ", ")
+	case !bpfload.Has(unix.CAP_NET_RAW):
+		c.Status = Warning
+		c.Found += ", but lacks CAP_NET_RAW: only the kernel's path MTUs are known"
+	default:
+		c.Do = ""
+	}
+	return c
+}
+
+// files is about the limit of open files.
+func files() Check {
+	c := Check{Name: "open files", Needed: "run", Status: OK, Found: "there is room for 256 more"}
+	var full *bpfload.Refusal
+	if errors.As(bpfload.Room(256), &full) {
+		c.Status, c.Found, c.Do = Warning, full.Cause, full.Fix
+	}
+	return c
+}
+
+func lockdown() Check {
+	c := Check{Name: "lockdown", Status: OK, Found: cmp.Or(bpfload.Lockdown(), "none")}
+	if c.Found == "confidentiality" {
+		c.Status = Info
+		c.Found += ": programs can't ask what the kernel knows about a packet, and infer what they can"
+	}
+	return c
 }
 
 // featureChecks asks the kernel for what relays use.
@@ -96,7 +136,7 @@ func reasonOf(err error) string {
 
 // tcx asks what is attached to the loopback device in the new way; a kernel before 6.6 doesn't know the question.
 func tcx() Check {
-	if caps, err := effective(); err == nil && caps&(1<<capNetAdmin) == 0 {
+	if !bpfload.Has(unix.CAP_NET_ADMIN) {
 		return probe("tcx", "", unix.EPERM, "")
 	}
 	_, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress})

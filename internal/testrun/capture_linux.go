@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/rlimit"
+	"github.com/fastrelay/fastrelay-gen/internal/bpfload"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -32,7 +33,7 @@ type capture struct {
 // Capture takes copies from now on; see Relay.Join.
 func (n *Net) Capture() error {
 	if err := rlimit.RemoveMemlock(); err != nil {
-		return refused(fmt.Errorf("raise the limit of locked memory: %w", err))
+		return bpfload.Explained(fmt.Errorf("raise the limit of locked memory: %w", err))
 	}
 	for _, index := range []int{OtherWire, Refusing, Down} {
 		dev := &netlink.Veth{
@@ -54,7 +55,7 @@ func (c *capture) open() error {
 	var err error
 	c.records, err = ebpf.NewMap(&ebpf.MapSpec{Name: "copies", Type: ebpf.RingBuf, MaxEntries: copyRing})
 	if err != nil {
-		return refused(fmt.Errorf("make a ring buffer: %w", err))
+		return bpfload.Explained(fmt.Errorf("make a ring buffer: %w", err))
 	}
 	if c.ring, err = OpenRing(c.records); err != nil {
 		return err
@@ -70,7 +71,7 @@ func (c *capture) open() error {
 			Name: "capture", Type: ebpf.SchedCLS, Instructions: d.code, License: "GPL",
 		})
 		if err != nil {
-			return refused(fmt.Errorf("load a program: %w", err))
+			return bpfload.Explained(fmt.Errorf("load a program: %w", err))
 		}
 		c.progs = append(c.progs, prog)
 		if err := onEgress(d.index, prog); err != nil {

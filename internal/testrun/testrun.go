@@ -20,10 +20,9 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/features"
-	"github.com/cilium/ebpf/rlimit"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
+	"github.com/fastrelay/fastrelay-gen/internal/bpfload"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
@@ -64,9 +63,6 @@ type Relay struct {
 // Load loads an object with settings in the layout of ir.Setting.Default; those that are not given take their default.
 // The lease is valid for ever. It needs the right to load programs (root).
 func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, error) {
-	if err := rlimit.RemoveMemlock(); err != nil {
-		return nil, refused(fmt.Errorf("raise the limit of locked memory: %w", err))
-	}
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 	if err != nil {
 		return nil, fmt.Errorf("read the object: %w", err)
@@ -95,13 +91,9 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 			m.MaxEntries = uint32(n)
 		}
 	}
-	facts, err := skbfacts.Prepare(spec)
+	coll, err := bpfload.Load(spec, ebpf.CollectionOptions{})
 	if err != nil {
-		return nil, err
-	}
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Programs: facts})
-	if err != nil {
-		return nil, refused(fmt.Errorf("load the object: %w", err))
+		return nil, fmt.Errorf("load the object: %w", err)
 	}
 	r := &Relay{
 		plan: plan, coll: coll, progs: map[string]*ebpf.Program{}, live: map[string]map[int]bool{},
@@ -135,16 +127,6 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 		return nil, err
 	}
 	return r, nil
-}
-
-// refused names the rights that a process lacks. One that has none fails at the limit of locked memory already.
-func refused(err error) error {
-	if !errors.Is(err, syscall.EPERM) {
-		return err
-	}
-	return fmt.Errorf("this process may not load BPF programs: run as root, or with CAP_BPF, CAP_NET_ADMIN and "+
-		"CAP_PERFMON "+
-		"(before Linux 5.8, CAP_SYS_ADMIN; before 5.11, CAP_SYS_RESOURCE as well): %w", err)
 }
 
 // Program is a loaded program.

@@ -14,6 +14,8 @@ type LayoutError struct {
 	What  string // `table "sources"`
 	Found string
 	Want  string
+	// Larger says that what is pinned would do if it were larger.
+	Larger bool
 }
 
 func (e *LayoutError) Error() string {
@@ -21,8 +23,36 @@ func (e *LayoutError) Error() string {
 	if e.What == anotherRelay {
 		differs = "it is another one"
 	}
-	return fmt.Sprintf("can't adopt the relay pinned at %s: %s (found %s, want %s); "+
-		"remove the old relay (fastrelay-gen remove), or pin the new one elsewhere", e.Path, differs, e.Found, e.Want)
+	ways := "remove the old relay (fastrelay-gen remove), or pin the new one elsewhere"
+	if e.Larger {
+		ways = "grow it (run --grow, Options.Grow), " + ways
+	}
+	return fmt.Sprintf("can't adopt the relay pinned at %s: %s (found %s, want %s); %s", e.Path, differs, e.Found, e.Want,
+		ways)
+}
+
+// grown is an old layout with the sizes of now, where those are larger: of what is found by its key, or by an index
+// that stays the same in a larger array. Where rows have credits, each table's begin after the last one's, so those
+// can't grow.
+func grown(old, now *abi.Layout) *abi.Layout {
+	out := *old
+	out.Tables = slices.Clone(old.Tables)
+	for i := range out.Tables {
+		o := &out.Tables[i]
+		for _, t := range now.Tables {
+			if t.Name == o.Name {
+				o.Size = max(o.Size, t.Size)
+			}
+		}
+	}
+	grow := func(size *int, now int) {
+		if *size > 0 { // what the old relay has none of starts afresh
+			*size = max(*size, now)
+		}
+	}
+	grow(&out.Slots, now.Slots)
+	grow(&out.Shared, now.Shared)
+	return &out
 }
 
 // anotherRelay is what differs where nothing is to be compared.

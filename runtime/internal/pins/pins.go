@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -31,9 +32,10 @@ import (
 // live appears and disappears by one rename, so it is whole whenever it is there. A lock on PATH, which the kernel
 // takes back from a process that dies, keeps two processes apart.
 type Pins struct {
-	path string
-	lock *os.File
-	old  *abi.Layout // what live holds; nil: nothing
+	path    string
+	lock    *os.File
+	old     *abi.Layout          // what live holds; nil: nothing
+	smaller map[string]*ebpf.Map // see Maps
 }
 
 func (p *Pins) live(name string) string { return filepath.Join(p.path, "live", name) }
@@ -92,43 +94,59 @@ func layoutOf(d *abi.Desc) *abi.Layout { return &abi.Layout{Version: abi.Version
 
 // Maps opens the maps that are pinned and fit desc. It returns none where nothing is pinned, and a *LayoutError where
 // something was laid out otherwise. A table that is new in desc, and counters that are for people only and have other
-// names now, are left out, and start afresh.
-func (p *Pins) Maps(desc *abi.Desc, spec *ebpf.CollectionSpec) (_ map[string]*ebpf.Map, err error) {
+// names now, are left out, and start afresh. If it may grow, maps that fit but for having less entries than desc are
+// among the smaller ones: their entries are to be copied.
+func (p *Pins) Maps(desc *abi.Desc, spec *ebpf.CollectionSpec, grow bool) (found, smaller map[string]*ebpf.Map,
+	err error) {
 	if _, err := os.Stat(filepath.Join(p.path, "live")); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, nil, nil
 	}
-	if err := p.Check(desc); err != nil {
-		return nil, err
+	if err := p.Check(desc, grow); err != nil {
+		return nil, nil, err
 	}
-	found := map[string]*ebpf.Map{}
+	found, p.smaller = map[string]*ebpf.Map{}, map[string]*ebpf.Map{}
 	for name, ms := range spec.Maps {
 		if !abi.Pinned(name) || !p.keeps(name, desc) {
 			continue
 		}
 		m, err := ebpf.LoadPinnedMap(p.live(name), nil)
+		into := found
 		if err == nil {
+			ms := ms.Copy()
+			if grow && m.MaxEntries() < ms.MaxEntries {
+				into, ms.MaxEntries = p.smaller, m.MaxEntries()
+			}
 			if err = ms.Compatible(m); err != nil {
 				m.Close()
 			}
 		}
 		if err != nil {
-			for _, m := range found {
+			for _, m := range slices.Concat(slices.Collect(maps.Values(found)), slices.Collect(maps.Values(p.smaller))) {
 				m.Close()
 			}
-			return nil, fmt.Errorf("open what is pinned at %s: %w", p.live(name), err)
+			return nil, nil, fmt.Errorf("open what is pinned at %s: %w", p.live(name), err)
 		}
-		found[name] = m
+		into[name] = m
 	}
-	return found, nil
+	return found, p.smaller, nil
 }
 
 // Check reads the layout of what is pinned, and returns a *LayoutError if a relay of another description can't go on
-// with it.
-func (p *Pins) Check(desc *abi.Desc) (err error) {
+// with it, even if it may grow.
+func (p *Pins) Check(desc *abi.Desc, grow bool) (err error) {
 	if p.old, err = p.readLayout(); err != nil {
 		return fmt.Errorf("read what is pinned at %s: %w", p.path, err)
 	}
-	return compare(p.path, p.old, layoutOf(desc))
+	now := layoutOf(desc)
+	larger := compare(p.path, grown(p.old, now), now)
+	if grow {
+		return larger
+	}
+	err = compare(p.path, p.old, now)
+	if e, ok := err.(*LayoutError); ok {
+		e.Larger = larger == nil
+	}
+	return err
 }
 
 // keeps reports whether the pinned map of that name serves desc as well.
@@ -220,7 +238,7 @@ func pinCopy(m *ebpf.Map, path string) error {
 // Renew pins what is new in desc among the adopted maps, each by one rename.
 func (p *Pins) Renew(desc *abi.Desc, maps map[string]*ebpf.Map) error {
 	for name, m := range maps {
-		if !abi.Pinned(name) || p.keeps(name, desc) {
+		if !abi.Pinned(name) || p.keeps(name, desc) && p.smaller[name] == nil {
 			continue
 		}
 		if err := os.RemoveAll(p.live("next_" + name)); err != nil {

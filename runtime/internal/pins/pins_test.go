@@ -51,7 +51,7 @@ func TestHeldLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if found, err := p.Maps(nil, nil); found != nil || err != nil {
+	if found, _, err := p.Maps(nil, nil, false); found != nil || err != nil {
 		t.Errorf("an empty folder has %v, %v", found, err)
 	}
 	for l, err := range p.Links() {

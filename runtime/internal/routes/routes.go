@@ -116,7 +116,11 @@ func Open(log *slog.Logger) (*Resolver, error) {
 	if err == nil {
 		err = rt.readPolicies()
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE): // what a policy protects isn't sent for want of a file
+		rt.Close()
+		return nil, err
+	case err != nil:
 		log.Warn("xfrm (IPsec) policies can't be read, so packets are sent as if there were none: "+
 			"reading them takes CAP_NET_ADMIN", "error", err)
 	}
