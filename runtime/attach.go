@@ -28,7 +28,8 @@ type attachment struct {
 	name    string // of the interface when the program was attached; it is looked for when the interface has gone
 	index   int    // 0: lost
 	egress  bool
-	first   bool // before the programs of others
+	first   bool   // before the programs of others
+	before  string // before the program of that name; "": none
 	mode    AttachMode
 	link    link.Link          // TCX
 	filter  *netlink.BpfFilter // clsact
@@ -65,9 +66,9 @@ func (r *Relay) inNamespace(f func() error) error {
 	return err
 }
 
-func (p *Program) attach(name string, index int) error { return p.attachAt(name, index, false) }
+func (p *Program) attach(name string, index int) error { return p.attachAt(name, index, false, "") }
 
-func (p *Program) attachAt(name string, index int, first bool) error {
+func (p *Program) attachAt(name string, index int, first bool, before string) error {
 	r := p.relay
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,8 +93,8 @@ func (p *Program) attachAt(name string, index int, first bool) error {
 			return err
 		}
 		r.noteLost()
-		if r.isAttached(p, l.Attrs().Index) {
-			return nil
+		if a := r.attachedTo(p, l.Attrs().Index); a != nil {
+			return r.stands(a, first, before)
 		}
 		a := &attachment{program: p.desc.Name, name: l.Attrs().Name, egress: p.desc.Hook == abi.HookEgress}
 		// One that waits for this interface has its place in the order already.
@@ -103,7 +104,12 @@ func (p *Program) attachAt(name string, index int, first bool) error {
 		if i >= 0 {
 			a = r.attachments[i]
 		}
-		a.first = first
+		a.first, a.before = first, before
+		if before != "" && !r.opt.Clsact {
+			if err := isThere(a, l.Attrs().Index); err != nil {
+				return err
+			}
+		}
 		if err := r.attachTo(p, a, l.Attrs()); err != nil {
 			return err
 		}
@@ -124,10 +130,13 @@ func (p *Program) attachAt(name string, index int, first bool) error {
 	return nil
 }
 
-func (r *Relay) isAttached(p *Program, index int) bool {
-	return slices.ContainsFunc(r.attachments, func(a *attachment) bool {
-		return a.program == p.desc.Name && a.index == index
-	})
+func (r *Relay) attachedTo(p *Program, index int) *attachment {
+	for _, a := range r.attachments {
+		if a.program == p.desc.Name && a.index == index {
+			return a
+		}
+	}
+	return nil
 }
 
 // errNoEthernet: the program can't be attached to such an interface.
@@ -144,8 +153,8 @@ func (r *Relay) attachTo(p *Program, a *attachment, dev *netlink.LinkAttrs) erro
 		err = r.attachTCX(p, a)
 	}
 	if errors.Is(err, ebpf.ErrNotSupported) {
-		if a.first {
-			err = errors.New("it can't be the first program there without TCX, which Linux has since 6.6; Attach it")
+		if a.first || a.before != "" {
+			err = errors.New("it can't be before other programs there without TCX, which Linux has since 6.6; Attach it")
 		} else {
 			err = r.attachFilter(p, a)
 		}
@@ -209,10 +218,16 @@ func (r *Relay) attachTCX(p *Program, a *attachment) error {
 // anchor is the place of an attachment among the programs on its interface. Those of the relay that are first keep
 // their order.
 func (r *Relay) anchor(a *attachment) link.Anchor {
-	if !a.first {
+	if !a.first && a.before == "" {
 		return link.Tail()
 	}
 	at := link.Head()
+	if a.before != "" { // the first place is before it as well, should it not be there yet
+		if id := idOf(a); id != 0 {
+			return link.BeforeProgramByID(id)
+		}
+		return at
+	}
 	for _, b := range r.attachments {
 		if b != a && b.first && b.link != nil && b.index == a.index && b.egress == a.egress {
 			at = link.AfterLink(b.link)

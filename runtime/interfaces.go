@@ -199,7 +199,7 @@ func (r *Relay) restore(n *interfaces) (news []attachmentNews, failed bool) {
 			switch {
 			case a.refused == dev.Index || blocked[at]:
 				continue
-			case r.isAttached(p, dev.Index): // it was attached to this device under another name
+			case r.attachedTo(p, dev.Index) != nil: // it was attached to this device under another name
 				r.attachments = slices.DeleteFunc(r.attachments, func(b *attachment) bool { return a == b })
 				continue
 			}

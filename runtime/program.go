@@ -122,8 +122,15 @@ func (p *Program) Attach(iface string) error { return p.attach(iface, 0) }
 
 // AttachFirst is [Program.Attach] before the programs that are there already, such as Cilium's, which let no other
 // program have the packets that they pass. Programs of one relay that are attached so keep their order. It takes TCX
-// (Linux 6.6). A program that is attached already, or was adopted, stays where it is.
-func (p *Program) AttachFirst(iface string) error { return p.attachAt(iface, 0, true) }
+// (Linux 6.6). It is an error where the program is attached already, behind
+// those of others.
+func (p *Program) AttachFirst(iface string) error { return p.attachAt(iface, 0, true, "") }
+
+// AttachBefore is [Program.AttachFirst] before one program, given by its name in the kernel (bpftool net). It is an error
+// that wraps [ErrNotFound] where none of that name is there.
+func (p *Program) AttachBefore(iface, program string) error {
+	return p.attachAt(iface, 0, false, program)
+}
 
 // Detach detaches the program from the interface of that name, and doesn't attach it to a new one any more. The error
 // wraps [ErrNotFound] where it isn't attached there.

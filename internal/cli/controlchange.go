@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -316,20 +317,27 @@ func (l *live) setReceiver(k *kindOf, words []string) error {
 
 // attach attaches or detaches programs.
 func (l *live) attach(method string, places []string) error {
-	type place struct{ program, iface string }
-	var all []place
+	var paths []string
 	for _, text := range places {
-		program, iface, ok := strings.Cut(text, "=")
-		if !ok || program == "" || iface == "" {
-			return usage("%q isn't PROGRAM=INTERFACE", text).hint("for example %s=eth0", l.info.Programs[0])
+		program, iface, at, err := parseAttach(text, l.info.Programs[0])
+		if err != nil {
+			return err
 		}
-		all = append(all, place{program, iface})
+		path := "/v1/programs/" + api.Escape(program) + "/attachments/" + api.Escape(iface)
+		switch {
+		case at != place{} && method == "DELETE":
+			return usage("%q: what is detached has no place", text).hint("fastrelay-gen detach %s=%s", program, iface)
+		case at.first:
+			path += "?first=true"
+		case at.before != "":
+			path += "?before=" + url.QueryEscape(at.before)
+		}
+		paths = append(paths, path)
 	}
 	out := []api.Program{}
-	for _, at := range all {
+	for _, path := range paths {
 		var p api.Program
-		err := l.do(method, "/v1/programs/"+api.Escape(at.program)+"/attachments/"+api.Escape(at.iface), nil, &p)
-		if err != nil {
+		if err := l.do(method, path, nil, &p); err != nil {
 			return err
 		}
 		out = append(out, p)
@@ -341,6 +349,29 @@ func (l *live) attach(method string, places []string) error {
 	return l.print(out, text)
 }
 
+// place is where among the programs of others a program is attached; by default after them.
+type place struct {
+	first  bool
+	before string // the name of a program
+}
+
+// parseAttach reads PROGRAM=INTERFACE, PROGRAM=INTERFACE:first, or PROGRAM=INTERFACE:before=NAME. No interface has a
+// colon in its name.
+func parseAttach(text, program string) (name, iface string, at place, err error) {
+	name, rest, _ := strings.Cut(text, "=")
+	iface, where, given := strings.Cut(rest, ":")
+	at.first = where == "first"
+	at.before, _ = strings.CutPrefix(where, "before=")
+	if at.first {
+		at.before = ""
+	}
+	if name == "" || iface == "" || given && !at.first && (at.before == "" || at.before == where) {
+		return "", "", at, usage("%q isn't PROGRAM=INTERFACE, PROGRAM=INTERFACE:first or PROGRAM=INTERFACE:before=NAME", text).
+			hint("for example %s=eth0", program)
+	}
+	return name, iface, at, nil
+}
+
 func attachmentList(p api.Program) string {
 	if len(p.Attachments) == 0 {
 		return "not attached"
@@ -350,6 +381,9 @@ func attachmentList(p api.Program) string {
 		text := fmt.Sprintf("%s (%s)", at.Interface, at.How)
 		for _, version := range at.NoForwarding {
 			text = strings.TrimSuffix(text, ")") + fmt.Sprintf("; forwarding of IPv%d is off)", version)
+		}
+		for _, front := range at.Front {
+			text = strings.TrimSuffix(text, ")") + "; behind " + front + ")"
 		}
 		if !at.Attached {
 			text = at.Interface + " (" + at.Error + ")"

@@ -84,7 +84,15 @@ func (a *app) psLine(ctx context.Context, path string) relayLine {
 	var places []string
 	for _, p := range programs.Items {
 		for _, at := range p.Attachments {
-			places = append(places, p.Name+"="+at.Interface)
+			text := p.Name + "=" + at.Interface
+			if len(at.Front) > 0 {
+				text += " (behind " + strings.Join(at.Front, ", ")
+				if comesNothing(p) {
+					text += ": nothing comes"
+				}
+				text += ")"
+			}
+			places = append(places, text)
 		}
 		line.PPS += packetRate(p)
 	}
@@ -138,6 +146,9 @@ func (l *live) ready(fail func(hint, format string, args ...any) error) (notes [
 				return nil, fail("the program is attached again when an interface of that name appears",
 					": %s isn't attached to %s: %s", p.Name, at.Interface, at.Error)
 			}
+			if len(at.Front) > 0 {
+				notes = append(notes, behind(p, at))
+			}
 			for _, version := range at.NoForwarding {
 				notes = append(notes, fmt.Sprintf("%s finds no routes for IPv%d packets, since %s doesn't forward them: %s",
 					p.Name, version, at.Interface, forwarding.Mend(at.Interface, version)))
@@ -151,6 +162,26 @@ func (l *live) ready(fail func(hint, format string, args ...any) error) (notes [
 		return nil, fail("fastrelay-gen attach PROGRAM=INTERFACE", ": no program is attached")
 	}
 	return notes, nil
+}
+
+// behind says who has packets before a program, and whether any come to it.
+func behind(p api.Program, at api.Attachment) string {
+	text := fmt.Sprintf("%s has on %s the packets that %s lets through", p.Name, at.Interface,
+		strings.Join(at.Front, " and "))
+	if comesNothing(p) {
+		text += ", and none has come yet"
+	}
+	return text + fmt.Sprintf("; attach %s=%s:first has it run before", p.Name, at.Interface)
+}
+
+// comesNothing reports whether a program has counted no packet.
+func comesNothing(p api.Program) bool {
+	for _, r := range p.Reasons {
+		if r.Packets > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // packetRate is what a program sees in a second: copies are not packets that came.

@@ -207,7 +207,17 @@ func (a *app) serve(ctx context.Context, relay *runtime.Relay, in *runInput, opt
 		defer p.close()
 	}
 	for _, at := range in.attach {
-		if err := relay.Program(at.program).Attach(at.iface); err != nil {
+		p := relay.Program(at.program)
+		var err error
+		switch {
+		case at.first:
+			err = p.AttachFirst(at.iface)
+		case at.before != "":
+			err = p.AttachBefore(at.iface, at.before)
+		default:
+			err = p.Attach(at.iface)
+		}
+		if err != nil {
 			return runError(err)
 		}
 	}
@@ -252,11 +262,12 @@ func places(relay *runtime.Relay) (all []attachment) {
 
 // detachOthers detaches programs from interfaces where a relay that was taken over had them, and that aren't asked for.
 func (in *runInput) detachOthers(relay *runtime.Relay) error {
-	asked := slices.Clone(in.attach)
-	for i, at := range asked {
+	var asked []attachment
+	for _, at := range in.attach {
 		if l, err := netlink.LinkByName(at.iface); err == nil { // an interface may have several names
-			asked[i].iface = l.Attrs().Name
+			at.iface = l.Attrs().Name
 		}
+		asked = append(asked, at.attachment)
 	}
 	for _, at := range in.before {
 		if slices.Contains(asked, at) {

@@ -15,7 +15,7 @@ import (
 type runInput struct {
 	page     string // the address of the page about the relay, or ""
 	log      *slog.Logger
-	attach   []attachment
+	attach   []wantedAttachment
 	detached []attachment // that a relay which was taken over had, and that aren't asked for
 	settings map[string]any
 	sessions []sessionInput
@@ -29,6 +29,12 @@ type runInput struct {
 }
 
 type attachment struct{ program, iface string }
+
+// wantedAttachment is one with its place among the programs of others.
+type wantedAttachment struct {
+	attachment
+	place
+}
 
 type sessionInput struct {
 	kind   string
@@ -46,15 +52,14 @@ type rowInput struct {
 func parseRun(desc *abi.Desc, opt runOptions) (*runInput, error) {
 	in := &runInput{settings: map[string]any{}}
 	for _, text := range opt.attach {
-		program, iface, ok := strings.Cut(text, "=")
-		if !ok || program == "" || iface == "" {
-			return nil, usage("--attach %q isn't PROGRAM=INTERFACE", text).
-				hint("for example --attach %s=eth0", desc.Programs[0].Name)
+		program, iface, at, err := parseAttach(text, desc.Programs[0].Name)
+		if err != nil {
+			return nil, err
 		}
 		if findProgram(desc, program) == nil {
 			return nil, unknown("program", program, programNames(desc))
 		}
-		in.attach = append(in.attach, attachment{program, iface})
+		in.attach = append(in.attach, wantedAttachment{attachment{program, iface}, at})
 	}
 	for _, text := range opt.settings {
 		if err := in.setting(desc, text); err != nil {

@@ -139,6 +139,9 @@ func (s *Server) programAt(i int) (api.Program, error) {
 		one := api.Attachment{
 			Interface: a.Interface, How: a.Mode.String(), Attached: a.Lost == nil, NoForwarding: a.NoForwarding,
 		}
+		for _, f := range a.Front {
+			one.Front = append(one.Front, f.String())
+		}
 		if a.Lost != nil {
 			one.Error = a.Lost.Error()
 		}
@@ -156,6 +159,20 @@ func (s *Server) programAt(i int) (api.Program, error) {
 }
 
 func (s *Server) attach(r *http.Request) (any, error) {
+	query := r.URL.Query()
+	first, before := query.Get("first"), query.Get("before")
+	switch {
+	case query.Has("first") && first != "true" && first != "false":
+		p := badRequest(fmt.Sprintf("first is %q; it must be true or false", first))
+		p.Field = "first"
+		return nil, p
+	case before != "" && first == "true":
+		return nil, badRequest("first and before contradict each other")
+	case before != "":
+		return s.changeAttachment(r, func(p *runtime.Program, iface string) error { return p.AttachBefore(iface, before) })
+	case first == "true":
+		return s.changeAttachment(r, (*runtime.Program).AttachFirst)
+	}
 	return s.changeAttachment(r, (*runtime.Program).Attach)
 }
 

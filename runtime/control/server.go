@@ -133,7 +133,7 @@ func (s *Server) routes() map[string]route {
 		"GET /v1/openapi.json":       {serve: s.openAPI},
 		"GET /v1/programs":           to(s.programs),
 		"GET /v1/programs/{program}": to(s.program),
-		"PUT /v1/programs/{program}/attachments/{interface}":    to(s.attach),
+		"PUT /v1/programs/{program}/attachments/{interface}":    to(s.attach, "first", "before"),
 		"DELETE /v1/programs/{program}/attachments/{interface}": to(s.detach),
 		"GET /v1/counters":                           to(s.counters),
 		"GET /v1/next-hops":                          to(s.nextHops, "limit", "after", "missing"),

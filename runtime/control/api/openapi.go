@@ -58,9 +58,12 @@ func (b *builder) paths() {
 	program := b.param("program", "path", enum(programNames(d)...))
 	b.path("/v1/programs/{program}", []any{program},
 		op{"get", "program", "One program", nil, b.fixed(reflect.TypeFor[Program]()), 200})
+	iface := b.param("interface", "path", typ("string"))
 	b.path("/v1/programs/{program}/attachments/{interface}",
-		[]any{program, b.param("interface", "path", typ("string"))},
-		op{"put", "attach", "Attach a program to an interface", nil, b.fixed(reflect.TypeFor[Program]()), 200},
+		[]any{program, iface, b.param("first", "query", typ("boolean")), b.param("before", "query", typ("string"))},
+		op{"put", "attach", "Attach a program to an interface; first: before the programs of others, before: of one of them",
+			nil, b.fixed(reflect.TypeFor[Program]()), 200})
+	b.path("/v1/programs/{program}/attachments/{interface}", []any{program, iface},
 		op{"delete", "detach", "Detach it", nil, b.fixed(reflect.TypeFor[Program]()), 200})
 	b.path("/v1/counters", nil, op{"get", "counters", "The named counters of the spec", nil,
 		b.of(reflect.TypeFor[Counters](), fields{"counters": b.counters()}), 200})

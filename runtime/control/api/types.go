@@ -157,6 +157,8 @@ type Attachment struct {
 	// the IP versions of packets whose routes the program looks up, and which the interface doesn't forward: the kernel
 	// finds no route for them
 	NoForwarding []int `json:"no_forwarding,omitempty"`
+	// the programs of others that have packets first, as "NAME (program ID)"
+	Front []string `json:"front,omitempty"`
 }
 
 // Reason is what became of packets, and how many of them there were.
