@@ -126,8 +126,8 @@ func (p *Program) Attach(iface string) error { return p.attach(iface, 0) }
 // those of others.
 func (p *Program) AttachFirst(iface string) error { return p.attachAt(iface, 0, true, "") }
 
-// AttachBefore is [Program.AttachFirst] before one program, given by its name in the kernel (bpftool net). It is an error
-// that wraps [ErrNotFound] where none of that name is there.
+// AttachBefore is [Program.AttachFirst] before one program, given by its name in the kernel (bpftool net). It is an
+// error that wraps [ErrNotFound] where none of that name is there.
 func (p *Program) AttachBefore(iface, program string) error {
 	return p.attachAt(iface, 0, false, program)
 }

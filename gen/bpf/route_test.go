@@ -17,8 +17,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
-// Where no row says how a packet leaves, the kernel's routes decide, and each of their answers is a reason of ours, which
-// docs/operations.md explains.
+// Where no row says how a packet leaves, the kernel's routes decide, and each of their answers is a reason of ours,
+// which docs/operations.md explains.
 func TestRoutes(t *testing.T) {
 	needs.Root(t)
 	u := compile(t, "testdata/echo/spec.cue")

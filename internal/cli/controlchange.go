@@ -366,8 +366,8 @@ func parseAttach(text, program string) (name, iface string, at place, err error)
 		at.before = ""
 	}
 	if name == "" || iface == "" || given && !at.first && (at.before == "" || at.before == where) {
-		return "", "", at, usage("%q isn't PROGRAM=INTERFACE, PROGRAM=INTERFACE:first or PROGRAM=INTERFACE:before=NAME", text).
-			hint("for example %s=eth0", program)
+		return "", "", at, usage("%q isn't PROGRAM=INTERFACE, PROGRAM=INTERFACE:first or PROGRAM=INTERFACE:before=NAME",
+			text).hint("for example %s=eth0", program)
 	}
 	return name, iface, at, nil
 }

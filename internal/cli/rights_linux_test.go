@@ -110,8 +110,8 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// With any limit of open files, a relay works, or the message names the limit. Below 8 there is no program to say so: the
-// protobuf package, which CUE needs, opens a file before main.
+// With any limit of open files, a relay works, or the message names the limit. Below 8 there is no program to say so:
+// the protobuf package, which CUE needs, opens a file before main.
 func TestOpenFiles(t *testing.T) {
 	needs.Root(t)
 	line, err := testnet.Start(t).Line()
