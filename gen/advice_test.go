@@ -42,7 +42,9 @@ var advice = []struct {
 	{words: `^low\(…, (\S+)\) is as much of a number`, all: func(m []string, d *diag.Diagnostic, src string) string {
 		return replace(src, d.Pos, `": "(.*?)"`, `": "low(${1}, `+m[1]+`)"`)
 	}},
-	{words: `^compare it with something: … (!= 0)$`, at: func(m []string, at string) string { return at + " " + m[1] }},
+	{words: `^compare it with something: … (!= 0)$`, at: func(m []string, at string) string {
+		return at + " " + m[1]
+	}},
 	{words: `^ask for it first: (\w+ &&) …$`, at: func(m []string, at string) string { return m[1] + " " + at }},
 	{words: `^it comes after (\w+) or`, at: func(m []string, at string) string { return m[1] + `", "` + at }},
 	{words: `^make "(\w+)".* wider: ("u\d+")(?:;.*: (kind: "hash"))?$`, all: func(m []string, d *diag.Diagnostic,

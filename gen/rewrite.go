@@ -368,8 +368,8 @@ func (w *rewriter) checkHop(hop *ir.HopRef, length ir.Expr, pos diag.Pos) *ir.Ch
 	// (BPF_FIB_LKUP_RET_NOT_FWDED), and none at all where forwarding is off (BPF_FIB_LKUP_RET_FWD_DISABLED).
 	var none, local, off int
 	if hop.Row == nil {
-		none = w.punted("not_forwarded", "the kernel forwards nothing to the destination: it is this host, or there is "+
-			"no route", pos)
+		none = w.punted("not_forwarded", "the kernel forwards nothing to the destination: it is this host, or there "+
+			"is no route", pos)
 		local = none
 		off = w.punted("forwarding_off", "forwarding is off on the interface that the packet came in by", pos)
 	} else {

@@ -94,7 +94,8 @@ func sumOver(h *spec.Header) *spec.Field {
 
 // summable lets packets pass to the stack that are too large for their bytes to be summed up.
 func (w *rewriter) summable(size ir.Expr, pos diag.Pos) {
-	w.guard(bin(ir.Le, size, num(ir.MaxWhole)), w.punted("too_big", "too large to compute a checksum over it", pos), pos)
+	large := w.punted("too_big", "too large to compute a checksum over it", pos)
+	w.guard(bin(ir.Le, size, num(ir.MaxWhole)), large, pos)
 }
 
 // mayLack reports whether a header may come without its checksum.
@@ -109,8 +110,8 @@ func (w *rewriter) believe(a *spec.Action) bool {
 	if a.Verified == nil {
 		i := slices.IndexFunc(w.path, func(in *layer) bool { return sumOver(in.h) != nil })
 		if i >= 0 && !a.Unverified && w.ingress() {
-			w.diags.Warn(codeUnverified, a.Pos, "what is learned isn't verified: a packet with a wrong checksum changes "+
-				"table %q, too", a.Table.Value).
+			w.diags.Warn(codeUnverified, a.Pos, "what is learned isn't verified: a packet with a wrong checksum "+
+				"changes table %q, too", a.Table.Value).
 				WithHint("verify it: verified: %q; or say that it does no harm: verified: false", w.path[i].entry)
 		}
 		return true

@@ -132,7 +132,8 @@ func newTurnPlan() *turnPlan {
 			Then: []ir.Stmt{
 				&ir.CheckHop{Hop: ref, Length: bin(ir.Add, n, num(28)), TooBig: turnTooBig,
 					Reasons: [ir.HopStates]int{
-						turnHop, turnHop, turnHop, turnHop, turnHop, turnHop, turnHop, turnHop, turnHop, turnHop, turnHop,
+						turnHop, turnHop, turnHop, turnHop, turnHop, turnHop,
+						turnHop, turnHop, turnHop, turnHop, turnHop,
 					}},
 				&ir.Forward{
 					Rewrite: rw, Hop: ref, Usage: []*ir.Row{row}, Reason: turnSent, Fault: turnFault,

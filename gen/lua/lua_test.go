@@ -121,7 +121,8 @@ func TestWhichPackets(t *testing.T) {
 		}
 		script, capture := files(t, text, [][]byte{datagram(c.src, c.dst, c.payload)})
 		args := []string{
-			"-n", "-r", capture, "-X", "lua_script:" + script, "-T", "fields", "-e", c.field, "-e", "_ws.expert.message",
+			"-n", "-r", capture, "-X", "lua_script:" + script,
+			"-T", "fields", "-e", c.field, "-e", "_ws.expert.message",
 		}
 		args = append(args, c.args...)
 		var complaints bytes.Buffer

@@ -60,7 +60,7 @@ func TestStack(t *testing.T) {
 		hint []string
 	}{
 		{wide(14, ""), []string{"each receiver of the fan-out, most of it for line 10", `demand kernel: "6.9"`}},
-		{wide(40, ""), []string{"the program's rules, most of it for line 12", "give the fan-out a program of its own"}},
+		{wide(40, ""), []string{"the program's rules, most of it for line 12", "give the fan-out a program of its"}},
 	} {
 		err := build(c.text)
 		var d *diag.Diagnostic

@@ -37,8 +37,8 @@ var (
 			"rules, each have a stack of their own.\n"+
 			"\n"+
 			"The bytes are those of the compiled program, so build, test --kernel and run say this, and vet doesn't.\n"+
-			"Before Linux 6.9 each function's bytes are rounded up to 32, since then to 16: with `kernel: \"6.9\"` in\n"+
-			"the spec, or a newer one, the latter counts.",
+			"Before Linux 6.9 each function's bytes are rounded up to 32, since then to 16: with `kernel: \"6.9\"`\n"+
+			"in the spec, or a newer one, the latter counts.",
 		`stack: ["eth", "ip", "udp", "tag", {inner: ["eth", "ip"]}, {last: ["udp", "tcp"]}] // and 13 ways to send`,
 		`stack: ["eth", "ip", "udp", "tag", {inner: ["eth", "ip"]}, {last: ["udp"]}] // and another program for TCP`)
 )

@@ -55,7 +55,9 @@ func TestStack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for kernel, want := range map[[2]int]int{old: c.older, {}: c.older, {6, 8}: c.older, finer: c.newer, {7, 0}: c.newer} {
+		for kernel, want := range map[[2]int]int{
+			old: c.older, {}: c.older, {6, 8}: c.older, finer: c.newer, {7, 0}: c.newer,
+		} {
 			if stacks, err := clang.Stacks(object, kernel); err != nil || stacks["prog_it"] != want {
 				t.Errorf("%+v on %v: %v, %v", c, kernel, stacks, err)
 			}
@@ -98,7 +100,8 @@ func TestStackWithoutNumbers(t *testing.T) {
 	}
 	_, _, err = clang.Compile(t.Context(), program(8, 1200, 8), "", clang.Options{Tool: &older})
 	var stack *clang.StackError
-	if !errors.As(err, &stack) || stack.Error() != "a program needs more than the 512 bytes of stack that the kernel has" {
+	if !errors.As(err, &stack) ||
+		stack.Error() != "a program needs more than the 512 bytes of stack that the kernel has" {
 		t.Errorf("got %v", err)
 	}
 }

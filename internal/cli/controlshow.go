@@ -150,7 +150,8 @@ func (l *live) ready(fail func(hint, format string, args ...any) error) (notes [
 				notes = append(notes, behind(p, at))
 			}
 			for _, version := range at.NoForwarding {
-				notes = append(notes, fmt.Sprintf("%s finds no routes for IPv%d packets, since %s doesn't forward them: %s",
+				notes = append(notes, fmt.Sprintf(
+					"%s finds no routes for IPv%d packets, since %s doesn't forward them: %s",
 					p.Name, version, at.Interface, forwarding.Mend(at.Interface, version)))
 			}
 		}

@@ -218,8 +218,8 @@ func (v *view) redraw(w io.Writer, text string, width, height int) error {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if height > 2 && len(lines) > height-2 {
 		shown := height - 3
-		lines = append(lines[:shown:shown], fmt.Sprintf("… %s more; a higher terminal and the end of the run show all",
-			plural(len(lines)-shown, "line")))
+		lines = append(lines[:shown:shown], fmt.Sprintf(
+			"… %s more; a higher terminal and the end of the run show all", plural(len(lines)-shown, "line")))
 	}
 	for i, l := range lines {
 		if runes := []rune(l); width > 0 && len(runes) > width {

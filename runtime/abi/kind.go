@@ -96,7 +96,7 @@ const (
 	HopXfrm                          // an xfrm (IPsec) policy is for the packets
 	HopRule                          // a routing rule asks for what isn't known of the packets: protocol or ports
 	HopEncap                         // the route encapsulates the packets (ip route … encap)
-	HopForwardingOff                 // forwarding is off where the packets arrive; no row has it, only a lookup finds it
+	HopForwardingOff                 // forwarding is off where the packets arrive; only lookups find it, no row has it
 )
 
 // HopStates is how many states there are.

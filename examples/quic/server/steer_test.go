@@ -67,7 +67,8 @@ func TestControl(t *testing.T) {
 					most = 1.2 * packets * 1400 * 8 / (2 * trip).Seconds() // its window in each round trip
 				}
 				if rate, share := play(t, algorithm, ahead); rate > most || share == 0 && ahead == fits {
-					t.Errorf("%.1f Mbit/s, at most %.1f are allowed; %.0f%% by the kernel", rate/1e6, most/1e6, 100*share)
+					t.Errorf("%.1f Mbit/s, at most %.1f are allowed; %.0f%% by the kernel", rate/1e6, most/1e6,
+						100*share)
 				}
 			})
 		}

@@ -39,7 +39,8 @@ func crowded(seed uint64, fields int) []byte {
 		fan = `{when: "udp.dst_port == 7000", do: [{fan_out: {group: all: ["udp.src_port"], each: [` +
 			strings.Join(sets, ", ") + `]}}]},`
 	}
-	lookup := of("", `lookup: f: first: ["udp.src"], `, `lookup: {f: first: ["udp.src"], g: second: ["ip.src", "w.f0"]}, `)
+	lookup := of("", `lookup: f: first: ["udp.src"], `,
+		`lookup: {f: first: ["udp.src"], g: second: ["ip.src", "w.f0"]}, `)
 	do := []string{of(`{push: shim: {id: 7}}`, `{push: {shim: {id: "udp.src_port"}, before: "w"}}`,
 		`{push: tail: {a: "udp.src_port"}}, {push: {shim: {id: 7}, before: "w"}}`, `{pop: "w"}`)}
 	for i := range rnd.IntN(4) {
@@ -81,8 +82,8 @@ programs: p: {
 }
 
 // The border between what is refused for its stack and what is built is that of the kernel's verifier: what is built
-// loads, and what is refused is refused by the verifier as well, if it is compiled anyway. In between is only what older
-// kernels count as more than newer ones do; the refusal says so.
+// loads, and what is refused is refused by the verifier as well, if it is compiled anyway. In between is only what
+// older kernels count as more than newer ones do; the refusal says so.
 func TestStackLimit(t *testing.T) {
 	bpftest.Rights(t)
 	code, err := features.LinuxVersionCode()
@@ -132,7 +133,8 @@ func TestStackLimit(t *testing.T) {
 				t.Fatalf("seed %d, %d fields: %+v\n%s", seed, fields, err, src)
 			}
 			if (err == nil) != takes {
-				t.Errorf("seed %d, %d fields: %d bytes (%v), and the verifier says %v\n%s", seed, fields, bytes, stack, err, src)
+				t.Errorf("seed %d, %d fields: %d bytes (%v), and the verifier says %v\n%s",
+					seed, fields, bytes, stack, err, src)
 			}
 			if fields = max(leastFields, fields+cmp.Or((512-bytes)/8, 1)); bytes > 512 && fields > leastFields {
 				fields--

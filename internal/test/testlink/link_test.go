@@ -443,8 +443,8 @@ func TestHeldBackAlone(t *testing.T) {
 	}
 }
 
-// A rate is the kernel's: what its queue has no room for is refused, and counted; all else arrives, and never faster than
-// the rate. How near it comes to the rate is measured (BenchmarkRatios).
+// A rate is the kernel's: what its queue has no room for is refused, and counted; all else arrives, and never faster
+// than the rate. How near it comes to the rate is measured (BenchmarkRatios).
 func TestRate(t *testing.T) {
 	const rate, queue, count = 1_600_000, 100_000, 2000 // 1,000 bytes with headers, so 200 a second, and 100 wait
 	l := start(t, Config{FromA: Direction{Rate: rate, Queue: queue}})
