@@ -70,13 +70,24 @@ func (r *run) wholeOK(e *ir.SumOK, n int) bool {
 		r.fail("checksum: %d bytes at %d are summed in a frame of %d", n, at, len(r.in))
 		return false
 	}
-	return n <= ir.MaxWhole && sumAdd(pseudo, r.completed(r.in, at, at+n, r.packet.Partial)) == 0
+	if n > ir.MaxWhole {
+		return false
+	}
+	if len(e.Pseudo) == 0 && !r.completes(at, at+n, r.packet.Partial) {
+		return sumIsRight(r.in[at : at+n])
+	}
+	return sumAdd(pseudo, r.completed(r.in, at, at+n, r.packet.Partial)) == 0
+}
+
+// completes reports whether a device completes a checksum of these bytes, as far as the program knows.
+func (r *run) completes(from, to int, p Partial) bool {
+	return !r.relay.World.Infers && p != (Partial{}) && p.Start >= from && p.Start < to
 }
 
 // completed sums bytes of a packet up, of which a device may have to complete a checksum: those that it covers, and the
 // checksum with them, then add up to the complement of what its field holds.
 func (r *run) completed(data []byte, from, to int, p Partial) uint64 {
-	if r.relay.World.Infers || p == (Partial{}) || p.Start < from || p.Start >= to {
+	if !r.completes(from, to, p) {
 		return sumBytes(data[from:to], false)
 	}
 	rest := sumNeg(bigEndian(data[p.Field : p.Field+2]))
