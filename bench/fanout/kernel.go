@@ -25,6 +25,7 @@ type Copy struct {
 const (
 	kernelTries  = 6
 	copiesPerTry = 16_384 // fewer records than the ring of events has room for
+	checksumAt   = 14 + 20 + 6
 	sequenceAt   = 14 + 20 + 8 + 2
 )
 
@@ -91,7 +92,12 @@ func measureCopies(o Options, n, size int) (c Copy, err error) {
 			Variant: v, Program: r.program(),
 			Next: func(frame []byte) {
 				sequence++ // a packet that came before would be late
+				old := binary.BigEndian.Uint16(frame[sequenceAt:])
 				binary.BigEndian.PutUint16(frame[sequenceAt:], sequence)
+				field := frame[checksumAt : checksumAt+2] // RFC 1624 §3, equation 3
+				sum := uint32(^binary.BigEndian.Uint16(field)) + uint32(^old) + uint32(sequence)
+				sum = sum&0xFFFF + sum>>16
+				binary.BigEndian.PutUint16(field, ^uint16(sum+sum>>16))
 			},
 			After: func(copies int) error {
 				reported += uint64(copies)

@@ -1329,7 +1329,7 @@ __noinline __u32 fr_sum_whole(struct __sk_buff *skb, __u32 off, __u32 len, __u32
 
 		if (bpf_skb_load_bytes(skb, partial & 0xFFFF, &field, sizeof(field)))
 			return 0;
-		if (field != 0xFFFF) /* as a sum FFFF is 0, but not the 0000 of no bytes but zeros */
+		if (field != 0xFFFF) /* it stays: only of zeros the sum is 0000 */
 			field = ~field;
 		len = start - off;
 		sum = len & 1 ? __builtin_bswap16(field) : field;
