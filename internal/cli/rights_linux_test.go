@@ -103,6 +103,16 @@ func TestCapabilities(t *testing.T) {
 			t.Errorf("%s: works: %v", what, works)
 		}
 	}
+}
+
+// In a user namespace no capability helps. The kernel makes none for a process in a chroot, such as that of make fresh.
+func TestUserNamespace(t *testing.T) {
+	needs.All(t)
+	needs.Root(t)
+	line, err := testnet.Start(t).Line()
+	if err != nil {
+		t.Fatal(err)
+	}
 	root := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}
 	namespace := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: root, GidMappings: root}
 	if restricted(t, "in a user namespace", line, "", namespace, "user namespace") {
