@@ -105,8 +105,8 @@ func (w *rewriter) findEnd(clean bool, pos diag.Pos) (ending, bool) {
 	came, net := w.datagram()
 	for _, in := range w.slacks(came, true) {
 		if w.header(in) == nil {
-			w.guard(empty([]*layer{in}), w.punted("more_data", "data after the payload of a header that is popped", pos),
-				pos)
+			more := w.punted("more_data", "data after the payload of a header that is popped", pos)
+			w.guard(empty([]*layer{in}), more, pos)
 		}
 	}
 	from := len(w.path) - 1

@@ -154,7 +154,8 @@ func (r *Relay) attachTo(p *Program, a *attachment, dev *netlink.LinkAttrs) erro
 	}
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		if a.first || a.before != "" {
-			err = errors.New("it can't be before other programs there without TCX, which Linux has since 6.6; Attach it")
+			err = errors.New("it can't be before other programs there without TCX, which Linux has since 6.6; " +
+				"Attach it")
 		} else {
 			err = r.attachFilter(p, a)
 		}

@@ -30,8 +30,8 @@ type Options struct {
 	// control; its programs replace the old ones in place. Empty: nothing outlives the process.
 	PinPath string
 	// Grow has Load adopt a relay whose tables and sessions are fewer than this one's: their rows are copied. Packets
-	// pass to the stack meanwhile, counted as "inactive". Rows with credits or buckets, groups, translations and the ring
-	// of events can't grow, nor can a congestion control.
+	// pass to the stack meanwhile, counted as "inactive". Rows with credits or buckets, groups, translations and the
+	// ring of events can't grow, nor can a congestion control.
 	Grow bool
 	// Linger is how long the kernel goes on forwarding after Close, for a successor to take over. Only with PinPath.
 	// 0: Close ends the relay and removes the pins.

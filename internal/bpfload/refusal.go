@@ -81,8 +81,8 @@ func (p process) explain(err error) *Refusal {
 	}
 	r := &Refusal{
 		Cause: "the kernel denies it to this process, which has CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON",
-		Fix: "look for a filter of system calls (seccomp: SystemCallFilter= of systemd, a container's profile), and for a " +
-			"security module that denies it (the kernel's log)", Err: err,
+		Fix: "look for a filter of system calls (seccomp: SystemCallFilter= of systemd, a container's profile), and " +
+			"for a security module that denies it (the kernel's log)", Err: err,
 	}
 	if p.lockdown != "" {
 		r.Cause += "; its lockdown is " + p.lockdown
@@ -109,8 +109,9 @@ func (p process) unverified(err *ebpf.VerifierError) *Refusal {
 func (p process) lacks(err error) *Refusal {
 	return &Refusal{
 		Cause: "this process lacks " + strings.Join(p.lacking, ", "),
-		Fix: fmt.Sprintf("run it as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON (before Linux 5.8, CAP_SYS_ADMIN; "+
-			"before 5.11, CAP_SYS_RESOURCE as well): setcap %s+ep PROGRAM, or AmbientCapabilities=%s in a unit of systemd",
+		Fix: fmt.Sprintf("run it as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON (before Linux 5.8, "+
+			"CAP_SYS_ADMIN; before 5.11, CAP_SYS_RESOURCE as well): setcap %s+ep PROGRAM, or AmbientCapabilities=%s "+
+			"in a unit of systemd",
 			strings.ToLower(strings.Join(allCapabilities, ",")), strings.Join(allCapabilities, " ")),
 		Err: err,
 	}

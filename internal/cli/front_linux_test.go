@@ -67,7 +67,10 @@ func TestFront(t *testing.T) {
 		r := detach(t, line.Relay, nil, "../../gen/bpf/testdata/echo/spec.cue", "--attach", "back="+dev+tt.place)
 		var conn net.Conn
 		to := netip.AddrPortFrom(line.RelayInAddr.Of(4), 9)
-		if err := line.Client.Do(func() (err error) { conn, err = net.Dial("udp", to.String()); return err }); err != nil {
+		if err := line.Client.Do(func() (err error) {
+			conn, err = net.Dial("udp", to.String())
+			return err
+		}); err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()

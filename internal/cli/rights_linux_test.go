@@ -36,7 +36,8 @@ func restricted(t *testing.T, what string, line *testnet.Line, limits string, at
 	}
 	defer os.RemoveAll(dir)
 	program, spec := filepath.Join(dir, "fastrelay-gen"), filepath.Join(dir, "spec.cue")
-	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(spec, text, 0o644), os.Symlink(self, program)); err != nil {
+	err = errors.Join(os.Chmod(dir, 0o755), os.WriteFile(spec, text, 0o644), os.Symlink(self, program))
+	if err != nil {
 		t.Fatal(err)
 	}
 	args := []string{program, "run", spec, "--attach", "back=" + line.RelayIn.Name, "--duration", "1ms"}

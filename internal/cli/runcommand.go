@@ -93,7 +93,8 @@ sessions and groups; /metrics is for Prometheus. It changes nothing. Every user 
 	flags := cmd.Flags()
 	flags.StringArrayVar(&opt.attach, "attach", nil,
 		"attach a program to an interface, after the programs that are there: PROGRAM=INTERFACE; before all of them:\n"+
-			"PROGRAM=INTERFACE:first; before one, by its name in the kernel: PROGRAM=INTERFACE:before=NAME (may be repeated)")
+			"PROGRAM=INTERFACE:first; before one, by its name in the kernel: PROGRAM=INTERFACE:before=NAME "+
+			"(may be repeated)")
 	flags.BoolVar(&opt.traffic, "traffic", false, "send the packets of the spec's tests, in network namespaces")
 	flags.IntVar(&opt.rate, "rate", defaultRate, "packets a second that --traffic sends")
 	flags.StringArrayVar(&opt.settings, "set", nil, "give a setting a value: SETTING=VALUE (may be repeated)")

@@ -37,7 +37,8 @@ func TestLoadWithoutRights(t *testing.T) {
 		t.Fatal("loaded without rights")
 	}
 	for _, want := range []string{
-		"this process lacks CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON", "run it as root", "CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON",
+		"this process lacks CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON", "run it as root",
+		"CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON",
 	} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the message doesn't say %q:\n%s", want, out)

@@ -169,7 +169,9 @@ func (s *Server) attach(r *http.Request) (any, error) {
 	case before != "" && first == "true":
 		return nil, badRequest("first and before contradict each other")
 	case before != "":
-		return s.changeAttachment(r, func(p *runtime.Program, iface string) error { return p.AttachBefore(iface, before) })
+		return s.changeAttachment(r, func(p *runtime.Program, iface string) error {
+			return p.AttachBefore(iface, before)
+		})
 	case first == "true":
 		return s.changeAttachment(r, (*runtime.Program).AttachFirst)
 	}

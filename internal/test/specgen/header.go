@@ -286,7 +286,8 @@ func (g *generator) loose(name string) *header {
 	names := g.namer()
 	g.bitRun(h, names, false)
 	h.fields = append(h.fields, &field{
-		name: names.next(), bits: 16, derived: true, rest: ", counts: " + pick(g, []string{`"payload"`, `"all"`}) + g.slack(),
+		name: names.next(), bits: 16, derived: true,
+		rest: ", counts: " + pick(g, []string{`"payload"`, `"all"`}) + g.slack(),
 	})
 	return h
 }

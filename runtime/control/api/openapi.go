@@ -61,8 +61,8 @@ func (b *builder) paths() {
 	iface := b.param("interface", "path", typ("string"))
 	b.path("/v1/programs/{program}/attachments/{interface}",
 		[]any{program, iface, b.param("first", "query", typ("boolean")), b.param("before", "query", typ("string"))},
-		op{"put", "attach", "Attach a program to an interface; first: before the programs of others, before: of one of them",
-			nil, b.fixed(reflect.TypeFor[Program]()), 200})
+		op{"put", "attach", "Attach a program to an interface; first: before the programs of others, before: of one " +
+			"of them", nil, b.fixed(reflect.TypeFor[Program]()), 200})
 	b.path("/v1/programs/{program}/attachments/{interface}", []any{program, iface},
 		op{"delete", "detach", "Detach it", nil, b.fixed(reflect.TypeFor[Program]()), 200})
 	b.path("/v1/counters", nil, op{"get", "counters", "The named counters of the spec", nil,

@@ -27,8 +27,8 @@ func (e *LayoutError) Error() string {
 	if e.Larger {
 		ways = "grow it (run --grow, Options.Grow), " + ways
 	}
-	return fmt.Sprintf("can't adopt the relay pinned at %s: %s (found %s, want %s); %s", e.Path, differs, e.Found, e.Want,
-		ways)
+	return fmt.Sprintf("can't adopt the relay pinned at %s: %s (found %s, want %s); %s", e.Path, differs, e.Found,
+		e.Want, ways)
 }
 
 // grown is an old layout with the sizes of now, where those are larger: of what is found by its key, or by an index

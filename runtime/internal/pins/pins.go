@@ -121,7 +121,8 @@ func (p *Pins) Maps(desc *abi.Desc, spec *ebpf.CollectionSpec, grow bool) (found
 			}
 		}
 		if err != nil {
-			for _, m := range slices.Concat(slices.Collect(maps.Values(found)), slices.Collect(maps.Values(p.smaller))) {
+			all := slices.AppendSeq(slices.Collect(maps.Values(found)), maps.Values(p.smaller))
+			for _, m := range all {
 				m.Close()
 			}
 			return nil, nil, fmt.Errorf("open what is pinned at %s: %w", p.live(name), err)

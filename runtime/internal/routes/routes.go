@@ -117,7 +117,7 @@ func Open(log *slog.Logger) (*Resolver, error) {
 		err = rt.readPolicies()
 	}
 	switch {
-	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE): // what a policy protects isn't sent for want of a file
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE): // for want of a file no policy is taken as none
 		rt.Close()
 		return nil, err
 	case err != nil:
