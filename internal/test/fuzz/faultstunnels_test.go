@@ -20,7 +20,7 @@ var tunnelFaults = []fault{
 	{where: "helper", spec: "tunnels", what: "the first 512 bytes are summed up again and again",
 		old: `fr_sum512\(skb, off, 512\);\n\t\toff \+= 512;`, new: `fr_sum512(skb, off, 512);`},
 	{where: "code", spec: "tunnels", what: "no checksum outside is accepted over IPv6",
-		old: `!\(be16\(&udp->checksum\) == 0\) &&`, new: `be16(&udp->checksum) == 0 ||`},
+		old: `be16\(&udp->checksum\) == 0 \|\|\s+!fr_sum_ok`, new: `be16(&udp->checksum) != 0 && !fr_sum_ok`},
 	{where: "code", spec: "tunnels", what: "no checksum outside is refused over IPv4",
 		old: `be16\(&udp->checksum\) == 0 \|\|`, new: ``},
 	{where: "code", spec: "tunnels", what: "a mark of congestion outside is lost",
