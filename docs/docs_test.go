@@ -45,7 +45,7 @@ func golden(t *testing.T, file, want string) {
 
 func TestLanguage(t *testing.T) { golden(t, "language.md", spec.Reference()) }
 
-func TestLanguageErrors(t *testing.T) { golden(t, "errors.md", messages()) }
+func TestLanguageMessages(t *testing.T) { golden(t, "messages.md", messages()) }
 
 // Pictures that documents show, and what they are printed by.
 func TestPictures(t *testing.T) {
@@ -104,33 +104,62 @@ func TestReadmeQuotesTheSpec(t *testing.T) {
 	}
 }
 
-// Links between documents lead somewhere.
+// anchors returns the anchors of a document's headings, as the forge makes them.
+func anchors(text []byte) map[string]bool {
+	made := map[string]bool{}
+	code := regexp.MustCompile("(?ms)^```.*?^```")
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(code.ReplaceAll(text, nil)), -1) {
+		title := regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`).ReplaceAllString(strings.TrimSpace(m[1]), "$1")
+		anchor := strings.ReplaceAll(regexp.MustCompile(`[^\pL\pN _-]`).ReplaceAllString(strings.ToLower(title), ""), " ", "-")
+		for n, name := 1, anchor; made[anchor]; n++ {
+			anchor = fmt.Sprintf("%s-%d", name, n)
+		}
+		made[anchor] = true
+	}
+	return made
+}
+
+// Links between documents lead to a file that exists, and to a heading in it.
 func TestLinks(t *testing.T) {
-	files, err := filepath.Glob("*.md")
-	if err != nil {
-		t.Fatal(err)
+	var files []string
+	for _, pattern := range []string{"*.md", "../*.md", "../*/README.md", "../examples/*/README.md"} {
+		some, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, some...)
 	}
 	links := 0
-	for _, file := range append(files, "../README.md", "../CONTRIBUTING.md", "../CHANGELOG.md", "../SECURITY.md",
-		"../LICENSES/README.md", "../golden/README.md") {
+	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile(`\]\(([^)#]+)[^)]*\)`).FindAllSubmatch(text, -1) {
-			target := string(m[1])
+		for _, m := range regexp.MustCompile(`\]\(([^)#]*)#?([^)]*)\)`).FindAllSubmatch(text, -1) {
+			target, anchor, there := string(m[1]), string(m[2]), text
 			if strings.Contains(target, "://") {
 				continue
 			}
 			links++
-			if _, err := os.Stat(filepath.Join(filepath.Dir(file), target)); err != nil {
-				t.Errorf("%s links to %s, which isn't there", file, target)
+			if path := filepath.Join(filepath.Dir(file), target); target != "" {
+				if there, err = os.ReadFile(path); err != nil && !isFolder(path) {
+					t.Errorf("%s links to %s, which isn't there", file, target)
+					continue
+				}
+			}
+			if anchor != "" && !anchors(there)[anchor] {
+				t.Errorf("%s links to %s#%s, and there is no such heading", file, target, anchor)
 			}
 		}
 	}
-	if links == 0 {
-		t.Error("no links were found")
+	if links < 100 {
+		t.Errorf("only %d links were found", links)
 	}
+}
+
+func isFolder(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 // The tests that tests.md names are there, and so are the cases that it names in quotation marks.

@@ -15,7 +15,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// An example of errors.md is a piece of a spec. Its frame is the rest of the spec, with EXAMPLE in the piece's place;
+// An example of messages.md is a piece of a spec. Its frame is the rest of the spec, with EXAMPLE in the piece's place;
 // a piece that doesn't say what is done with packets passes them.
 const (
 	whole = "EXAMPLE\n"

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What limits.md says that programs of the examples cost in the verifier is what was recorded, on the kernel where it
+// What security-and-limits.md says that programs of the examples cost in the verifier is what was recorded, on the kernel where it
 // is the most, give or take a tenth; and the first that it names is the largest of all.
 func TestLimitsQuoteTheBudget(t *testing.T) {
 	recorded, err := os.ReadFile("../golden/budget.txt")
@@ -31,14 +31,14 @@ func TestLimitsQuoteTheBudget(t *testing.T) {
 			largest = name
 		}
 	}
-	text, err := os.ReadFile("limits.md")
+	text, err := os.ReadFile("security-and-limits.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	quoted := regexp.MustCompile("(`\\w+`\\s+of\\s+`examples/\\w+`)[^`.;]*?([0-9,]+)\\s+instructions").
 		FindAllStringSubmatch(string(text), -1)
 	if len(quoted) != 2 {
-		t.Fatalf("limits.md names %d programs, not 2: %q", len(quoted), quoted)
+		t.Fatalf("security-and-limits.md names %d programs, not 2: %q", len(quoted), quoted)
 	}
 	for i, q := range quoted {
 		name := strings.Join(strings.Fields(q[1]), " ")
@@ -48,10 +48,10 @@ func TestLimitsQuoteTheBudget(t *testing.T) {
 		}
 		is := most[name]
 		if is == 0 || said < is-is/10 || said > is+is/10 {
-			t.Errorf("limits.md says that %s takes %d instructions; golden/budget.txt has %d", name, said, is)
+			t.Errorf("security-and-limits.md says that %s takes %d instructions; golden/budget.txt has %d", name, said, is)
 		}
 		if i == 0 && name != largest {
-			t.Errorf("limits.md says that %s is the largest program of the examples; that is %s, with %d instructions",
+			t.Errorf("security-and-limits.md says that %s is the largest program of the examples; that is %s, with %d instructions",
 				name, largest, most[largest])
 		}
 	}

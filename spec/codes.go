@@ -34,7 +34,7 @@ var (
 	codeImport = diag.Define("FR0107", "import that a spec can't have",
 		"A spec is one file, and doesn't depend on anything else. It may import the packages of CUE's\n"+
 			"standard library that only compute: encoding/hex, list, math, math/bits, strconv, strings; and the\n"+
-			"schema of this language, of which the compiler has its own copy, for editors (docs/editors.md).",
+			"schema of this language, of which the compiler has its own copy, for editors (docs/tools.md#editors).",
 		"import \"tool/exec\"\n\nname: exec.Run", "import \"strings\"\n\nname: strings.ToLower(\"GATE\")")
 	codeName = diag.Define("FR0109", "not a name",
 		"Names consist of lower-case letters, digits and _, begin with a letter, and have at most 31\n"+

@@ -98,7 +98,7 @@ func (a *app) lspCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "lsp",
 		Short: "Serve an editor: diagnostics, hover, definitions and completion for specs",
-		Long: `A language server (LSP) on standard input and output, for editors: docs/editors.md says how they are set
+		Long: `A language server (LSP) on standard input and output, for editors: docs/tools.md#editors says how they are set
 up. It publishes the messages of vet, with their codes, for each open spec as it is in the editor, saved or not; shows
 what the language says of a word and how a field is laid out; goes to declarations; and completes words, headers and
 fields.`,
