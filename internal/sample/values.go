@@ -189,10 +189,6 @@ func (s Source) hop() sim.Hop {
 		h.MTU = uint16(20 + s.IntN(200))
 	case 3:
 		h.MTU = 65535
-	case 7:
-		if s.Wire != 0 { // some that segments of GSO packets reach, with the headers of a tunnel in front
-			h.MTU = uint16(60 + s.IntN(400))
-		}
 	}
 	return h
 }

@@ -31,6 +31,7 @@ type fault struct {
 	what  string
 	old   string // a regular expression
 	new   string
+	all   bool                // wherever it matches, as the back end would write it; else the first place alone
 	file  string              // "model": the file
 	infer bool                // the program infers where checksums are partial, as on a kernel that doesn't say
 	plan  func(*ir.Plan) bool // "back end": the plan that it renders instead; false: there is no place for the fault
@@ -96,11 +97,15 @@ func specFile(t *testing.T, name string) string {
 // plant replaces the first match; a fault that has no place any more is a mistake in the list.
 func plant(t *testing.T, f fault, text string) string {
 	t.Helper()
-	at := regexp.MustCompile(f.old).FindStringSubmatchIndex(text)
+	re := regexp.MustCompile(f.old)
+	at := re.FindStringSubmatchIndex(text)
 	if at == nil {
 		t.Fatalf("nothing matches %q any more", f.old)
 	}
-	new := regexp.MustCompile(f.old).ExpandString(nil, f.new, text, at)
+	if f.all {
+		return re.ReplaceAllString(text, f.new)
+	}
+	new := re.ExpandString(nil, f.new, text, at)
 	return text[:at[0]] + string(new) + text[at[1]:]
 }
 
