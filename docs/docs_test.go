@@ -289,7 +289,7 @@ func TestEveryCodeHasATest(t *testing.T) {
 
 // Every reason of every plan is in the list of reasons, and every line of the list is a reason of some plan.
 func TestReasons(t *testing.T) {
-	text, err := os.ReadFile("operations.md")
+	text, err := os.ReadFile("operate.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,10 +48,10 @@ func TestLimitsQuoteTheBudget(t *testing.T) {
 		}
 		is := most[name]
 		if is == 0 || said < is-is/10 || said > is+is/10 {
-			t.Errorf("security-and-limits.md says that %s takes %d instructions; golden/budget.txt has %d", name, said, is)
+			t.Errorf("security-and-limits.md: %s takes %d instructions; golden/budget.txt has %d", name, said, is)
 		}
 		if i == 0 && name != largest {
-			t.Errorf("security-and-limits.md says that %s is the largest program of the examples; that is %s, with %d instructions",
+			t.Errorf("security-and-limits.md names %s as the largest program of the examples; that is %s, with %d instructions",
 				name, largest, most[largest])
 		}
 	}

@@ -48,7 +48,7 @@ func TestFiles(t *testing.T) {
 // series are the names in a text.
 var series = regexp.MustCompile(`\bfastrelay_[a-z_]+`)
 
-// The dashboard and the rules ask for series that there are, and docs/metrics.md describes all of them.
+// The dashboard and the rules ask for series that there are, and docs/operate.md#metrics describes all of them.
 func TestNames(t *testing.T) {
 	read := func(path string) []string {
 		text, err := os.ReadFile(path)
@@ -60,13 +60,13 @@ func TestNames(t *testing.T) {
 		return slices.Compact(all)
 	}
 	there := read("../../runtime/metrics/metrics.go")
-	described := read("../../docs/metrics.md")
+	described := read("../../docs/operate.md#metrics")
 	for _, name := range there {
 		if !slices.Contains(described, name) {
-			t.Errorf("docs/metrics.md doesn't describe %s", name)
+			t.Errorf("docs/operate.md#metrics doesn't describe %s", name)
 		}
 	}
-	for _, file := range []string{"dashboard.json", "rules.yml", "rules_test.yml", "../../docs/metrics.md"} {
+	for _, file := range []string{"dashboard.json", "rules.yml", "rules_test.yml", "../../docs/operate.md#metrics"} {
 		for _, name := range read(file) {
 			if !slices.Contains(there, name) {
 				t.Errorf("%s: there is no %s", file, name)
