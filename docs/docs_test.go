@@ -108,9 +108,11 @@ func TestReadmeQuotesTheSpec(t *testing.T) {
 func anchors(text []byte) map[string]bool {
 	made := map[string]bool{}
 	code := regexp.MustCompile("(?ms)^```.*?^```")
-	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(code.ReplaceAll(text, nil)), -1) {
+	prose := string(code.ReplaceAll(text, nil))
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(prose, -1) {
 		title := regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`).ReplaceAllString(strings.TrimSpace(m[1]), "$1")
-		anchor := strings.ReplaceAll(regexp.MustCompile(`[^\pL\pN _-]`).ReplaceAllString(strings.ToLower(title), ""), " ", "-")
+		anchor := regexp.MustCompile(`[^\pL\pN _-]`).ReplaceAllString(strings.ToLower(title), "")
+		anchor = strings.ReplaceAll(anchor, " ", "-")
 		for n, name := 1, anchor; made[anchor]; n++ {
 			anchor = fmt.Sprintf("%s-%d", name, n)
 		}

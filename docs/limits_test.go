@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// What security-and-limits.md says that programs of the examples cost in the verifier is what was recorded, on the kernel where it
-// is the most, give or take a tenth; and the first that it names is the largest of all.
+// What security-and-limits.md says that programs of the examples cost in the verifier is what was recorded, on the
+// kernel where it is the most, give or take a tenth; and the first that it names is the largest of all.
 func TestLimitsQuoteTheBudget(t *testing.T) {
 	recorded, err := os.ReadFile("../golden/budget.txt")
 	if err != nil {
@@ -51,7 +51,7 @@ func TestLimitsQuoteTheBudget(t *testing.T) {
 			t.Errorf("security-and-limits.md: %s takes %d instructions; golden/budget.txt has %d", name, said, is)
 		}
 		if i == 0 && name != largest {
-			t.Errorf("security-and-limits.md names %s as the largest program of the examples; that is %s, with %d instructions",
+			t.Errorf("security-and-limits.md names %s as the largest program; that is %s, with %d instructions",
 				name, largest, most[largest])
 		}
 	}

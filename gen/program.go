@@ -113,7 +113,7 @@ func emit(blk *[]ir.Stmt, s ...ir.Stmt) { *blk = append(*blk, s...) }
 const orElse = "; or: "
 
 // reason returns the index of a reason, which is added when it is new. Its kind and its name say what happened, and
-// nothing else: neither depends on what other rules there are. docs/operate.md#requirements lists them all. What it says of
+// nothing else: neither depends on what other rules there are. docs/operate.md lists them all. What it says of
 // itself is all that it is counted for.
 func (p *program) reason(name string, kind ir.ReasonKind, doc string, pos diag.Pos) int {
 	for i, r := range p.out.Reasons {

@@ -447,7 +447,7 @@ func TestCloseWhileChanging(t *testing.T) {
 	}
 }
 
-// A swap takes a grace period of RCU. Nothing here depends on how long that is; the numbers are for docs/operate.md#requirements.
+// A swap takes a grace period of RCU. Nothing here depends on how long that is; the numbers are for docs/operate.md.
 func BenchmarkChange(b *testing.B) {
 	r := loadGroups(b, Options{})
 	g := openGroup(b, r, 7)

@@ -20,7 +20,7 @@ import (
 //
 // Everything that changes a list or a receiver is in force when the call returns, and takes effect at once: a packet
 // reaches the receivers from before the change or those from after it, with their values, never a mixture, and none of
-// them twice. See [Group.Change] for several changes in one step, and docs/operate.md#requirements for what a change costs.
+// them twice. See [Group.Change] for several changes in one step, and docs/operate.md for what a change costs.
 type GroupKind struct {
 	relay *Relay
 	desc  *abi.Group

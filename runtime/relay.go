@@ -51,7 +51,7 @@ type Options struct {
 	AttachmentChanged func(program string, now Attachment)
 	// Control serves whoever operates the relay; package runtime/control has one for a unix socket. nil: none does.
 	Control Control
-	// Logger gets each change of state (docs/operate.md#requirements lists them), and what no call returns: leases that can't be
+	// Logger gets each change of state (docs/operate.md lists them), and what no call returns: leases that can't be
 	// renewed, routes that can't be followed. It is called while locks are held: it must not call the relay, or wait.
 	// nil: slog.Default.
 	Logger *slog.Logger

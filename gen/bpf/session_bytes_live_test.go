@@ -58,7 +58,7 @@ programs: counted: {
 `
 
 // A session's count is of the packets that a rule sent, passed or fanned out, each once, and of their bytes as they
-// came: not of copies, nor of headers that are put in, nor of the segments of a GSO packet (docs/operate.md#requirements). Those
+// came: not of copies, nor of headers that are put in, nor of the segments of a GSO packet (docs/operate.md). Those
 // that a rule drops, that go up or that the kernel fails to send are in the program's counts alone, which have all.
 func TestSessionBytes(t *testing.T) {
 	needs.Root(t)

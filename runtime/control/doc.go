@@ -1,4 +1,4 @@
-// Package control opens a relay to its operator: a unix socket that speaks HTTP with JSON. docs/operate.md#the-api-of-the-control-socket describes
+// Package control opens a relay to its operator: a unix socket that speaks HTTP with JSON. docs/operate.md describes
 // it, and package api has its types.
 //
 //	relay, err := turnrelay.Load(turnrelay.Options{Control: control.Socket("turn")})
