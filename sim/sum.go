@@ -97,13 +97,14 @@ func (r *run) completed(data []byte, from, to int, p Partial) uint64 {
 	return sumAdd(sumBytes(data[from:p.Start], false), rest)
 }
 
-// whole computes a checksum over the packet that leaves.
+// whole computes a checksum over the packet that leaves, whose field counts as 0, whatever was there when it came.
 func (r *run) whole(s *ir.Sum, data []byte, p Partial) uint16 {
-	from := r.offset(*s.Whole)
-	if r.err != nil || from < 0 || len(data)-from > ir.MaxWhole || p.Start > 0 && p.Field+2 > len(data) {
+	from, at := r.offset(*s.Whole), r.offset(s.New)
+	if r.err != nil || from < 0 || at+2 > len(data) || len(data)-from > ir.MaxWhole || p.Start > 0 && p.Field+2 > len(data) {
 		r.fail("%s: a sum over bytes %d to %d", s.Name, from, len(data))
 		return 0
 	}
+	clear(data[at : at+2])
 	return r.written(s, sumNeg(sumAdd(r.terms(s.NewPseudo, s.Name), r.completed(data, from, len(data), p))))
 }
 

@@ -40,6 +40,8 @@ var tunnelFaults = []fault{
 	{where: "back end", spec: "tunnels", what: "the header checksum inside isn't verified",
 		plan: noGuard("ipv4_any_checksum")},
 	{where: "back end", spec: "tunnels", what: "the header checksum inside stays", plan: sumStays("inner.checksum")},
+	{where: "code", spec: "found-field-reused", what: "a checksum is computed over what was there before it",
+		old: `st16\(&new_udp->checksum, 0\);`, new: ``},
 }
 
 // sumStays leaves the first checksum of a name as it was.

@@ -65,9 +65,6 @@ func payloads(came, left []byte, was, now []*packet.Span, out []layer, sent bool
 	for i, sp := range now[leaves+1:] {
 		l := out[i+leaves+1]
 		k := slack(sp)
-		if k != nil && i > net {
-			println("HDR", sp.Name(), k.Data)
-		}
 		if k == nil || l.blank || l.from >= 0 && l.from <= net {
 			continue
 		}
