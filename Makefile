@@ -75,7 +75,7 @@ fresh: ## the commands of the README on a bare Debian; RUN='make test' for anoth
 	@tools/fresh $(if $(RUN),'$(RUN)')
 
 bench: build ## the numbers of the README, as ratios measured in one run; ONLY=kernel, path, fanout, quicproxy, tunnel, compile, ratios or quic for a part
-	@tools/ensure test root
+	@tools/ensure test bench root
 	@$(if $(filter quic ratios,$(ONLY)),:,$(GO) run ./bench $(if $(ONLY),-only $(ONLY)))
 	@$(if $(filter-out ratios,$(ONLY)),:,$(GO) test -run '^$$' -bench '^BenchmarkRatios$$' -benchtime 3x $(RATIOS))
 	@$(if $(filter-out quic,$(ONLY)),:,(cd runtime/quic && $(GO) run ./cmd/quicfork quic-go) && cd examples/quic && $(GO) run ./bench && $(GO) test -run '^$$' -bench '^BenchmarkRatios$$' -benchtime 1x ./server)

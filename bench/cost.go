@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/fastrelay/fastrelay-gen/bench/baseline"
 	"github.com/fastrelay/fastrelay-gen/examples/turn/turnrelay"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
@@ -34,6 +35,7 @@ type ProgramSize struct {
 
 // PacketCost is the time that a program takes for one kind of packet.
 type PacketCost struct {
+	By      string  `json:"by"` // who wrote the program: "generated", "TC by hand", "XDP by hand"
 	Program string  `json:"program"`
 	What    string  `json:"what"` // such as "IPv4 to IPv6"
 	Size    int     `json:"size"` // bytes of payload
@@ -49,11 +51,15 @@ const (
 // subject is a packet whose cost is measured.
 type subject struct {
 	PacketCost
-	program *runtime.Program
-	device  *testnet.Dev // that the packet comes to
+	kernel  *ebpf.Program
+	counts  *runtime.Program // that counts how packets ended; nil: by hand
+	verdict uint32           // that a program by hand has to return
+	context any              // of a run
 	frame   []byte
 	rounds  []float64
 }
+
+const generated = "generated"
 
 // measureCost runs the programs on single packets, one a call (BPF_PROG_TEST_RUN), and has the kernel measure each run.
 func measureCost(rounds int) (*Cost, error) {
@@ -86,6 +92,18 @@ func measureCost(rounds int) (*Cost, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, hook := range baseline.Hooks {
+		byHand, err := baseline.Load(hook)
+		if err != nil {
+			return nil, err
+		}
+		defer byHand.Close()
+		more, err := makeByHand(line, hook, byHand)
+		if err != nil {
+			return nil, err
+		}
+		subjects = append(subjects, more...)
+	}
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {
 		return nil, fmt.Errorf("the kernel's statistics of BPF programs: %w", err)
@@ -96,7 +114,7 @@ func measureCost(rounds int) (*Cost, error) {
 			var ns float64
 			err := line.Relay.Do(func() (err error) { ns, err = s.measure(); return err })
 			if err != nil {
-				return nil, fmt.Errorf("%s, %s, %d bytes: %w", s.Program, s.What, s.Size, err)
+				return nil, fmt.Errorf("%s: %s, %s, %d bytes: %w", s.By, s.Program, s.What, s.Size, err)
 			}
 			s.rounds = append(s.rounds, ns)
 		}
@@ -142,12 +160,8 @@ func makeSubjects(line *testnet.Line, relay *turnrelay.Relay) (list []*subject, 
 				return nil, err
 			}
 			list = append(list,
-				&subject{PacketCost: PacketCost{Program: "to_peer", What: what, Size: size, Outcome: "sent"},
-					program: relay.ToPeer.Program, device: line.RelayIn, frame: up},
-				&subject{
-					PacketCost: PacketCost{Program: "to_client", What: "back, " + what, Size: size, Outcome: "sent"},
-					program:    relay.ToClient.Program, device: line.RelayOut, frame: down,
-				})
+				ofRelay(relay.ToPeer.Program, line.RelayIn, up, what, size, "sent"),
+				ofRelay(relay.ToClient.Program, line.RelayOut, down, "back, "+what, size, "sent"))
 		}
 	}
 	stranger, err := turnlab.UDPFrame(line.ClientDev.MAC, line.RelayIn.MAC,
@@ -157,47 +171,105 @@ func makeSubjects(line *testnet.Line, relay *turnrelay.Relay) (list []*subject, 
 		return nil, err
 	}
 	return append(list,
-		&subject{PacketCost: PacketCost{Program: "to_peer", What: "a stranger's", Size: 120, Outcome: "no_by_channel"},
-			program: relay.ToPeer.Program, device: line.RelayIn, frame: stranger},
-		&subject{PacketCost: PacketCost{Program: "to_client", What: "a stranger's", Size: 120, Outcome: "no_by_peer"},
-			program: relay.ToClient.Program, device: line.RelayIn, frame: stranger},
+		ofRelay(relay.ToPeer.Program, line.RelayIn, stranger, "a stranger's", 120, "no_by_channel"),
+		ofRelay(relay.ToClient.Program, line.RelayIn, stranger, "a stranger's", 120, "no_by_peer"),
 	), nil
+}
+
+// ofRelay is a packet that comes to a device, for a program of the generated relay.
+func ofRelay(p *runtime.Program, dev *testnet.Dev, frame []byte, what string, size int, outcome string) *subject {
+	return &subject{
+		PacketCost: PacketCost{By: generated, Program: p.Name(), What: what, Size: size, Outcome: outcome},
+		kernel:     p.Kernel(), counts: p, context: testrun.OnDevice(dev.Index), frame: frame,
+	}
+}
+
+// makeByHand opens the channel of IPv4 to IPv4 and builds its packets, which are those of makeSubjects.
+func makeByHand(line *testnet.Line, hook baseline.Hook, relay *baseline.Relay) (list []*subject, err error) {
+	ch := baseline.Channel{
+		Client:   netip.AddrPortFrom(line.ClientAddr.V4, 40000),
+		Server:   netip.AddrPortFrom(line.RelayInAddr.V4, 3478),
+		Number:   turnlab.ChannelNumber,
+		Relayed:  netip.AddrPortFrom(line.RelayOutAddr.V4, 50000),
+		Peer:     netip.AddrPortFrom(line.PeerAddr.V4, 7000),
+		ToClient: baseline.Hop{Dev: line.RelayIn, MAC: line.ClientDev.MAC},
+		ToPeer:   baseline.Hop{Dev: line.RelayOut, MAC: line.PeerDev.MAC},
+	}
+	if err := relay.Open(ch); err != nil {
+		return nil, err
+	}
+	for _, size := range []int{120, 1200} {
+		payload := turnlab.Payload(size)
+		up, err1 := turnlab.UDPFrame(line.ClientDev.MAC, line.RelayIn.MAC, ch.Client, ch.Server,
+			turnlab.ChannelData(ch.Number, payload))
+		down, err2 := turnlab.UDPFrame(line.PeerDev.MAC, line.RelayOut.MAC, ch.Peer, ch.Relayed, payload)
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, err
+		}
+		add := func(name, what string, p *ebpf.Program, dev *testnet.Dev, frame []byte) {
+			s := &subject{
+				PacketCost: PacketCost{
+					By: string(hook.Variant()), Program: name, What: what, Size: size, Outcome: "sent",
+				},
+				kernel: p, verdict: hook.Verdict(), frame: frame,
+			}
+			if hook == baseline.TC {
+				s.context = testrun.OnDevice(dev.Index)
+			}
+			list = append(list, s)
+		}
+		add("to_peer", "IPv4 to IPv4", relay.ToPeer, line.RelayIn, up)
+		add("to_client", "back, IPv4 to IPv4", relay.ToClient, line.RelayOut, down)
+	}
+	return list, nil
 }
 
 // measure returns the nanoseconds of a run: the mean of many, in the least disturbed of several tries. All runs must
 // end as expected.
 func (s *subject) measure() (float64, error) {
-	kernel := s.program.Kernel()
-	out, device := make([]byte, len(s.frame)+256), testrun.OnDevice(s.device.Index)
+	out := make([]byte, len(s.frame)+256)
 	least := math.Inf(1)
 	for range tries {
-		counted, err := s.program.Count(s.Outcome)
+		counted, err := s.count()
 		if err != nil {
 			return 0, err
 		}
-		before, err := kernel.Stats()
+		before, err := s.kernel.Stats()
 		if err != nil {
 			return 0, err
 		}
 		for range runsPerTry {
-			if _, err := kernel.Run(&ebpf.RunOptions{Data: s.frame, DataOut: out, Context: device}); err != nil {
+			verdict, err := s.kernel.Run(&ebpf.RunOptions{Data: s.frame, DataOut: out, Context: s.context})
+			if err != nil {
 				return 0, err
 			}
+			if s.counts == nil && verdict != s.verdict {
+				return 0, fmt.Errorf("verdict %d, not %d", verdict, s.verdict)
+			}
 		}
-		after, err := kernel.Stats()
+		after, err := s.kernel.Stats()
 		if err != nil {
 			return 0, err
 		}
-		now, err := s.program.Count(s.Outcome)
+		now, err := s.count()
 		if err != nil {
 			return 0, err
 		}
-		if n := now.Packets - counted.Packets; n != runsPerTry {
-			return 0, fmt.Errorf("%d of %d packets ended as %q: %v", n, runsPerTry, s.Outcome, outcomes(s.program))
+		if n := now - counted; s.counts != nil && n != runsPerTry {
+			return 0, fmt.Errorf("%d of %d packets ended as %q: %v", n, runsPerTry, s.Outcome, outcomes(s.counts))
 		}
 		least = min(least, float64(after.Runtime-before.Runtime)/float64(after.RunCount-before.RunCount))
 	}
 	return least, nil
+}
+
+// count is how many packets have ended as expected; 0 for a program by hand.
+func (s *subject) count() (uint64, error) {
+	if s.counts == nil {
+		return 0, nil
+	}
+	c, err := s.counts.Count(s.Outcome)
+	return c.Packets, err
 }
 
 // outcomes lists the reasons that applied, for a message.
@@ -236,9 +308,9 @@ func printCost(w io.Writer, c *Cost) {
 	for _, p := range c.Programs {
 		fmt.Fprintf(t, "%s\t%d\t%d\n", p.Program, p.Instructions, p.Verified)
 	}
-	fmt.Fprintln(t, "\npacket\tbytes\toutcome\tns")
+	fmt.Fprintln(t, "\nby\tpacket\tbytes\toutcome\tns")
 	for _, p := range c.Packets {
-		fmt.Fprintf(t, "%s, %s\t%d\t%s\t%.0f\n", p.Program, p.What, p.Size, p.Outcome, p.Time)
+		fmt.Fprintf(t, "%s\t%s, %s\t%d\t%s\t%.0f\n", p.By, p.Program, p.What, p.Size, p.Outcome, p.Time)
 	}
 	t.Flush()
 }

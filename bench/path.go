@@ -4,10 +4,18 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/fastrelay/fastrelay-gen/bench/baseline"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
 
-var variants = []turnlab.Variant{turnlab.Forwarding, turnlab.InKernel, turnlab.UserSpace}
+// variants are all that are compared: ours, then the others.
+func variants() []turnlab.Variant {
+	list := []turnlab.Variant{turnlab.Forwarding, turnlab.InKernel, turnlab.UserSpace}
+	for _, b := range baseline.Variants {
+		list = append(list, b.Variant)
+	}
+	return list
+}
 
 // Comparison is what all variants did with one kind of traffic.
 type Comparison struct {
@@ -24,13 +32,29 @@ func measurePath(rounds int, partial bool) ([]Comparison, error) {
 	}
 	defer busy.Close()
 	var paths []*turnlab.Path
-	for _, v := range variants {
-		p, err := turnlab.NewPath(v, partial)
-		if err != nil {
+	add := func(p *turnlab.Path, err error) error {
+		if err == nil {
+			paths = append(paths, p)
+		}
+		return err
+	}
+	defer func() {
+		for _, p := range paths {
+			p.Close()
+		}
+	}()
+	for _, v := range []turnlab.Variant{turnlab.Forwarding, turnlab.InKernel, turnlab.UserSpace} {
+		if err := add(turnlab.NewPath(v, partial)); err != nil {
 			return nil, fmt.Errorf("%s: %w", v, err)
 		}
-		defer p.Close()
-		paths = append(paths, p)
+	}
+	for _, b := range baseline.Variants {
+		if partial && b.Traffic == turnlab.Channel {
+			continue // the relays by hand take complete checksums only
+		}
+		if err := add(turnlab.NewBaseline(b, partial)); err != nil {
+			return nil, fmt.Errorf("%s: %w", b.Variant, err)
+		}
 	}
 	var list []Comparison
 	for _, direction := range []string{"to_peer", "to_client"} {

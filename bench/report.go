@@ -24,12 +24,20 @@ func printPath(w io.Writer, list []Comparison) {
 		fmt.Fprintf(w, "\n%s, %d bytes\n", c.Direction, c.Size)
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 		fmt.Fprintln(t, "\tdelivered kpps\tloss-free kpps\tCPU ns/packet\tp50 µs\tp99 µs\t")
-		for _, v := range variants {
-			r := c.Results[v]
+		var measured []turnlab.Variant
+		for _, v := range variants() {
+			r, ok := c.Results[v]
+			if !ok {
+				continue
+			}
+			measured = append(measured, v)
 			fmt.Fprintf(t, "%s\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t\n", v, r.Peak/1e3, r.LossFree/1e3, r.CPU, r.P50, r.P99)
 		}
 		relay := c.Results[turnlab.InKernel]
-		for _, v := range []turnlab.Variant{turnlab.Forwarding, turnlab.UserSpace} {
+		for _, v := range measured {
+			if v == turnlab.InKernel {
+				continue
+			}
 			r := c.Results[v]
 			fmt.Fprintf(t, "relay / %s\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", v,
 				relay.Peak/r.Peak, relay.LossFree/r.LossFree, relay.CPU/r.CPU, relay.P50/r.P50, relay.P99/r.P99)

@@ -117,15 +117,9 @@ func newBed(t *testing.T, lifetime time.Duration, coturn, helper []string) *bed 
 	t.Cleanup(func() { _ = b.relay.Close() })
 	b.check(b.relay.ToPeer.Attach("eth0"))
 	b.check(b.relay.ToClient.Attach("eth1"))
-	l := b.line
-	args := append([]string{"-n", "--no-cli", "--no-tls", "--no-dtls", "--no-tcp-relay",
-		"--lt-cred-mech", "--user", turnlab.User + ":" + turnlab.Password, "--realm", turnlab.Realm,
-		"--listening-ip", l.RelayInAddr.V4.String(), "--listening-ip", l.RelayInAddr.V6.String(),
-		"--relay-ip", l.RelayOutAddr.V4.String(), "--relay-ip", l.RelayOutAddr.V6.String(),
-		"--db", filepath.Join(dir, "turndb"), "--pidfile", filepath.Join(dir, "pid"), "--log-file", "stdout",
-		fmt.Sprintf("--channel-lifetime=%d", int(lifetime.Seconds()))}, coturn...)
-	// It says so when all its sockets are open.
-	b.startCoturn = func() { b.coturn = b.start("Total General servers", "turnserver", args...) }
+	args := turnlab.Coturn(b.line, dir,
+		append([]string{fmt.Sprintf("--channel-lifetime=%d", int(lifetime.Seconds()))}, coturn...)...)
+	b.startCoturn = func() { b.coturn = b.start(turnlab.CoturnReady, "turnserver", args...) }
 	follow := append([]string{"helper.py", "--interface", "eth0", "--socket", socket,
 		"--channel-lifetime", strconv.Itoa(int(lifetime.Seconds())), "--hold", strconv.Itoa(int(hold.Seconds()))},
 		helper...)

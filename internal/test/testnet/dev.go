@@ -170,6 +170,11 @@ func (d *Dev) SetReceiveCPU(cpu int) error {
 	return d.Host.Run("sh", "-c", fmt.Sprintf("echo %x > /sys/class/net/%s/queues/rx-0/rps_cpus", mask, d.Name))
 }
 
+// SetThreaded has NAPI poll the device, where it does, in threads of the kernel instead of where its packets were sent.
+func (d *Dev) SetThreaded() error {
+	return d.Host.Run("sh", "-c", fmt.Sprintf("echo 1 > /sys/class/net/%s/threaded", d.Name))
+}
+
 // Received returns the number of packets that the device has received since it was made.
 func (d *Dev) Received() (uint64, error) {
 	link, err := d.Host.links.LinkByIndex(d.Index)

@@ -26,8 +26,29 @@ type Variant string
 const (
 	Forwarding Variant = "forwarding" // the kernel's own routing: the limit
 	InKernel   Variant = "relay"      // the generated relay
-	UserSpace  Variant = "user space" // the same server without it
+	UserSpace  Variant = "user space" // the same server without it: pion
 )
+
+// Traffic is what the ends of a path send.
+type Traffic int
+
+const (
+	Channel  Traffic = iota // ChannelData, on a channel that nothing was asked for
+	Asked                   // the same, on one that the client asks a TURN server for
+	Payloads                // payloads alone
+)
+
+// Baseline is what a path has in the place of our server.
+type Baseline struct {
+	Variant Variant
+	Traffic Traffic
+	// Start starts it on the relay's host, with the devices of a line, and returns the process that does the work,
+	// 0 where it is the kernel, and what ends it.
+	Start func(l *testnet.Line, ends Ends) (pid int, stop func(), err error)
+}
+
+// Ends are the addresses of a channel. A client of the type Asked gets another relayed address.
+type Ends struct{ Client, Server, Relayed, Peer netip.AddrPort }
 
 // Result is what one variant did with one kind of traffic.
 type Result struct {
@@ -67,18 +88,35 @@ type Path struct {
 	Variant Variant
 	net     *testnet.Net
 	line    *testnet.Line
-	server  *Process
+	server  *Process                      // ours
+	stop    func()                        // ends a baseline
+	used    func() (time.Duration, error) // by the process that does the work; nil: it is the kernel
 	client  *Client
 	peer    netip.AddrPort
 	peerFd  int
-	direct  int            // forwarding: the client's socket
-	own     netip.AddrPort // its address
+	direct  int            // without channels: the client's socket
+	to      netip.AddrPort // where it sends to
+	back    netip.AddrPort // where the peer sends to
 }
 
 // NewPath sets up a variant on hosts of its own. Packets come as from a network card, with complete checksums; or with
 // partial ones, as from a virtual machine on the same host. This process has to stay away from the relay's processor
 // (Prefer).
-func NewPath(v Variant, partial bool) (_ *Path, err error) {
+func NewPath(v Variant, partial bool) (*Path, error) {
+	return newPath(v, partial, func(p *Path) error {
+		if v == Forwarding {
+			return p.forward()
+		}
+		return p.serve()
+	})
+}
+
+// NewBaseline is NewPath for what isn't ours.
+func NewBaseline(b Baseline, partial bool) (*Path, error) {
+	return newPath(b.Variant, partial, func(p *Path) error { return p.start(b) })
+}
+
+func newPath(v Variant, partial bool, setUp func(*Path) error) (_ *Path, err error) {
 	p := &Path{Variant: v, peerFd: -1, direct: -1}
 	defer func() {
 		if err != nil {
@@ -109,37 +147,88 @@ func NewPath(v Variant, partial bool) (_ *Path, err error) {
 	if p.peerFd, p.peer, err = BlockingSocket(l.Peer, netip.AddrPortFrom(l.PeerAddr.V4, 0)); err != nil {
 		return nil, err
 	}
-	if v == Forwarding {
-		if p.direct, p.own, err = BlockingSocket(l.Client, netip.AddrPortFrom(l.ClientAddr.V4, 0)); err != nil {
-			return nil, err
-		}
-		return p, l.Relay.SetForwarding(true)
-	}
-	listen := netip.AddrPortFrom(l.RelayInAddr.V4, 3478)
-	flags := []string{"--listen", listen.String(), "--relay", l.RelayOutAddr.V4.String()}
-	if v == UserSpace {
+	return p, setUp(p)
+}
+
+// forward makes the relay's host a router.
+func (p *Path) forward() error {
+	own, err := p.sendDirectly(p.peer)
+	p.back = own
+	return errors.Join(err, p.line.Relay.SetForwarding(true))
+}
+
+// sendDirectly opens the client's socket, for payloads alone.
+func (p *Path) sendDirectly(to netip.AddrPort) (own netip.AddrPort, err error) {
+	p.to = to
+	p.direct, own, err = BlockingSocket(p.line.Client, netip.AddrPortFrom(p.line.ClientAddr.V4, 0))
+	return own, err
+}
+
+func (p *Path) listen() netip.AddrPort { return netip.AddrPortFrom(p.line.RelayInAddr.V4, 3478) }
+
+// serve starts our server, with its relay or without.
+func (p *Path) serve() (err error) {
+	flags := []string{"--listen", p.listen().String(), "--relay", p.line.RelayOutAddr.V4.String()}
+	if p.Variant == UserSpace {
 		flags = append(flags, "--no-offload")
 	}
-	if p.server, err = Serve(l.Relay, flags...); err != nil {
-		return nil, err
+	if p.server, err = Serve(p.line.Relay, flags...); err != nil {
+		return err
 	}
-	if err := Prefer(p.server.cmd.Process.Pid, RelayCPU); err != nil {
-		return nil, err
+	if p.Variant == UserSpace {
+		p.used = p.server.CPUTime
 	}
-	if p.client, err = Dial(l.Client, l.ClientAddr.V4, listen); err != nil {
-		return nil, err
-	}
-	if err := p.client.Open(ChannelNumber, p.peer); err != nil {
-		return nil, err
+	if err := errors.Join(Prefer(p.server.cmd.Process.Pid, RelayCPU), p.ask()); err != nil {
+		return err
 	}
 	stats, err := p.server.Stats()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if want := map[Variant]int{InKernel: 1, UserSpace: 0}[v]; stats.InKernel != want {
-		return nil, fmt.Errorf("%s: %d channels in the kernel, want %d: %s", v, stats.InKernel, want, p.server.Log())
+	if want := map[Variant]int{InKernel: 1, UserSpace: 0}[p.Variant]; stats.InKernel != want {
+		return fmt.Errorf("%s: %d channels in the kernel, want %d: %s", p.Variant, stats.InKernel, want, p.server.Log())
 	}
-	return p, nil
+	return nil
+}
+
+// ask opens a channel by TURN.
+func (p *Path) ask() (err error) {
+	if p.client, err = Dial(p.line.Client, p.line.ClientAddr.V4, p.listen()); err != nil {
+		return err
+	}
+	err = p.client.Open(ChannelNumber, p.peer)
+	p.back = p.client.Relayed
+	return err
+}
+
+// start starts a baseline.
+func (p *Path) start(b Baseline) (err error) {
+	e := Ends{Server: p.listen(), Relayed: netip.AddrPortFrom(p.line.RelayOutAddr.V4, 50000), Peer: p.peer}
+	switch b.Traffic {
+	case Payloads:
+		e.Client, err = p.sendDirectly(e.Server)
+	case Channel:
+		if p.client, err = Dial(p.line.Client, p.line.ClientAddr.V4, e.Server); err == nil {
+			e.Client = p.client.Addr()
+		}
+	}
+	if err != nil {
+		return err
+	}
+	p.back = e.Relayed
+	pid, stop, err := b.Start(p.line, e)
+	p.stop = stop
+	if err != nil {
+		return err
+	}
+	if pid != 0 {
+		p.used = func() (time.Duration, error) { return CPUTime(pid) }
+		err = Prefer(pid, RelayCPU)
+	}
+	if b.Traffic == Asked {
+		err = errors.Join(err, p.ask())
+	}
+	return err
 }
 
 // Stats returns the server's counters; none for plain forwarding.
@@ -154,6 +243,9 @@ func (p *Path) Stats() (server.Stats, error) {
 func (p *Path) Close() {
 	if p.server != nil {
 		p.server.Kill()
+	}
+	if p.stop != nil {
+		p.stop()
 	}
 	for _, fd := range []int{p.peerFd, p.direct} {
 		if fd >= 0 {
@@ -170,11 +262,9 @@ func (p *Path) ends(direction string, size int) (to *testnet.Dev, sender *Sender
 	payload, done := Payload(size), func() {}
 	switch {
 	case p.client == nil && direction == "to_peer":
-		return p.line.PeerDev, NewSender(p.direct, p.peer, payload), done, nil
-	case p.client == nil:
-		return p.line.ClientDev, NewSender(p.peerFd, p.own, payload), done, nil
+		return p.line.PeerDev, NewSender(p.direct, p.to, payload), done, nil
 	case direction == "to_client":
-		return p.line.ClientDev, NewSender(p.peerFd, p.client.Relayed, payload), done, nil
+		return p.line.ClientDev, NewSender(p.peerFd, p.back, payload), done, nil
 	}
 	fd, err := p.client.Fd()
 	if err != nil {
@@ -192,16 +282,12 @@ func (p *Path) Measure(direction string, size int, busy *Busy) (r Result, err er
 		return r, err
 	}
 	defer done()
-	var used func() (time.Duration, error)
-	if p.Variant == UserSpace {
-		used = p.server.CPUTime
-	}
-	if r, err = Throughput(to, sender, busy, used); err != nil {
+	if r, err = Throughput(to, sender, busy, p.used); err != nil {
 		return r, err
 	}
 	r.P50, r.P99, r.DeviceP50, r.DeviceP99 = math.Inf(1), math.Inf(1), math.Inf(1), math.Inf(1)
 	for range delayTries {
-		toDevice, toProcess, failed := p.delays(direction, size)
+		toDevice, toProcess, failed := p.Delays(direction, size, delayCount, delayRate)
 		if failed != nil {
 			err = failed // counts where no try succeeds
 			continue
@@ -406,8 +492,8 @@ func Median(values []float64) float64 {
 	return (values[n/2-1] + values[n/2]) / 2
 }
 
-// delays measures one-way delays at a low rate, through ordinary sockets on both ends.
-func (p *Path) delays(direction string, size int) (toDevice, toProcess Delays, err error) {
+// Delays measures one-way delays of so many packets at a low rate, through ordinary sockets on both ends.
+func (p *Path) Delays(direction string, size, count int, rate float64) (toDevice, toProcess Delays, err error) {
 	const header = 4 // of channel data
 	toPeer := direction == "to_peer"
 	send, receiver, stamp := p.sendToClient, p.direct, 0
@@ -422,19 +508,16 @@ func (p *Path) delays(direction string, size int) (toDevice, toProcess Delays, e
 		defer unix.Close(fd)
 		receiver, stamp = fd, header
 	}
-	return MeasureDelay(LoadCPU, delayCount, delayRate, size, send, receiver, stamp)
+	return MeasureDelay(LoadCPU, count, rate, size, send, receiver, stamp)
 }
 
 func (p *Path) sendToPeer(payload []byte) error {
 	if p.client != nil {
 		return p.client.Send(ChannelNumber, payload)
 	}
-	return SendTo(p.direct, payload, p.peer)
+	return SendTo(p.direct, payload, p.to)
 }
 
 func (p *Path) sendToClient(payload []byte) error {
-	if p.client != nil {
-		return SendTo(p.peerFd, payload, p.client.Relayed)
-	}
-	return SendTo(p.peerFd, payload, p.own)
+	return SendTo(p.peerFd, payload, p.back)
 }

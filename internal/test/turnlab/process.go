@@ -48,6 +48,19 @@ const (
 	Realm    = "fastrelay"
 )
 
+// Coturn returns the arguments of coturn's turnserver on the relay of a line, with the user of this package, UDP alone,
+// and its files in a folder. It says CoturnReady when all its sockets are open.
+func Coturn(l *testnet.Line, dir string, more ...string) []string {
+	return append([]string{"-n", "--no-cli", "--no-tls", "--no-dtls", "--no-tcp-relay",
+		"--lt-cred-mech", "--user", User + ":" + Password, "--realm", Realm,
+		"--listening-ip", l.RelayInAddr.V4.String(), "--listening-ip", l.RelayInAddr.V6.String(),
+		"--relay-ip", l.RelayOutAddr.V4.String(), "--relay-ip", l.RelayOutAddr.V6.String(),
+		"--db", filepath.Join(dir, "turndb"), "--pidfile", filepath.Join(dir, "pid"), "--log-file", "stdout"}, more...)
+}
+
+// CoturnReady is what coturn says when it is ready.
+const CoturnReady = "Total General servers"
+
 // Process is a TURN server in a process of its own.
 type Process struct {
 	cmd   *exec.Cmd
