@@ -31,7 +31,7 @@ tools:
 build: tools ## the command line, in bin/
 	@$(GO) build -o $(BIN) ./cmd/fastrelay-gen
 
-generate: build ## the packages of the examples and the bench, docs/language.md, messages.md, the tables of abi.md and pictures, anew
+generate: build ## the packages of the examples and the bench, docs/language.md, messages.md, the tables of internals.md and pictures, anew
 	@for s in $(SPECS); do $(BIN) build -q $$s || exit 1; done
 	@FASTRELAY_UPDATE=1 $(GO) test -count=1 -run '^Test(Language|ABI|Pictures)' ./docs >/dev/null
 

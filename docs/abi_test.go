@@ -10,9 +10,9 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// The tables of abi.md are those of package abi.
+// The tables of internals.md are those of package abi.
 func TestABI(t *testing.T) {
-	text, err := os.ReadFile("abi.md")
+	text, err := os.ReadFile("internals.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func TestABI(t *testing.T) {
 		m := part.FindStringSubmatch(found)
 		content, ok := parts[m[2]]
 		if !ok {
-			t.Errorf("abi.md has a part %q that nothing generates", m[2])
+			t.Errorf("internals.md has a part %q that nothing generates", m[2])
 		}
 		delete(parts, m[2])
 		if m[3] == "" {
@@ -33,9 +33,9 @@ func TestABI(t *testing.T) {
 		return m[1] + "\n" + strings.TrimRight(content, "\n") + "\n<!-- end -->"
 	})
 	if len(parts) > 0 {
-		t.Errorf("abi.md has no place for %v", parts)
+		t.Errorf("internals.md has no place for %v", parts)
 	}
-	golden(t, "abi.md", want)
+	golden(t, "internals.md", want)
 }
 
 func names() string {

@@ -164,15 +164,15 @@ func isFolder(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// The tests that tests.md names are there, and so are the cases that it names in quotation marks.
+// The tests that internals.md names are there, and so are the cases that it names in quotation marks.
 func TestTestsAreThere(t *testing.T) {
-	text, err := os.ReadFile("tests.md")
+	text, err := os.ReadFile("internals.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	links := regexp.MustCompile("\\[`(\\w+)`\\]\\(([^)]+)\\)([^\\[|]*)").FindAllSubmatch(text, -1)
 	if len(links) == 0 {
-		t.Fatal("tests.md names no test")
+		t.Fatal("internals.md names no test")
 	}
 	for _, m := range links {
 		src, err := os.ReadFile(string(m[2]))

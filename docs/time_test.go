@@ -13,14 +13,14 @@ import (
 // in vain.
 var measuresTime = regexp.MustCompile(`time\.(Since|Sleep|Until|Tick)\(|\.Sub\(|(?m:^\s*<-time\.After\()`)
 
-// Each file of tests that measures time is in the list of docs/tests.md, and no other.
+// Each file of tests that measures time is in the list of docs/internals.md, and no other.
 func TestTime(t *testing.T) {
-	text, err := os.ReadFile("tests.md")
+	text, err := os.ReadFile("internals.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, list, _ := strings.Cut(string(text), "\n## Tests that depend on time\n")
-	list, _, _ = strings.Cut(list, "\n## ")
+	_, list, _ := strings.Cut(string(text), "\n### Tests that depend on time\n")
+	list, _, _ = strings.Cut(list, "\n### ")
 	found := 0
 	err = filepath.WalkDir("..", func(path string, e fs.DirEntry, err error) error {
 		switch name := e.Name(); {

@@ -8,7 +8,7 @@ import (
 )
 
 // This file changes many rows of a map with few system calls. Rows are deleted in batches, and those of arrays written;
-// rows of hash tables are never inserted in one, see docs/architecture.md ("Rows that change hands").
+// rows of hash tables are never inserted in one, see docs/internals.md ("Rows that change hands").
 
 // maxBatch is how many rows a system call changes at most: it holds up whoever waits for the same lock.
 const maxBatch = 4096

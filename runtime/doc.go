@@ -81,7 +81,7 @@
 // Each field says what guards it. A goroutine acquires locks in this order, and may leave out any:
 //
 //	Relay.mu          rows of sessions and of tables with hops, sessions, attachments, next hops; held over system
-//	                  calls that write rows, since only one change of rows may run at a time (docs/architecture.md)
+//	                  calls that write rows, since only one change of rows may run at a time (docs/internals.md)
 //	receiverLists.mu  what is planned and applied for groups and receivers; not held while the kernel's lists change
 //	all others        the mutexes of credits, counters, translations, events, routes and path MTUs guard what each of
 //	                  these allocates or knows

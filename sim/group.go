@@ -54,7 +54,7 @@ func identity(receivers *ir.Table, row []byte) uint32 {
 	return 0
 }
 
-// ReceiverUsage counts what became of the turns of one receiver: see fr_receivers in docs/abi.md.
+// ReceiverUsage counts what became of the turns of one receiver: see fr_receivers in docs/internals.md.
 type ReceiverUsage struct {
 	Packets  uint64 // copies sent
 	Bytes    uint64 // of them

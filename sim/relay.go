@@ -52,7 +52,7 @@ type Relay struct {
 	run      run // reused, so that a run allocates little
 }
 
-// Slot ties the rows of one session together: see fr_slots in docs/abi.md.
+// Slot ties the rows of one session together: see fr_slots in docs/internals.md.
 type Slot struct {
 	Deadline uint64 // jiffies
 	Gen      uint32 // 0: closed

@@ -20,7 +20,7 @@ const (
 	// MovePayload: the front stays, the payload moves, the tail is cut or grown.
 	MovePayload
 	// MoveEither: MovePayload where a checksum of a header in front of Rewrite.Unmoved is partial, else MoveHeaders.
-	// See docs/architecture.md: the kernel's csum_start doesn't follow a moved header.
+	// See docs/internals.md: the kernel's csum_start doesn't follow a moved header.
 	MoveEither
 )
 

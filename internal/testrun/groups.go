@@ -212,7 +212,7 @@ func buckets(s *sim.Relay) map[int]bool {
 	return out
 }
 
-const translateValue = 16 // bytes of a row of fr_translate: docs/abi.md
+const translateValue = 16 // bytes of a row of fr_translate: docs/internals.md
 
 // translations makes the kernel's table of translations that of s.
 func (r *Relay) translations(s *sim.Relay) error {

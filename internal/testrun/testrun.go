@@ -1,6 +1,6 @@
 // Package testrun runs the programs of a compiled object in the kernel, on packets that never see a device
-// (BPF_PROG_TEST_RUN). State goes in from a sim.Relay and comes out into one, in the layouts of docs/abi.md, so that
-// the kernel and the reference model compare byte for byte.
+// (BPF_PROG_TEST_RUN). State goes in from a sim.Relay and comes out into one, in the layouts of docs/internals.md, so
+// that the kernel and the reference model compare byte for byte.
 //
 // What such a run can't show: VLAN tags in the metadata, partial checksums, the device and the next hop of a redirect,
 // frames that the kernel's own entry refuses (below 14 bytes, IPv4 below 34, IPv6 below 54, more than a page), and

@@ -8,7 +8,7 @@ import (
 // Desc describes a compiled relay: what its object contains and how keys and values are laid out. It is generated from
 // the plan, and never changed.
 //
-// The json tags are the format of what is pinned (docs/abi.md): what has none isn't in it.
+// The json tags are the format of what is pinned (docs/internals.md): what has none isn't in it.
 type Desc struct {
 	Name     string    `json:"name,omitempty"` // "": it was pinned before names were
 	Kernel   [2]int    `json:"-"`              // major, minor: the oldest kernel that can load it

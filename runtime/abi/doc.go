@@ -1,7 +1,7 @@
 // Package abi is what a relay's object, the runtime, generated Go and tools agree on: names, maps, layouts in memory,
 // and the description of a relay. Each of these facts is stated here, once: gen and sim take sizes from here, gen/glue
 // renders a [Desc], the runtime checks an object against [Desc.Maps] when it loads it, a test holds the C templates
-// against [Structs], and docs/abi.md is made of the same tables.
+// against [Structs], and docs/internals.md is made of the same tables.
 //
 // It imports nothing of Linux, so that the compiler builds anywhere.
 package abi

@@ -109,7 +109,7 @@ type MapInfo struct {
 
 const index = 4 // size of the key of an array
 
-// MapInfos are all maps that a relay can have, in the order of docs/abi.md.
+// MapInfos are all maps that a relay can have, in the order of docs/internals.md.
 func MapInfos() []MapInfo { return append([]MapInfo(nil), infos...) }
 
 var infos = []MapInfo{

@@ -16,7 +16,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// This file makes values, and says which bytes they are in the kernel: docs/abi.md, written a second time.
+// This file makes values, and says which bytes they are in the kernel: docs/internals.md, written a second time.
 
 // value makes a value of a member for a field of generated Go, and its bytes: any of its bits differ from value to
 // value. All addresses of a row are of one family.

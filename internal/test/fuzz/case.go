@@ -14,7 +14,7 @@ import (
 )
 
 // Case is a difference as it is saved: a state and packets, all bytes in hexadecimal digits in the layouts of
-// docs/abi.md.
+// docs/internals.md.
 type Case struct {
 	Relay    string            `json:"relay"`
 	Spec     string            `json:"spec"` // the folder of its spec

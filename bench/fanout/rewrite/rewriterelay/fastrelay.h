@@ -169,7 +169,7 @@ static long (*bpf_redirect_neigh)(__u32 ifindex, struct bpf_redir_neigh *params,
 				  __u64 flags) = (void *)152;
 
 /*
- * Layouts that the runtime shares (docs/abi.md).
+ * Layouts that the runtime shares (docs/internals.md).
  */
 
 struct fr_endpoint {
