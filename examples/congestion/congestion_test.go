@@ -23,6 +23,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/congestion/control"
 	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	relaycontrol "github.com/fastrelay/fastrelay-gen/runtime/control"
 )
 
 // childName makes the test binary a controller, which can be killed; childPins is where it is pinned.
@@ -33,7 +34,8 @@ const (
 
 func TestMain(m *testing.M) {
 	if name := os.Getenv(childName); name != "" {
-		if err := run(context.Background(), "cubic", name, os.Getenv(childPins), time.Millisecond); err != nil {
+		if err := run(context.Background(), "cubic", name, os.Getenv(childPins), time.Millisecond,
+			relaycontrol.Flags{}); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
@@ -416,7 +418,7 @@ func TestInterval(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // it would end at once
 	for _, interval := range []time.Duration{-time.Millisecond, 2 * time.Hour} {
-		err := run(ctx, "cubic", "fr_interval", "", interval)
+		err := run(ctx, "cubic", "fr_interval", "", interval, relaycontrol.Flags{})
 		if err == nil || !strings.Contains(err.Error(), interval.String()) {
 			t.Errorf("%v: %v", interval, err)
 		}

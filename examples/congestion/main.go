@@ -18,6 +18,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/congestion/congestionrelay"
 	"github.com/fastrelay/fastrelay-gen/examples/congestion/control"
+	relaycontrol "github.com/fastrelay/fastrelay-gen/runtime/control"
 )
 
 func main() {
@@ -26,16 +27,18 @@ func main() {
 	name := flag.String("name", "", "what sockets choose it by; by default fr_ and the algorithm")
 	interval := flag.Duration("interval", 10*time.Millisecond, "between two signals of a flow, at least")
 	pins := flag.String("pins", "", "a folder in a BPF file system, for a successor")
+	var watch relaycontrol.Flags
+	watch.Define(flag.CommandLine)
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	if err := run(ctx, *algorithm, *name, *pins, *interval); err != nil {
+	if err := run(ctx, *algorithm, *name, *pins, *interval, watch); err != nil {
 		fmt.Fprintln(os.Stderr, "congestion:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, algorithm, name, pins string, interval time.Duration) error {
+func run(ctx context.Context, algorithm, name, pins string, interval time.Duration, watch relaycontrol.Flags) error {
 	a := control.Algorithms[algorithm]
 	if a == nil {
 		return fmt.Errorf("there is no algorithm %q", algorithm)
@@ -48,7 +51,8 @@ func run(ctx context.Context, algorithm, name, pins string, interval time.Durati
 	}
 	microseconds := uint32(interval / time.Microsecond)
 	relay, err := congestionrelay.Load(congestionrelay.Options{
-		Algorithm: name, PinPath: pins, Settings: congestionrelay.Settings{Interval: &microseconds},
+		Algorithm: name, PinPath: pins, Control: watch.Control(),
+		Settings: congestionrelay.Settings{Interval: &microseconds},
 	})
 	if err != nil {
 		return err

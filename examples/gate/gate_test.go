@@ -249,7 +249,7 @@ func TestReplaceFails(t *testing.T) {
 		return l.Server.Do(func() error { return s.Gate.Replace(c) })
 	}
 	for what, change := range map[string]func(*gate.Config){
-		"no folder for the control socket": func(c *gate.Config) { c.Control = "/dev/null/gate.sock" },
+		"no folder for the control socket": func(c *gate.Config) { c.Control.Socket = "/dev/null/gate.sock" },
 		"no such interface":                func(c *gate.Config) { c.Interfaces = []string{"eth9"} },
 	} {
 		if err := replace(change); err == nil {

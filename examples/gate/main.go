@@ -38,7 +38,7 @@ func main() {
 	flag.BoolVar(&c.Closed, "closed", false, "refuse new connections while this process is dead; needs -pin")
 	flag.StringVar(&c.PinPath, "pin", "", "`folder` in a BPF file system where a successor finds the gate")
 	flag.BoolVar(&c.First, "first", false, "attach before the programs that interfaces have, such as Cilium's")
-	flag.StringVar(&c.Control, "control", "", "`path` of the control socket, or a name in /run/fastrelay")
+	c.Control.Define(flag.CommandLine)
 	root := flag.String("root", ".", "`folder` to serve, without -watch")
 	certificate := flag.String("certificate", "certificate.pem", "the server's certificate, without -watch")
 	key := flag.String("key", "key.pem", "its private key")

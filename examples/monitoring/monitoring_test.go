@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"net/url"
 	"os"
@@ -30,7 +29,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime"
-	"github.com/fastrelay/fastrelay-gen/runtime/metrics"
+	"github.com/fastrelay/fastrelay-gen/runtime/control"
 )
 
 // The configuration and the rules are valid, and the rules do what they say.
@@ -46,7 +45,7 @@ func TestFiles(t *testing.T) {
 }
 
 // series are the names in a text.
-var series = regexp.MustCompile(`\bfastrelay_[a-z_]+`)
+var series = regexp.MustCompile(`\b(?:fastrelay|process|go)_[a-z_]+`)
 
 // The dashboard and the rules ask for series that there are, and docs/operate.md#metrics describes all of them.
 func TestNames(t *testing.T) {
@@ -59,14 +58,14 @@ func TestNames(t *testing.T) {
 		slices.Sort(all)
 		return slices.Compact(all)
 	}
-	there := read("../../runtime/metrics/metrics.go")
-	described := read("../../docs/operate.md#metrics")
+	there := append(read("../../runtime/metrics/metrics.go"), read("../../runtime/metrics/process.go")...)
+	described := read("../../docs/operate.md")
 	for _, name := range there {
 		if !slices.Contains(described, name) {
-			t.Errorf("docs/operate.md#metrics doesn't describe %s", name)
+			t.Errorf("docs/operate.md doesn't describe %s", name)
 		}
 	}
-	for _, file := range []string{"dashboard.json", "rules.yml", "rules_test.yml", "../../docs/operate.md#metrics"} {
+	for _, file := range []string{"dashboard.json", "rules.yml", "rules_test.yml", "../../docs/operate.md"} {
 		for _, name := range read(file) {
 			if !slices.Contains(there, name) {
 				t.Errorf("%s: there is no %s", file, name)
@@ -85,11 +84,12 @@ var empty = map[string]string{
 type prometheus struct {
 	*testing.T
 	address string
+	client  http.Client
 }
 
 // ask asks for values.
 func (p *prometheus) ask(path string, values url.Values, into any) error {
-	res, err := http.Get("http://" + p.address + path + "?" + values.Encode())
+	res, err := p.client.Get("http://" + p.address + path + "?" + values.Encode())
 	if err != nil {
 		return err
 	}
@@ -118,29 +118,56 @@ func (p *prometheus) results(expr string) (n int, err error) {
 	return len(data.Result), err
 }
 
-// start starts a Prometheus as prometheus.yml says, but once a second.
-func start(t *testing.T, target string) *prometheus {
+// some says whether an expression has a value.
+func (p *prometheus) some(expr string) func() error {
+	return func() error {
+		n, err := p.results(expr)
+		if err == nil && n == 0 {
+			err = errors.New("no data")
+		}
+		return err
+	}
+}
+
+// until waits until something holds.
+func (p *prometheus) until(what string, holds func() error) {
+	p.Helper()
+	var last error
+	if err := testnet.Until(20*time.Second, what, func() bool { last = holds(); return last == nil }); err != nil {
+		p.Errorf("%v: %v", err, last)
+	}
+}
+
+// start starts a Prometheus on a host as prometheus.yml and rules.yml say, but once a second, and without patience.
+func start(t *testing.T, host *testnet.Host) *prometheus {
 	t.Helper()
 	text, err := os.ReadFile("prometheus.yml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules, err := filepath.Abs("rules.yml")
+	rules, err := os.ReadFile("rules.yml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := strings.NewReplacer("15s", "1s", "rules.yml", rules, "127.0.0.1:8080", target).Replace(string(text))
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "config.yml"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
+	for name, text := range map[string]string{
+		"config.yml": strings.ReplaceAll(string(text), "15s", "1s"),
+		"rules.yml":  regexp.MustCompile(`for: \w+`).ReplaceAllString(string(rules), "for: 1s"),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	p := &prometheus{T: t, address: "127.0.0.1:9090"}
+	dial := func(ctx context.Context, network, to string) (c net.Conn, err error) {
+		err = host.Do(func() (err error) {
+			c, err = (&net.Dialer{}).DialContext(ctx, network, to)
+			return err
+		})
+		return c, err
 	}
-	p := &prometheus{t, l.Addr().String()}
-	l.Close() // it is free, unless another process takes it in this moment
-	cmd := exec.Command("prometheus", "--config.file="+filepath.Join(dir, "config.yml"),
+	p.client.Transport = &http.Transport{DialContext: dial}
+	cmd := host.Command(t.Context(), "prometheus", "--config.file="+filepath.Join(dir, "config.yml"),
 		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+p.address, "--log.level=warn")
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
@@ -161,25 +188,20 @@ func start(t *testing.T, target string) *prometheus {
 	return p
 }
 
-// lab is a relay that has all that there are series of: sessions, groups, credits, events, counters.
-func lab(t *testing.T) *runtime.Relay {
+// lab is a relay that has all that there are series of: sessions, groups, credits, events, counters. It serves its
+// metrics.
+func lab(t *testing.T, host *testnet.Host, metrics string) *runtime.Relay {
 	t.Helper()
 	built, list, err := build.Spec(t.Context(), "../../runtime/control/testdata/spec.cue", build.Options{})
 	if err != nil || list.Len() > 0 {
 		t.Fatal(err, list)
 	}
 	desc := glue.Desc(built.Plan)
-	host, err := testnet.Start(t).Host("relay")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := host.Run("ip", "link", "add", "in0", "type", "veth", "peer", "name", "out0"); err != nil {
-		t.Fatal(err)
-	}
 	var relay *runtime.Relay
 	if err := host.Do(func() (err error) {
 		relay, err = runtime.Load(&desc, built.Object(), runtime.Options{
-			Logger: slog.New(slog.DiscardHandler),
+			Logger:  slog.New(slog.DiscardHandler),
+			Control: &control.Server{Path: filepath.Join(t.TempDir(), "lab.sock"), Metrics: metrics},
 			Routes: func(_, to netip.Addr) runtime.Hop {
 				if to == netip.MustParseAddr("203.0.113.99") {
 					return runtime.Hop{State: runtime.HopUnreachable}
@@ -218,7 +240,8 @@ func lab(t *testing.T) *runtime.Relay {
 func TestDashboard(t *testing.T) {
 	needs.All(t)
 	needs.Root(t)
-	relay := lab(t)
+	host := machine(t)
+	relay := lab(t, host, "127.0.0.1:8080")
 	ctx, stop := context.WithCancel(t.Context())
 	var load sync.WaitGroup
 	load.Go(func() { // no event is lost, which is something wrong
@@ -247,26 +270,9 @@ func TestDashboard(t *testing.T) {
 	}
 	defer load.Wait()
 	defer stop()
-	server := httptest.NewServer(metrics.Handler(relay))
-	defer server.Close()
-	p := start(t, server.Listener.Addr().String())
-	until := func(what string, holds func() error) {
-		t.Helper()
-		var last error
-		if err := testnet.Until(20*time.Second, what, func() bool { last = holds(); return last == nil }); err != nil {
-			t.Errorf("%v: %v", err, last)
-		}
-	}
-	some := func(expr string) func() error {
-		return func() error {
-			n, err := p.results(expr)
-			if err == nil && n == 0 {
-				err = errors.New("no data")
-			}
-			return err
-		}
-	}
-	until("it scrapes the relay", some(`up{job="fastrelay"} == 1 and on () sum(rate(fastrelay_packets_total[5s])) > 0`))
+	p := start(t, host)
+	p.until("it scrapes the relay",
+		p.some(`up{job="fastrelay"} == 1 and on () sum(rate(fastrelay_packets_total[5s])) > 0`))
 	text, err := os.ReadFile("dashboard.json")
 	if err != nil {
 		t.Fatal(err)
@@ -286,7 +292,7 @@ func TestDashboard(t *testing.T) {
 			expr := strings.NewReplacer("$relay", ".*", "$__rate_interval", "5s").Replace(target.Expr)
 			asked++
 			if empty[panel.Title] == "" {
-				until(panel.Title+": "+expr, some(expr))
+				p.until(panel.Title+": "+expr, p.some(expr))
 			} else if n, err := p.results(expr); err != nil || n > 0 {
 				t.Errorf("%s: %d results, %v, though %s; lost events: %d", panel.Title, n, err, empty[panel.Title],
 					relay.Lost(1))
@@ -296,7 +302,7 @@ func TestDashboard(t *testing.T) {
 	if asked < 20 {
 		t.Errorf("only %d queries were asked", asked)
 	}
-	until("the rules are evaluated", func() error {
+	p.until("the rules are evaluated", func() error {
 		var data struct {
 			Groups []struct {
 				Rules []struct{ Name, Health, LastError string }
@@ -317,6 +323,95 @@ func TestDashboard(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A server that is shipped is watched by the alerts that are shipped: it serves its metrics, its relay loses an
+// interface, and it is killed again and again.
+func TestAlerts(t *testing.T) {
+	needs.All(t)
+	needs.Root(t)
+	turn := filepath.Join(t.TempDir(), "turn")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", turn, "../turn")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	host := machine(t)
+	socket := filepath.Join(t.TempDir(), "turn.sock")
+	serve := func(devices string) (kill func()) {
+		t.Helper()
+		cmd := host.Command(t.Context(), turn, "--listen", "127.0.0.1:3478", "--user", "alice=secret",
+			"--interfaces", devices, "--control", socket, "--metrics", "127.0.0.1:8080")
+		if err := testnet.StartChild(cmd); err != nil {
+			t.Fatal(err)
+		}
+		return func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait() // killed
+		}
+	}
+	p := start(t, host)
+	alert := func(name string) {
+		t.Helper()
+		p.until(name, p.some(`ALERTS{alertstate="firing",alertname="`+name+`"}`))
+	}
+	kill := serve("in0,out0")
+	p.until("the server is scraped", p.some(`fastrelay_build_info and on (instance) process_open_fds `+
+		`and on (instance) fastrelay_attached == 1 and on (instance) up{job="fastrelay"} == 1`))
+	if err := host.Run("ip", "link", "del", "in0"); err != nil {
+		t.Fatal(err)
+	}
+	alert("RelayDetached")
+	kill()
+	alert("RelayDown")
+	for range 3 {
+		began := time.Now().Unix()
+		kill = serve("lo")
+		p.until("it is scraped again", p.some(fmt.Sprintf(`process_start_time_seconds >= %d`, began)))
+		kill()
+	}
+	alert("RelayRestarts")
+}
+
+// machine is a host with two interfaces.
+func machine(t *testing.T) *testnet.Host {
+	t.Helper()
+	host, err := testnet.Start(t).Host("relay")
+	if err == nil {
+		err = host.Run("ip", "link", "add", "in0", "type", "veth", "peer", "name", "out0")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return host
+}
+
+// Each example that loads a relay has flags for its control socket and its metrics.
+func TestServers(t *testing.T) {
+	servers, err := filepath.Glob("../*/main.go")
+	if err != nil || len(servers) < 8 {
+		t.Fatal(servers, err)
+	}
+	for _, file := range servers {
+		dir := filepath.Dir(file)
+		var all []byte
+		for _, pattern := range []string{"/*.go", "/*/*.go"} {
+			files, err := filepath.Glob(dir + pattern)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range files {
+				text, err := os.ReadFile(f)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, text...)
+			}
+		}
+		if !regexp.MustCompile(`\.Define\(flag|&watch\.Metrics`).Match(all) || !regexp.MustCompile(
+			`Control: +[\w.]+\.Control\(\)`).Match(all) {
+			t.Errorf("%s: no flags for the control socket and the metrics", file)
+		}
+	}
 }
 
 // frame is a packet of a call or a stream.

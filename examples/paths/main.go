@@ -36,6 +36,7 @@ func main() {
 	flag.DurationVar(&c.Hello, "hello", 50*time.Millisecond, "between two hellos to next hops; 0: none")
 	flag.DurationVar(&c.Dead, "dead", 250*time.Millisecond, "after which a next hop that doesn't answer isn't used")
 	pause := flag.Duration("pause", 200*time.Millisecond, "of a flow before it moves; longer than a queue drains")
+	c.Control.Define(flag.CommandLine)
 	flag.Parse()
 	c.Interfaces = strings.Split(*interfaces, ",")
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)

@@ -23,6 +23,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/congestion/control"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/server"
+	relaycontrol "github.com/fastrelay/fastrelay-gen/runtime/control"
 )
 
 func main() {
@@ -41,11 +42,15 @@ func run(args []string) (err error) {
 	algorithms := strings.Join(slices.Sorted(maps.Keys(control.Algorithms)), ", ")
 	algorithm := flags.String("control", "", "the congestion control of the kernel's subscribers, one of "+algorithms+
 		"; the library's by default")
+	var watch relaycontrol.Flags // --control is a name here
+	flags.StringVar(&watch.Socket, "socket", "",
+		"path of the relay's control socket, or a name: that of one in /run/fastrelay")
+	flags.StringVar(&watch.Metrics, "metrics", "", "address:port where anyone may read /metrics")
 	every := flags.Duration("stats", 10*time.Second, "how often counters are printed; 0: never")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	config := server.Config{Pins: *pins, Control: control.Algorithms[*algorithm]}
+	config := server.Config{Pins: *pins, Control: control.Algorithms[*algorithm], Watch: watch}
 	if *algorithm != "" && config.Control == nil {
 		return fmt.Errorf("-control: there is no algorithm %q; there are %s", *algorithm, algorithms)
 	}

@@ -32,6 +32,7 @@ func main() {
 		c.Tunnels = append(c.Tunnels, t)
 		return err
 	})
+	c.Control.Define(flag.CommandLine)
 	flag.Parse()
 	c.Outside, c.Inside = strings.Split(*outside, ","), strings.Split(*inside, ",")
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)

@@ -26,6 +26,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
+	"github.com/fastrelay/fastrelay-gen/runtime/metrics"
 )
 
 const (
@@ -131,6 +132,7 @@ func (s *Server) routes() map[string]route {
 	return map[string]route{
 		"GET /v1":                    to(s.overview),
 		"GET /v1/openapi.json":       {serve: s.openAPI},
+		"GET /metrics":               {serve: metrics.Handler(s.relay).ServeHTTP},
 		"GET /v1/programs":           to(s.programs),
 		"GET /v1/programs/{program}": to(s.program),
 		"PUT /v1/programs/{program}/attachments/{interface}":    to(s.attach, "first", "before"),

@@ -25,6 +25,9 @@ import (
 type Server struct {
 	// Path of the socket, or the name of the relay, for [api.PathOf]; "": the relay's own name.
 	Path string
+	// Metrics is an address, such as 127.0.0.1:9464, where anyone who may connect reads /metrics; "": there is none.
+	// The socket has /metrics as well.
+	Metrics string
 	// Stop, where it is set, is called when an operator asks for the end of the relay's process.
 	Stop func()
 
@@ -33,6 +36,7 @@ type Server struct {
 	listener *net.UnixListener
 	inode    uint64 // of the socket
 	http     *http.Server
+	metrics  *port // nil: there is none
 	relay    *runtime.Relay
 	rates    *rates
 	ctx      context.Context // ends with the server
@@ -83,10 +87,17 @@ func (s *Server) Listen(desc *abi.Desc) error {
 		var err error
 		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)
 	}}
+	port, err := listenMetrics(s.Metrics)
+	if err != nil {
+		s.unlock()
+		return err
+	}
 	l, err := config.Listen(context.Background(), "unix", s.path)
 	if err != nil {
+		port.close()
 		return fail(err)
 	}
+	s.metrics = port
 	s.listener = l.(*net.UnixListener)
 	s.listener.SetUnlinkOnClose(false) // by then the name may be another one's
 	s.inode = inode(s.path)
@@ -223,6 +234,7 @@ func (s *Server) Serve(r *runtime.Relay) {
 		BaseContext:       func(net.Listener) context.Context { return s.ctx },
 		ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn),
 	}
+	s.metrics.serve(r, s.patience)
 	s.wg.Add(2)
 	go func() {
 		defer s.wg.Done()
@@ -241,6 +253,7 @@ func (s *Server) Close() error {
 			return
 		}
 		s.cancel()
+		s.metrics.close()
 		if s.inode == inode(s.path) {
 			_ = os.Remove(s.path) // if it is gone already, so much the better
 		}

@@ -444,3 +444,54 @@ func TestLongLists(t *testing.T) {
 		}
 	}
 }
+
+// Metrics are on the socket, and on a port of their own, which has nothing else. A port that is taken is an error
+// before anything is loaded.
+func TestMetrics(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	path := filepath.Join(t.TempDir(), "lab.sock")
+	taken := &control.Server{Path: path, Metrics: address}
+	if _, err := load(t, taken, runtime.Options{}); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("a port that is taken: %v", err)
+	}
+	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	free.Close()
+	l := start(t, func(s *control.Server) { s.Metrics = address })
+	dial := func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", l.path) }
+	socket := http.Client{Transport: &http.Transport{DialContext: dial}}
+	defer socket.CloseIdleConnections()
+	for name, from := range map[string]*http.Client{"socket": &socket, address: http.DefaultClient} {
+		res, err := from.Get("http://" + address + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		for _, want := range []string{
+			"\nfastrelay_packets_total{", "\nfastrelay_build_info{version=", "\nprocess_cpu_seconds_total ",
+			"\nprocess_open_fds ", "\nprocess_max_fds ", "\nprocess_resident_memory_bytes ", "\ngo_goroutines ",
+			"\nprocess_start_time_seconds 1",
+		} {
+			if err != nil || !strings.Contains(string(text), want) {
+				t.Errorf("%s: no %q: %v, %s", name, want, err, text)
+			}
+		}
+	}
+	for _, path := range []string{"/v1", "/", "/v1/stop"} {
+		if res, err := http.Get("http://" + address + path); err != nil || res.StatusCode != http.StatusNotFound {
+			t.Errorf("%s: %v, %v", path, res, err)
+		}
+	}
+	if err := l.relay.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := http.Get("http://" + address + "/metrics"); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("a relay that is closed: %v", err)
+	}
+}

@@ -37,6 +37,12 @@
 //	fastrelay_receiver_failed_total{relay,group,key,receiver}     those among them that the kernel refused
 //	fastrelay_receiver_refused_total{relay,group,key,receiver,credit,level}
 //	                                                              those that a credit refused, by level of priority
+//
+// [Handler] has these as well, of the process:
+//
+//	fastrelay_build_info{version,revision,goversion}              1; version is that of the main module
+//	process_start_time_seconds, process_cpu_seconds_total, process_resident_memory_bytes, process_open_fds,
+//	process_max_fds, go_goroutines                                as Prometheus's own libraries have them
 package metrics
 
 import (
@@ -52,10 +58,14 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 
-// Handler serves the metrics of relays, as [Write] writes them. Where they can't be read, it answers with an error.
+// Handler serves the metrics of relays, as [Write] writes them, after those of the process. Where they
+// can't be read, it answers with an error.
 func Handler(relays ...*runtime.Relay) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		var b bytes.Buffer
+		for _, f := range process() {
+			f.write(&b)
+		}
 		if err := Write(&b, relays...); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return

@@ -21,8 +21,11 @@ type Target struct{ System, Processor string }
 // Command is the package of fastrelay-gen.
 const Command = "github.com/fastrelay/fastrelay-gen/cmd/fastrelay-gen"
 
-// stamp is the variable that has the version.
-const stamp = "github.com/fastrelay/fastrelay-gen/internal/cli.release"
+// stamps are the variables that have the version: of fastrelay-gen, and of servers' metrics.
+var stamps = []string{
+	"github.com/fastrelay/fastrelay-gen/internal/cli.release",
+	"github.com/fastrelay/fastrelay-gen/runtime/metrics.version",
+}
 
 // goCommand runs the go command for a target, and returns its standard output.
 func goCommand(ctx context.Context, root string, t Target, args ...string) ([]byte, error) {
@@ -40,10 +43,13 @@ func goCommand(ctx context.Context, root string, t Target, args ...string) ([]by
 }
 
 // Build builds one binary of a package. Neither the folder nor the state of a repository is recorded in it: the version
-// is, in fastrelay-gen.
+// is.
 func Build(ctx context.Context, root, version, binary, pkg string, t Target) error {
-	_, err := goCommand(ctx, root, t, "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X "+stamp+"="+version,
-		"-o", binary, pkg)
+	flags := "-ldflags=-s -w"
+	for _, name := range stamps {
+		flags += " -X " + name + "=" + version
+	}
+	_, err := goCommand(ctx, root, t, "build", "-trimpath", "-buildvcs=false", flags, "-o", binary, pkg)
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ type Config struct {
 	PinPath string        // where a successor finds the gate; "": nowhere
 	Lease   time.Duration // how long the kernel takes a dead process for alive; 0: one second
 	First   bool          // attach before the programs that interfaces have, such as Cilium's
-	Control string        // path of the control socket, or a name in /run/fastrelay; "": there is none
+	Control control.Flags // how the relay is watched and operated
 	Logger  *slog.Logger  // nil: slog.Default
 }
 
@@ -120,12 +120,10 @@ func (g *Gate) load(c Config) (err error) {
 	opt := gaterelay.Options{
 		Settings: gaterelay.Settings{Port: &c.Port, IDMask: &mask, Watch: &c.Watch, Closed: &c.Closed},
 		PinPath:  c.PinPath, Lease: c.Lease, Logger: c.Logger,
+		Control: c.Control.Control(),
 	}
 	if c.PinPath != "" {
 		opt.Linger = linger
-	}
-	if c.Control != "" {
-		opt.Control = control.Socket(c.Control)
 	}
 	relay, err := gaterelay.Load(opt)
 	if err != nil {

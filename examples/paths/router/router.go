@@ -14,6 +14,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/paths/pathsrelay"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/control"
 )
 
 // Config says what a router does.
@@ -22,6 +23,7 @@ type Config struct {
 	Routes     []Route
 	Hello      time.Duration // between two hellos to each next hop; 0: routers aren't watched
 	Dead       time.Duration // without an answer, after which a next hop is not used any more
+	Control    control.Flags // how the relay is watched and operated
 	Logger     *slog.Logger  // nil: slog.Default
 }
 
@@ -58,7 +60,7 @@ func Start(c Config) (*Router, error) {
 	if r.log == nil {
 		r.log = slog.Default()
 	}
-	relay, err := pathsrelay.Load(pathsrelay.Options{Logger: c.Logger})
+	relay, err := pathsrelay.Load(pathsrelay.Options{Logger: c.Logger, Control: c.Control.Control()})
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,8 @@ import (
 // load loads the relay and attaches it to the interfaces. What a server before this one has left is removed: its
 // connections ended with it.
 func load(config Config) (_ *quicrelay.Relay, err error) {
-	relay, err := quicrelay.Load(quicrelay.Options{PinPath: config.Pins, Lease: lease, Logger: config.Logger})
+	relay, err := quicrelay.Load(quicrelay.Options{PinPath: config.Pins, Lease: lease, Logger: config.Logger,
+		Control: config.Watch.Control()})
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/congestion/control"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	relaycontrol "github.com/fastrelay/fastrelay-gen/runtime/control"
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
 )
 
@@ -36,8 +37,9 @@ type Config struct {
 	Pins    string // a folder in a BPF file system, so that a successor takes over from a server that was killed
 	// ResetKey, if a successor has the same, lets it tell clients at once that their connections are gone.
 	ResetKey *quic.StatelessResetKey
-	Control  control.Algorithm // of the windows of the kernel's subscribers (examples/congestion); nil: the library's
-	Logger   *slog.Logger      // default: slog.Default()
+	Watch    relaycontrol.Flags // how the relay is watched and operated
+	Control  control.Algorithm  // of the windows of the kernel's subscribers (examples/congestion); nil: the library's
+	Logger   *slog.Logger       // default: slog.Default()
 }
 
 // A Server is a running relay.

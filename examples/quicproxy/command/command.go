@@ -64,6 +64,7 @@ func Run(args []string, stdout, stderr io.Writer) int {
 		return err
 	})
 	interfaces := flags.String("interfaces", "", "`names` of the devices that clients and targets are behind (proxy)")
+	proxy.Control.Define(flags)
 	flags.BoolVar(&proxy.NoOffload, "no-offload", false, "forward everything in user space (proxy)")
 	flags.DurationVar(&agent.Idle, "idle", time.Minute, "how long a tunnel without packets is kept (agent)")
 	if err := flags.Parse(args); err != nil {

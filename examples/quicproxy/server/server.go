@@ -15,6 +15,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/quicproxy/quicproxyrelay"
 	"github.com/fastrelay/fastrelay-gen/examples/quicproxy/socket"
+	"github.com/fastrelay/fastrelay-gen/runtime/control"
 )
 
 // Config says what a proxy does. Listen and Targets are required.
@@ -28,6 +29,8 @@ type Config struct {
 	Interfaces []string
 	// NoOffload keeps everything in user space.
 	NoOffload bool
+	// Control says how the relay is watched and operated.
+	Control control.Flags
 	// Logger logs what happens. nil: slog.Default.
 	Logger *slog.Logger
 }
@@ -99,7 +102,7 @@ func Start(config Config) (_ *Proxy, err error) {
 
 // load loads the relay and attaches all its programs to all interfaces.
 func (p *Proxy) load() error {
-	relay, err := quicproxyrelay.Load(quicproxyrelay.Options{Logger: p.log})
+	relay, err := quicproxyrelay.Load(quicproxyrelay.Options{Logger: p.log, Control: p.config.Control.Control()})
 	if err != nil {
 		return err
 	}

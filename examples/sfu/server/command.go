@@ -65,6 +65,7 @@ func parseFlags(args []string, stderr io.Writer) (*options, error) {
 		"the kernel forwards (default: none)")
 	flags.StringVar(&o.config.Pins, "pins", "/sys/fs/bpf/sfu",
 		"`path` where the next server finds the relay; used with --state")
+	o.config.Control.Define(flags)
 	flags.BoolVar(&o.config.NoOffload, "no-offload", false, "forward in user space only")
 	flags.DurationVar(&o.stats, "stats", 0, "print the counters every such `interval`, as JSON; they are always "+
 		"printed on SIGUSR1")

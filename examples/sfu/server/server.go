@@ -13,18 +13,21 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/control"
 )
 
 // Config is what a server needs to know. Addresses are needed.
 type Config struct {
 	// of this host, one of each family at most: where publishers send to, and subscribers get from
 	Addresses  []netip.Addr
-	Interfaces []string     // where publishers' packets come in; nil: all Ethernet interfaces that are up
-	Extension  uint8        // the header extension that says a packet's layer (1 to 14); 0: none does
-	NoOffload  bool         // forward in user space only
-	State      string       // file that lets a successor go on; "": none
-	Pins       string       // where the successor finds the relay, in a BPF file system; needed where there is a State
-	Logger     *slog.Logger // nil: slog.Default()
+	Interfaces []string      // where publishers' packets come in; nil: all Ethernet interfaces that are up
+	Extension  uint8         // the header extension that says a packet's layer (1 to 14); 0: none does
+	NoOffload  bool          // forward in user space only
+	State      string        // file that lets a successor go on; "": none
+	Pins       string        // where the successor finds the relay, in a BPF file system; needed where there is a State
+	Control    control.Flags // how the relay is watched and operated
+	Logger     *slog.Logger  // nil: slog.Default()
 }
 
 // Server is a running SFU.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/tunnel/tunnelrelay"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/control"
 )
 
 // Kind is a kind of tunnel.
@@ -45,7 +46,8 @@ type Config struct {
 	Outside []string // interfaces that packets in tunnels come in at
 	Inside  []string // interfaces of the own networks
 	Tunnels []Tunnel
-	Logger  *slog.Logger // nil: slog.Default
+	Control control.Flags // how the relay is watched and operated
+	Logger  *slog.Logger  // nil: slog.Default
 }
 
 // Gateway is a running gateway.
@@ -62,7 +64,7 @@ func Start(c Config) (*Gateway, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	relay, err := tunnelrelay.Load(tunnelrelay.Options{Logger: c.Logger})
+	relay, err := tunnelrelay.Load(tunnelrelay.Options{Logger: c.Logger, Control: c.Control.Control()})
 	if err != nil {
 		return nil, err
 	}

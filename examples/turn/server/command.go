@@ -73,8 +73,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 		})
 	flags.StringVar(&o.config.Realm, "realm", "fastrelay", "`realm` of the users")
 	flags.BoolVar(&o.config.First, "first", false, "attach before the programs that interfaces have, such as Cilium's")
-	flags.StringVar(&o.config.Control, "control", "", "`path` of the relay's control socket, or a name: that of one "+
-		"in /run/fastrelay")
+	o.config.Control.Define(flags)
 	flags.BoolVar(&o.config.NoOffload, "no-offload", false, "forward in user space only")
 	flags.DurationVar(&o.config.ChannelLifetime, "channel-lifetime", 0,
 		"`time` after which a channel ends unless refreshed (default 10m)")

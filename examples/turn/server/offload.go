@@ -9,7 +9,6 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/turn/turnrelay"
 	"github.com/fastrelay/fastrelay-gen/runtime"
-	"github.com/fastrelay/fastrelay-gen/runtime/control"
 )
 
 // offload is the kernel's part of a server.
@@ -43,11 +42,7 @@ func load(config Config, log *slog.Logger) (*turnrelay.Relay, error) {
 			return nil, err
 		}
 	}
-	opt := turnrelay.Options{Logger: log}
-	if config.Control != "" {
-		opt.Control = control.Socket(config.Control)
-	}
-	relay, err := turnrelay.Load(opt)
+	relay, err := turnrelay.Load(turnrelay.Options{Logger: log, Control: config.Control.Control()})
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/runtime/control"
 	"github.com/pion/logging"
 	"github.com/pion/turn/v5"
 )
@@ -32,8 +33,8 @@ type Config struct {
 	Interfaces []string
 	// First attaches the relay before the programs that interfaces have, such as Cilium's.
 	First bool
-	// Control is the path of the relay's control socket, or the name of one in /run/fastrelay. "": there is none.
-	Control string
+	// Control says how the relay is watched and operated.
+	Control control.Flags
 	// ChannelLifetime and AllocationLifetime end what clients don't refresh. 0: 10 minutes, as the RFC has it.
 	ChannelLifetime, AllocationLifetime time.Duration
 	// Logger logs what happens. nil: slog.Default.

@@ -53,6 +53,7 @@ func (b *builder) paths() {
 		"settings": b.settings(),
 	}), 200})
 	b.path("/v1/openapi.json", nil, op{"get", "openapi", "This document", nil, obj("type", "object"), 200})
+	b.path("/metrics", nil, op{"get", "metrics", "The metrics, as Prometheus reads them", nil, typ("string"), 200})
 	b.path("/v1/programs", nil, op{"get", "programs", "Programs, attachments, and counters by reason with rates", nil,
 		b.fixed(reflect.TypeFor[Programs]()), 200})
 	program := b.param("program", "path", enum(programNames(d)...))
