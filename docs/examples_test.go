@@ -167,6 +167,7 @@ var toldOnly = map[diag.Code]string{
 	"FR0901": "C that clang refuses is a fault of the compiler",
 	"FR0902": "a kernel that is too old",
 	"FR0904": "what fills the stack takes pages, and is another spec for each version of clang",
+	"FR0905": "what the verifier doesn't follow takes pages, and is another spec for each kernel",
 }
 
 // framed makes a whole spec of an example.

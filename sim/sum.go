@@ -100,7 +100,8 @@ func (r *run) completed(data []byte, from, to int, p Partial) uint64 {
 // whole computes a checksum over the packet that leaves, whose field counts as 0, whatever was there when it came.
 func (r *run) whole(s *ir.Sum, data []byte, p Partial) uint16 {
 	from, at := r.offset(*s.Whole), r.offset(s.New)
-	if r.err != nil || from < 0 || at+2 > len(data) || len(data)-from > ir.MaxWhole || p.Start > 0 && p.Field+2 > len(data) {
+	if r.err != nil || from < 0 || at+2 > len(data) || len(data)-from > ir.MaxWhole ||
+		p.Start > 0 && p.Field+2 > len(data) {
 		r.fail("%s: a sum over bytes %d to %d", s.Name, from, len(data))
 		return 0
 	}

@@ -138,3 +138,30 @@ func TestVerifierRefuses(t *testing.T) {
 		})
 	}
 }
+
+// A spec that is too wide for the verifier isn't called a fault of the compiler: the message is at the program, and says
+// what makes it smaller.
+func TestTooManyPaths(t *testing.T) {
+	needs.All(t) // the verifier takes seconds
+	needs.Root(t)
+	r := fault{spec: paths, old: "be8(&ipv4->ttl) <= 1", new: "({ __u32 n = be8(&ipv4->ttl);\n" +
+		"for (int i = 0; i < 1000000; i++)\n\tasm volatile(\"%0 *= 3\" : \"+r\"(n));\nn <= 1; })"}.plant(t)
+	if err := r.compile(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Verify(r)
+	var refusal *Refusal
+	if !errors.As(err, &refusal) {
+		t.Fatalf("not a refusal: %v", err)
+	}
+	dir := t.TempDir()
+	d := refusal.Diagnose(dir)
+	if d.Code != "FR0905" || d.Pos.File != paths || d.Pos.Line != 5 ||
+		!strings.Contains(d.Message, `program "forward" has more paths than`) || strings.Contains(d.Hint, "fault") ||
+		!strings.Contains(d.Hint, "fewer alternatives") {
+		t.Errorf("%s at %v: %s\n%s", d.Code, d.Pos, d.Message, d.Hint)
+	}
+	if kept, _ := os.ReadDir(dir); len(kept) > 0 {
+		t.Errorf("a folder for a report is written: %v", kept)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,10 +19,11 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
+const file = "../test/fuzz/testdata/specs/quota/spec.cue"
+
 // render makes the C of a small spec.
 func render(t *testing.T) *bpf.Source {
 	t.Helper()
-	const file = "../test/fuzz/testdata/specs/quota/spec.cue"
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -101,6 +103,40 @@ func TestVerifier(t *testing.T) {
 	}
 	if d := unit.Verifier(errors.New("no such device"), parent); d != nil {
 		t.Errorf("another error is explained as the verifier's: %v", d)
+	}
+}
+
+// A spec that is too wide for the verifier isn't called a fault of the compiler: the message is at the program, and says
+// what makes it smaller.
+func TestPaths(t *testing.T) {
+	source := render(t)
+	unit := &clang.Unit{Source: source.C, Header: source.Header, Lines: source.Lines}
+	var err error
+	if unit.Object, _, err = clang.Compile(t.Context(), unit.Source, unit.Header, clang.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(text), "\n")
+	for _, why := range []string{
+		"BPF program is too large. Processed 1000001 insn", "The sequence of 8193 jumps is too complex.",
+	} {
+		parent := t.TempDir()
+		d := unit.Verifier(fmt.Errorf("program prog_quota: %w", &ebpf.VerifierError{Log: []string{
+			"100: (85) call bpf_redirect_neigh#152", why,
+			"processed 1000001 insns (limit 1000000) max_states_per_insn 4 total_states 90 peak_states 90 mark_read 5",
+		}}), parent)
+		line := lines[max(d.Pos.Line-1, 0)]
+		if d.Code != "FR0905" || !strings.HasPrefix(strings.TrimSpace(line), "programs: ") ||
+			d.Message != `program "quota" has more paths than the kernel's verifier follows: `+why ||
+			!strings.Contains(d.Hint, "fewer alternatives") || strings.Contains(d.Hint, "fault") {
+			t.Errorf("%s at %v (%s): %s\n%s", d.Code, d.Pos, line, d.Message, d.Hint)
+		}
+		if kept, _ := os.ReadDir(parent); len(kept) > 0 {
+			t.Errorf("a folder for a report is written: %v", kept)
+		}
 	}
 }
 

@@ -23,8 +23,7 @@ var (
 			"cause. Otherwise it is a fault of fastrelay-gen, not of the spec: please report it, with the folder\n"+
 			"that the message names. It has the spec's plan, the C, the object, and the log of the verifier.\n"+
 			"\n"+
-			"Until it is fixed, changing the part of the spec that the message points to may help: fewer\n"+
-			"alternatives in a stack, smaller bounds of variable fields, fewer rules in one program.",
+			"Until it is fixed, changing the part of the spec that the message points to may help.",
 		"$ uname -r                         # older than the spec's needs: kernel\n5.4.0\n$ fastrelay-gen run "+
 			"spec.cue --attach to_peer=eth0",
 		"$ fastrelay-gen doctor             # says what this kernel has")
@@ -41,4 +40,15 @@ var (
 			"in the spec, or a newer one, the latter counts.",
 		`stack: ["eth", "ip", "udp", "tag", {inner: ["eth", "ip"]}, {last: ["udp", "tcp"]}] // and 13 ways to send`,
 		`stack: ["eth", "ip", "udp", "tag", {inner: ["eth", "ip"]}, {last: ["udp"]}] // and another program for TCP`)
+	codePaths = diag.Define("FR0905", "a program has more paths than the verifier follows",
+		"Before the kernel runs a program, its verifier follows the paths through it, and gives up after a\n"+
+			"million instructions. Alternatives and optional headers in a stack, fields of variable length, and\n"+
+			"rules with conditions of their own multiply the paths of all that comes after them. Fewer of them,\n"+
+			"smaller bounds, or two programs, each with some of the alternatives or rules, are within the limit:\n"+
+			"it counts for each program.\n"+
+			"\n"+
+			"The paths are those of the compiled program in this kernel, so test --kernel and run say this, and vet\n"+
+			"and build don't. Newer kernels follow fewer instructions for the same program.",
+		`stack: ["eth", "vlan?", "ip", {l4: ["udp", "tcp"]}, {inner: ["eth", "ip"]}, {last: ["udp", "tcp"]}]`,
+		`stack: ["eth", "ip", "udp", {inner: "ip"}, {last: ["udp", "tcp"]}] // and another program for the others`)
 )

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -92,6 +94,15 @@ func (u *Unit) Verifier(err error, parent string) *diag.Diagnostic {
 	program := programIn(err)
 	log := strings.Join(refused.Log, "\n")
 	why := reason(refused.Log)
+	if tooWide.MatchString(why) {
+		return &diag.Diagnostic{
+			Code: codePaths, Pos: u.begins(program),
+			Message: fmt.Sprintf("program %q has more paths than the kernel's verifier follows: %s",
+				strings.TrimPrefix(program, abi.ProgramPrefix), why),
+			Hint: "fewer alternatives or optional headers in its stack, smaller bounds of variable fields, or fewer " +
+				"rules; or two programs, each with some of them",
+		}
+	}
 	d := &diag.Diagnostic{Code: codeVerifier, Pos: u.locate(program, refused.Log)}
 	d.Message = fmt.Sprintf("the kernel's verifier rejects program %q: %s",
 		strings.TrimPrefix(program, abi.ProgramPrefix), why)
@@ -102,6 +113,10 @@ func (u *Unit) Verifier(err error, parent string) *diag.Diagnostic {
 	d.Hint = strings.Join(append(hint, u.keep(parent, fmt.Sprintf("%v\n\n%s\n", err, log))), "\n")
 	return d
 }
+
+// tooWide is what the verifier says of a program with more paths than it follows.
+var tooWide = regexp.MustCompile(
+	`program is too large|too many (instructions|states)|sequence of \d+ jumps is too complex`)
 
 var programPattern = regexp.MustCompile(`program (\w+):`)
 
@@ -165,6 +180,19 @@ func (u *Unit) locate(program string, log []string) diag.Pos {
 	return diag.Pos{}
 }
 
+// begins finds the first line of the spec that is in a program: its declaration.
+func (u *Unit) begins(program string) diag.Pos {
+	lines := u.lineInfo(program)
+	for _, n := range slices.Sorted(maps.Keys(lines)) {
+		if line := lines[n]; line != nil {
+			if pos := u.ofSpec(line); pos.IsValid() {
+				return pos
+			}
+		}
+	}
+	return diag.Pos{}
+}
+
 // lineInfo returns the line of each instruction of a program, by its number in the verifier's log.
 func (u *Unit) lineInfo(program string) map[int]*btf.Line {
 	collection, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(u.Object))
@@ -196,10 +224,6 @@ var sentences = []struct {
 	{regexp.MustCompile(`invalid mem access '(map_value_or_null|map_value_or_null_or_null)'`), func([]string) string {
 		return "a row is used that may not be there"
 	}},
-	{regexp.MustCompile(`program is too large|too many (instructions|states)|sequence of \d+ jumps is too complex`),
-		func([]string) string {
-			return "the program has more paths through it than the verifier follows"
-		}},
 	{regexp.MustCompile(`misaligned stack access`), func([]string) string {
 		return "a value on the stack is not at a multiple of its size"
 	}},

@@ -26,7 +26,7 @@ func (a *app) vetCommand() *cobra.Command {
 packets. Shows all mistakes of all specs, warnings about unused declarations and rules that never apply, and for each
 program what always passes to the stack, whatever its rules say, under the reason that it is counted by.
 
-Whether the compiled programs have enough stack (FR0904), and what the kernel's verifier says of them (FR0902), build
+Whether the compiled programs have enough stack (FR0904), and what the verifier says of them (FR0902, FR0905), build
 finds out.
 
 Exit status: 0 without mistakes, even with warnings; 1 with mistakes or, with --strict, with warnings.`,

@@ -33,7 +33,7 @@ type Line struct {
 type Cost struct {
 	Instructions int `json:"instructions"` // that the verifier processed
 	States       int `json:"states"`       // that it kept, in total
-	Stack        int `json:"stack"`        // bytes, over all frames
+	Stack        int `json:"stack"`        // bytes, of the calls that need most together
 	Size         int `json:"size"`         // instructions of the loaded program, after the verifier's rewriting
 }
 
@@ -88,26 +88,19 @@ func ReadReport(r io.Reader) (*Report, error) {
 	return report, nil
 }
 
-// Patterns of the verifier's closing lines (kernel/bpf/verifier.c, print_verification_stats), the same from Linux
-// 5.2 on.
-var (
-	stackPattern = regexp.MustCompile(`(?m)^stack depth ([0-9+]+)`)
-	costPattern  = regexp.MustCompile(`(?m)^processed (\d+) insns .* total_states (\d+)`)
-)
+// costPattern is of the verifier's closing line (kernel/bpf/verifier.c, print_verification_stats), the same from Linux
+// 5.2 on. The line before it has the stack of each function, and not which calls which.
+var costPattern = regexp.MustCompile(`(?m)^processed (\d+) insns .* total_states (\d+)`)
 
-// ParseCost reads the statistics at the end of a verifier's log. Size isn't there.
+// ParseCost reads the statistics at the end of a verifier's log. Stack and Size aren't there.
 func ParseCost(log string) (Cost, error) {
-	stack, cost := stackPattern.FindStringSubmatch(log), costPattern.FindStringSubmatch(log)
-	if stack == nil || cost == nil {
+	cost := costPattern.FindStringSubmatch(log)
+	if cost == nil {
 		return Cost{}, fmt.Errorf("the verifier's log holds no statistics: %q", log)
 	}
 	var c Cost
 	c.Instructions, _ = strconv.Atoi(cost[1]) // digits, by the pattern
 	c.States, _ = strconv.Atoi(cost[2])
-	for _, frame := range regexp.MustCompile(`\d+`).FindAllString(stack[1], -1) { // "112+24": one for each function
-		n, _ := strconv.Atoi(frame)
-		c.Stack += n
-	}
 	return c, nil
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen"
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/internal/doctor"
 	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
 	"github.com/fastrelay/fastrelay-gen/internal/spectest"
@@ -201,9 +202,14 @@ func (r *relay) verify(rep *reporter) (string, error) {
 			again.Close()
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(loaded.Programs)) {
-		program := loaded.Programs[name]
-		name, ours := strings.CutPrefix(name, abi.ProgramPrefix)
+	_, major, minor := doctor.Release()
+	stacks, err := clang.Stacks(r.object, [2]int{major, minor})
+	if err != nil {
+		return "", err
+	}
+	for _, symbol := range slices.Sorted(maps.Keys(loaded.Programs)) {
+		program := loaded.Programs[symbol]
+		name, ours := strings.CutPrefix(symbol, abi.ProgramPrefix)
 		if !ours {
 			continue
 		}
@@ -219,7 +225,7 @@ func (r *relay) verify(rep *reporter) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("%s: %w", name, err)
 		}
-		cost.Size = bytes / asm.InstructionSize
+		cost.Stack, cost.Size = stacks[symbol], bytes/asm.InstructionSize
 		if err := compiled(info); err != nil {
 			return "", fmt.Errorf("%s: %w", name, err)
 		}
