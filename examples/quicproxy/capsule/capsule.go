@@ -13,7 +13,8 @@ import (
 type Type uint64
 
 // The types that a tunnel uses. PathResponse is this example's own: where the tunnel runs over TCP, the proxy can't
-// take the client's address for forwarded packets from it.
+// take the client's address for forwarded packets from it. The client returns a challenge in it, and the proxy returns
+// it when the address is validated.
 const (
 	Datagram          Type = 0x00
 	RegisterClientCID Type = 0xffe600

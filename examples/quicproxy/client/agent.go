@@ -79,7 +79,11 @@ func (a *Agent) Rebind() error {
 	var errs []error
 	for t := range a.tunnels {
 		if old := t.udp; old != nil {
-			errs = append(errs, t.bind(), old.Close())
+			if err := t.bind(); err != nil {
+				errs = append(errs, err) // the old one goes on
+				continue
+			}
+			errs = append(errs, old.Close())
 		}
 	}
 	return errors.Join(errs...)

@@ -22,6 +22,7 @@ const (
 	virtualSize = 8 // of a virtual ID, unless the client's own is longer
 	keptIDs     = 8 // that are registered in each direction at the same time
 	dialLimit   = 10 * time.Second
+	probes      = 200 * time.Millisecond // between two of a path that isn't validated
 )
 
 // id is a registered connection ID. It has no virtual one before the proxy has answered.
@@ -98,13 +99,15 @@ type tunnel struct {
 	write chan []byte  // capsules, in order
 
 	// With the agent's lock.
-	client   netip.AddrPort
-	conn     net.Conn     // nil before the proxy has answered
-	udp      *net.UDPConn // connected to the proxy; nil before it has answered
-	toTarget ids          // the target's IDs
-	toClient ids          // the client's
-	count    uint64       // of all registrations so far
-	limit    uint64       // the number of the last one that is allowed
+	client    netip.AddrPort
+	conn      net.Conn     // nil before the proxy has answered
+	udp       *net.UDPConn // connected to the proxy; nil before it has answered
+	challenge []byte       // the last one that came to udp
+	validated bool         // the proxy has taken the response to it
+	toTarget  ids          // the target's IDs
+	toClient  ids          // the client's
+	count     uint64       // of all registrations so far
+	limit     uint64       // the number of the last one that is allowed
 }
 
 func newTunnel(a *Agent, client netip.AddrPort) *tunnel {
@@ -182,6 +185,8 @@ func (t *tunnel) run() error {
 	a.done.Go(func() {
 		tick := time.NewTicker(a.config.Idle / 4)
 		defer tick.Stop()
+		again := time.NewTicker(probes)
+		defer again.Stop()
 		for {
 			select {
 			case b := <-t.write:
@@ -192,6 +197,10 @@ func (t *tunnel) run() error {
 				if time.Since(time.Unix(0, t.used.Load())) > a.config.Idle {
 					_ = conn.Close()
 				}
+			case <-again.C:
+				a.mu.Lock()
+				t.probe()
+				a.mu.Unlock()
 			case <-ended:
 				return
 			}
@@ -214,9 +223,25 @@ func (t *tunnel) bind() error {
 	if err != nil {
 		return err
 	}
-	t.udp = udp
+	t.udp, t.challenge, t.validated = udp, nil, false
 	t.agent.done.Go(func() { t.readProxy(udp) })
+	t.probe()
 	return nil
+}
+
+// probe has the proxy challenge the address of a socket until it is validated. A client that waits for the target sends
+// nothing, so without this the target's packets would go to the old address until the connection times out. It needs
+// the lock.
+func (t *tunnel) probe() {
+	if t.udp == nil || t.validated {
+		return
+	}
+	for _, i := range slices.Backward(t.toTarget.list) {
+		if i.virtual != nil {
+			_, _ = t.udp.Write(replace([]byte{0x40}, 0, i.virtual))
+			return
+		}
+	}
 }
 
 // send writes a capsule. It needs the lock, and doesn't wait: what the tunnel can't take is lost.
@@ -306,6 +331,10 @@ func (t *tunnel) handle(kind capsule.Type, content []byte) error {
 		if i := t.toTarget.get(fields[0]); i != nil && len(fields[1]) > 0 {
 			i.virtual = fields[1]
 		}
+	case capsule.PathResponse:
+		if t.challenge != nil && bytes.Equal(content, t.challenge) {
+			t.validated = true
+		}
 	case capsule.CloseClientCID:
 		t.drop(&t.toClient, content)
 	case capsule.CloseTargetCID:
@@ -342,17 +371,20 @@ func (t *tunnel) readProxy(udp *net.UDPConn) {
 			return
 		}
 		if err == nil {
-			t.incoming(buf[:n])
+			t.incoming(udp, buf[:n])
 		}
 	}
 }
 
 // incoming handles a packet that the proxy sent outside of the tunnel: a challenge, or one with a virtual ID.
-func (t *tunnel) incoming(packet []byte) {
+func (t *tunnel) incoming(udp *net.UDPConn, packet []byte) {
 	t.agent.mu.Lock()
 	defer t.agent.mu.Unlock()
 	if len(packet) == 9 && packet[0] == 0 {
-		t.send(capsule.Append(nil, capsule.PathResponse, packet[1:]))
+		if udp == t.udp { // else the address is left
+			t.challenge = bytes.Clone(packet[1:])
+			t.send(capsule.Append(nil, capsule.PathResponse, t.challenge))
+		}
 		return
 	}
 	for _, i := range t.toClient.list {

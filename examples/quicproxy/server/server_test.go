@@ -121,7 +121,7 @@ func (c *client) receive(conn *net.UDPConn) (string, netip.AddrPort) {
 }
 
 // The exchange of the draft: packets are tunnelled, then forwarded to the target, and to the client once it has
-// acknowledged its virtual ID and answered the challenge.
+// acknowledged its virtual ID and answered the challenge. Then the client moves, and has nothing to send but a probe.
 func TestExchange(t *testing.T) {
 	c := newClient(t)
 	c.send(capsule.Append(nil, capsule.Datagram, []byte("\x00\xc0 a long header")))
@@ -153,15 +153,32 @@ func TestExchange(t *testing.T) {
 	c.send(capsule.Append(nil, capsule.PathResponse, []byte("a wrong one")))
 	c.registered("another", true) // answered: what was sent before is handled
 	tunnelled("before the challenge is answered")
-	c.send(capsule.Append(nil, capsule.PathResponse, []byte(challenge)[1:]))
-	c.registered("a third one", true)
-	back()
-	packet, from := c.receive(udp)
-	if packet != "\x42"+string(toClient)+"back" || from != c.proxy.Addr() {
-		t.Fatalf("to the client: %q from %v", packet, from)
+	validated := func(udp *net.UDPConn, challenge string) {
+		t.Helper()
+		c.send(capsule.Append(nil, capsule.PathResponse, []byte(challenge)[1:]))
+		if kind, content := c.next(); kind != capsule.PathResponse || string(content) != challenge[1:] {
+			t.Fatalf("the path is validated: %#x %q", kind, content)
+		}
+		back()
+		packet, from := c.receive(udp)
+		if packet != "\x42"+string(toClient)+"back" || from != c.proxy.Addr() {
+			t.Fatalf("to the client: %q from %v", packet, from)
+		}
+	}
+	validated(udp, challenge)
+	moved := listen(t)
+	probe := append([]byte{0x40}, toTarget...)
+	_, err = moved.WriteToUDPAddrPort(probe, c.proxy.Addr())
+	check(t, err)
+	challenge, _ = c.receive(moved)
+	validated(moved, challenge)
+	_, err = moved.WriteToUDPAddrPort(append(probe, "again"...), c.proxy.Addr())
+	check(t, err)
+	if packet, _ = c.receive(c.target); packet != "\x40targetagain" {
+		t.Fatalf("to the target after a probe: %q", packet)
 	}
 	c.send(capsule.Append(nil, capsule.CloseClientCID, []byte("client's ID")))
-	c.registered("a fourth one", true)
+	c.registered("a third one", true)
 	tunnelled("after the ID was closed")
 }
 

@@ -39,7 +39,8 @@ type registration struct {
 // A registration begins to be forwarded when both sides know the virtual ID and the path is known: the client's address
 // for forwarded packets. The path is learned from them. Where one comes from another address, the proxy sends a
 // challenge there (a zero byte and 8 random ones) that the client returns through the tunnel: so it receives what is
-// sent to this address, and wants it (as RFC 9000 §8.2 validates paths).
+// sent to this address, and wants it (as RFC 9000 §8.2 validates paths). The proxy returns the response. A client that
+// has moved and has nothing to send sends a probe: a short header that ends with the virtual ID.
 type tunnel struct {
 	proxy  *Proxy
 	conn   net.Conn
@@ -159,6 +160,7 @@ func (t *tunnel) handle(kind capsule.Type, content []byte) ([]byte, error) {
 				t.offload(r)
 			}
 			t.proxy.paths.Add(1)
+			return capsule.Append(nil, capsule.PathResponse, content), nil
 		}
 	}
 	return nil, nil // others are ignored (RFC 9297 §3.2)
@@ -342,6 +344,9 @@ func (p *Proxy) readClients() {
 		if moved {
 			p.validate(r.tunnel, unmap(from))
 		}
+		if n == 1+virtualSize {
+			continue // a probe, nothing for the target
+		}
 		out = append(append(append(out[:0], buf[0]), r.real...), buf[1+virtualSize:n]...)
 		p.toTarget.Add(1)
 		_, _ = r.tunnel.socket.Write(out)
@@ -351,7 +356,7 @@ func (p *Proxy) readClients() {
 // validate asks the client whether an address is its own.
 func (p *Proxy) validate(t *tunnel, from netip.AddrPort) {
 	p.mu.Lock()
-	if t.challenged == from && time.Since(t.asked) < challenges {
+	if t.path == from || t.challenged == from && time.Since(t.asked) < challenges {
 		p.mu.Unlock()
 		return
 	}
