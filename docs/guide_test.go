@@ -1,12 +1,15 @@
 package docs_test
 
 import (
+	"bytes"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/fastrelay/fastrelay-gen/gen"
+	"github.com/fastrelay/fastrelay-gen/internal/cli"
 	"github.com/fastrelay/fastrelay-gen/internal/spectest"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -19,8 +22,9 @@ func TestGuideSpecs(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, part, ok := strings.Cut(string(guide), "\n# One to many\n")
-	if !ok {
-		t.Fatal("the guide has no part \"One to many\"")
+	part, _, more := strings.Cut(part, "\n# Tunnels\n")
+	if !ok || !more {
+		t.Fatal("the guide has no parts \"One to many\" and \"Tunnels\"")
 	}
 	var specs, pieces []string
 	for _, m := range regexp.MustCompile("(?s)```cue\n(.*?)```").FindAllStringSubmatch(part, -1) {
@@ -70,17 +74,85 @@ func passes(t *testing.T, name, text string) {
 	}
 }
 
-// The spec of the document about tunnels passes its tests.
+// The spec of the part about tunnels passes its tests.
 func TestTunnelSpec(t *testing.T) {
-	text, err := os.ReadFile("tunnels.md")
+	guide, err := os.ReadFile("guide.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	specs := regexp.MustCompile("(?s)```cue\n(name: .*?)```").FindAllStringSubmatch(string(text), -1)
+	_, part, _ := strings.Cut(string(guide), "\n# Tunnels\n")
+	specs := regexp.MustCompile("(?s)```cue\n(name: .*?)```").FindAllStringSubmatch(part, -1)
 	if len(specs) != 1 {
 		t.Fatalf("%d specs", len(specs))
 	}
-	passes(t, "tunnels.md", specs[0][1])
+	passes(t, "guide.md", specs[0][1])
+}
+
+// The commands of the guide that need no network do what it says, in their order, where its specs are saved and its
+// pieces are put as it says.
+func TestGuideCommands(t *testing.T) {
+	text, err := os.ReadFile("guide.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	guide := string(text)
+	blocks := regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```").FindAllStringSubmatch(guide, -1)
+	whole := regexp.MustCompile("(?s)## The whole spec\n\n```cue\n(.*?)```").FindStringSubmatch(guide)
+	if whole == nil {
+		t.Fatal("there is no whole spec")
+	}
+	t.Chdir(t.TempDir())
+	t.Setenv("COLUMNS", "80")
+	put := func(file, pattern, by string) {
+		t.Helper()
+		spec, err := os.ReadFile(file)
+		re := regexp.MustCompile(pattern)
+		if err != nil || len(re.FindAll(spec, -1)) != 1 {
+			t.Fatalf("%s: %q isn't there once, %v", file, pattern, err)
+		}
+		save(t, file, re.ReplaceAllLiteralString(string(spec), by))
+	}
+	ran := 0
+	for _, b := range blocks {
+		switch language, content := b[1], b[2]; {
+		case language == "cue" && strings.HasPrefix(content, "headers: tag: "):
+			put("tunnel/spec.cue", `(?s)headers: tag: fields: \[.*?\n\]\n`, content)
+		case language == "cue" && strings.HasPrefix(content, "\tfields: {client: "):
+			put("tunnel/spec.cue", `(?m)^\tfields: \{client: .*\n`, content)
+		case language == "cue" && strings.HasPrefix(content, "priority: "): // the second part's step 2
+			save(t, "stage/spec.cue", whole[1])
+		case language == "cue" && strings.HasPrefix(content, "name: \"stage\"") && content != whole[1]:
+			save(t, "stage/spec.cue", content)
+		case strings.HasPrefix(content, "$ fastrelay-gen "):
+			ran++
+			line, shown, _ := strings.Cut(content, "\n")
+			line, _, _ = strings.Cut(line, " #")
+			var out bytes.Buffer
+			status := cli.Do(strings.Fields(line)[2:], strings.NewReader(""), &out, &out)
+			if failed := strings.Contains(shown, "error["); failed != (status != 0) {
+				t.Errorf("%s: status %d\n%s", line, status, &out)
+			}
+			for _, want := range strings.Split(shown, "\n") {
+				if want = strings.TrimSpace(want); want != "…" && !strings.Contains(out.String(), want) {
+					t.Errorf("%s doesn't print %q:\n%s", line, want, &out)
+				}
+			}
+		}
+	}
+	if ran < 6 {
+		t.Errorf("%d commands", ran)
+	}
+}
+
+// save writes a file, and its folder.
+func save(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // The first part of the guide adapts the spec that `init` writes. Its wrong step gets the message that is shown,

@@ -29,7 +29,7 @@ var words = []struct{ pattern, better, example string }{
 
 // allowed are uses that mean something else, by file.
 var allowed = map[string][]string{
-	"docs/tunnels.md": {"also called a super-packet"},
+	"docs/guide.md": {"also called a super-packet"},
 	// counters
 	"templates/fastrelay.h": {"goes up before user space", "goes up before and after"},
 }
