@@ -20,7 +20,7 @@ TESTFLAGS ?= -p 3 -timeout 30m
 # Objects that tests have compiled, by what they are made of: each is compiled once for all packages (internal/clang).
 OBJECTS  := $(CURDIR)/.cache/objects
 
-.PHONY: help build generate golden check portable test test-all faults test-kernels fresh bench curves experiment demo fuzz fuzz-specs image release tools quic test-quic quic-upstream quic-hooks clean
+.PHONY: help build generate golden check portable test test-all faults test-kernels fresh bench results curves experiment demo fuzz fuzz-specs image release tools quic test-quic quic-upstream quic-hooks clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,7 +33,7 @@ build: tools ## the command line, in bin/
 
 generate: build ## the packages of the examples and the bench, docs/language.md, messages.md, the tables of internals.md and pictures, anew
 	@for s in $(SPECS); do $(BIN) build -q $$s || exit 1; done
-	@FASTRELAY_UPDATE=1 $(GO) test -count=1 -run '^Test(Language|ABI|Pictures)' ./docs >/dev/null
+	@FASTRELAY_UPDATE=1 $(GO) test -count=1 -run '^Test(Language|ABI|Pictures|Results)' ./docs >/dev/null
 
 golden: build ## the golden files, anew; look at what changed before you commit it
 	@FASTRELAY_UPDATE=1 $(GO) test -count=1 ./golden/...
@@ -79,6 +79,11 @@ bench: build ## the numbers of the README, as ratios measured in one run; ONLY=k
 	@$(if $(filter quic ratios,$(ONLY)),:,$(GO) run ./bench $(if $(ONLY),-only $(ONLY)))
 	@$(if $(filter-out ratios,$(ONLY)),:,$(GO) test -run '^$$' -bench '^BenchmarkRatios$$' -benchtime 3x $(RATIOS))
 	@$(if $(filter-out quic,$(ONLY)),:,(cd runtime/quic && $(GO) run ./cmd/quicfork quic-go) && cd examples/quic && $(GO) run ./bench && $(GO) test -run '^$$' -bench '^BenchmarkRatios$$' -benchtime 1x ./server)
+
+results: build ## what docs/results.md and the README's tables are made of, measured anew in about 10 minutes, and the pages
+	@tools/ensure test bench root
+	@$(GO) run ./bench -only kernel,path,fanout,tunnel -rounds 2 -receivers 64 -json bench/results.json
+	@FASTRELAY_UPDATE=1 $(GO) test -count=1 -run '^TestResults$$' ./docs >/dev/null
 
 curves: build quic ## one to many and QUIC alone, and their curves in docs/fanout.png and docs/quic.png
 	@tools/ensure test root

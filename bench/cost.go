@@ -12,36 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/bench/baseline"
+	"github.com/fastrelay/fastrelay-gen/bench/results"
 	"github.com/fastrelay/fastrelay-gen/examples/turn/turnrelay"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 )
-
-// Cost is what the programs cost, without a packet's path to them and from them.
-type Cost struct {
-	Programs []ProgramSize `json:"programs"`
-	Packets  []PacketCost  `json:"packets"`
-}
-
-// ProgramSize is the size of a program as the kernel has it.
-type ProgramSize struct {
-	Program      string `json:"program"`
-	Instructions int    `json:"instructions"` // as the kernel runs them
-	// steps that the verifier took; 0 where the kernel doesn't say (before 5.16)
-	Verified uint32 `json:"verified"`
-}
-
-// PacketCost is the time that a program takes for one kind of packet.
-type PacketCost struct {
-	By      string  `json:"by"` // who wrote the program: "generated", "TC by hand", "XDP by hand"
-	Program string  `json:"program"`
-	What    string  `json:"what"` // such as "IPv4 to IPv6"
-	Size    int     `json:"size"` // bytes of payload
-	Outcome string  `json:"outcome"`
-	Time    float64 `json:"ns"`
-}
 
 const (
 	runsPerTry = 4_000
@@ -50,7 +27,7 @@ const (
 
 // subject is a packet whose cost is measured.
 type subject struct {
-	PacketCost
+	results.PacketCost
 	kernel  *ebpf.Program
 	counts  *runtime.Program // that counts how packets ended; nil: by hand
 	verdict uint32           // that a program by hand has to return
@@ -59,10 +36,8 @@ type subject struct {
 	rounds  []float64
 }
 
-const generated = "generated"
-
 // measureCost runs the programs on single packets, one a call (BPF_PROG_TEST_RUN), and has the kernel measure each run.
-func measureCost(rounds int) (*Cost, error) {
+func measureCost(rounds int) (*results.Cost, error) {
 	net, err := testnet.New()
 	if err != nil {
 		return nil, err
@@ -119,7 +94,7 @@ func measureCost(rounds int) (*Cost, error) {
 			s.rounds = append(s.rounds, ns)
 		}
 	}
-	cost := &Cost{}
+	cost := &results.Cost{}
 	for _, p := range []*runtime.Program{relay.ToPeer.Program, relay.ToClient.Program} {
 		size, err := sizeOf(p)
 		if err != nil {
@@ -179,8 +154,10 @@ func makeSubjects(line *testnet.Line, relay *turnrelay.Relay) (list []*subject, 
 // ofRelay is a packet that comes to a device, for a program of the generated relay.
 func ofRelay(p *runtime.Program, dev *testnet.Dev, frame []byte, what string, size int, outcome string) *subject {
 	return &subject{
-		PacketCost: PacketCost{By: generated, Program: p.Name(), What: what, Size: size, Outcome: outcome},
-		kernel:     p.Kernel(), counts: p, context: testrun.OnDevice(dev.Index), frame: frame,
+		PacketCost: results.PacketCost{
+			By: results.Generated, Program: p.Name(), What: what, Size: size, Outcome: outcome,
+		},
+		kernel: p.Kernel(), counts: p, context: testrun.OnDevice(dev.Index), frame: frame,
 	}
 }
 
@@ -208,7 +185,7 @@ func makeByHand(line *testnet.Line, hook baseline.Hook, relay *baseline.Relay) (
 		}
 		add := func(name, what string, p *ebpf.Program, dev *testnet.Dev, frame []byte) {
 			s := &subject{
-				PacketCost: PacketCost{
+				PacketCost: results.PacketCost{
 					By: string(hook.Variant()), Program: name, What: what, Size: size, Outcome: "sent",
 				},
 				kernel: p, verdict: hook.Verdict(), frame: frame,
@@ -287,21 +264,21 @@ func outcomes(p *runtime.Program) any {
 	return m
 }
 
-func sizeOf(p *runtime.Program) (ProgramSize, error) {
+func sizeOf(p *runtime.Program) (results.ProgramSize, error) {
 	info, err := p.Kernel().Info()
 	if err != nil {
-		return ProgramSize{}, err
+		return results.ProgramSize{}, err
 	}
 	bytes, err := info.TranslatedSize()
 	if err != nil {
-		return ProgramSize{}, err
+		return results.ProgramSize{}, err
 	}
-	size := ProgramSize{Program: p.Name(), Instructions: bytes / 8}
+	size := results.ProgramSize{Program: p.Name(), Instructions: bytes / 8}
 	size.Verified, _ = info.VerifiedInstructions()
 	return size, nil
 }
 
-func printCost(w io.Writer, c *Cost) {
+func printCost(w io.Writer, c *results.Cost) {
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "program\tinstructions\tverifier steps")

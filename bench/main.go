@@ -13,12 +13,15 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/fastrelay/fastrelay-gen/bench/compile"
 	"github.com/fastrelay/fastrelay-gen/bench/fanout"
 	"github.com/fastrelay/fastrelay-gen/bench/quicproxy"
+	"github.com/fastrelay/fastrelay-gen/bench/results"
 	"github.com/fastrelay/fastrelay-gen/bench/tunnel"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
@@ -35,31 +38,13 @@ func main() {
 	}
 }
 
-// Report is the result of a run.
-type Report struct {
-	Kernel  string       `json:"kernel"`
-	Partial bool         `json:"partial_checksums"`
-	CPUs    int          `json:"cpus"`
-	Cost    *Cost        `json:"cost,omitempty"`
-	Through []Comparison `json:"through,omitempty"`
-	FanOut  *FanOut      `json:"fanout,omitempty"`
-
-	QUICProxy []quicproxy.Comparison `json:"quicproxy,omitempty"`
-	Tunnel    []tunnel.Comparison    `json:"tunnel,omitempty"`
-	Compile   *compile.Report        `json:"compile,omitempty"`
-}
-
-// FanOut is the part of a report about one-to-many relays.
-type FanOut struct {
-	Kernel []fanout.Copy `json:"kernel"`
-	Path   []fanout.Cell `json:"path"`
-}
+var parts = []string{"kernel", "path", "fanout", "quicproxy", "tunnel", "compile"}
 
 func run() error {
 	rounds := flag.Int("rounds", 3, "rounds over which medians are taken")
-	only := flag.String("only", "", "`part` to run: kernel (cost of a packet in the kernel), path (across "+
-		"namespaces), fanout (one to many), quicproxy (QUIC packets of encrypted connections), tunnel (VXLAN) or "+
-		"compile (each stage of a build)")
+	only := flag.String("only", "", "`parts` to run, separated by commas: kernel (cost of a packet in the kernel), "+
+		"path (across namespaces), fanout (one to many), quicproxy (QUIC packets of encrypted connections), tunnel "+
+		"(VXLAN) or compile (each stage of a build)")
 	partial := flag.Bool("partial", false, "send packets with partial checksums, as from a virtual machine on the "+
 		"same host (path)")
 	receivers := flag.String("receivers", "1,8,64,512", "`counts` of receivers (fanout)")
@@ -74,9 +59,18 @@ func run() error {
 	if runtime.NumCPU() < 2 {
 		return errors.New("two processors are needed: one for the load, one for the relay")
 	}
-	runs := func(part string) bool { return *only == "" || *only == part }
-	report := Report{Kernel: kernelRelease(), CPUs: runtime.NumCPU(), Partial: *partial}
-	fmt.Printf("Linux %s, %d processors\n", report.Kernel, report.CPUs)
+	chosen := strings.Split(*only, ",")
+	for _, part := range chosen {
+		if *only != "" && !slices.Contains(parts, part) {
+			return fmt.Errorf("%q is no part of the bench; there are: %s", part, strings.Join(parts, ", "))
+		}
+	}
+	runs := func(part string) bool { return *only == "" || slices.Contains(chosen, part) }
+	report := results.Report{
+		Commit: commit(), Date: time.Now().UTC().Format(time.DateOnly), Kernel: kernelRelease(), CPU: processor(),
+		CPUs: runtime.NumCPU(), Rounds: *rounds, Partial: *partial,
+	}
+	fmt.Printf("Linux %s, %d processors (%s), commit %s\n", report.Kernel, report.CPUs, report.CPU, report.Commit)
 	var err error
 	if runs("kernel") {
 		if report.Cost, err = measureCost(*rounds); err != nil {
@@ -128,7 +122,7 @@ func run() error {
 }
 
 // measureFanOut measures one-to-many relays, prints what came out and draws the curves.
-func measureFanOut(rounds int, receivers string, offload bool, plot string) (*FanOut, error) {
+func measureFanOut(rounds int, receivers string, offload bool, plot string) (*results.FanOut, error) {
 	o := fanout.Options{
 		Rounds: rounds, Sizes: []int{200, 1200}, Variants: fanout.Variants, Offload: offload, Progress: os.Stderr,
 	}
@@ -139,7 +133,7 @@ func measureFanOut(rounds int, receivers string, offload bool, plot string) (*Fa
 		}
 		o.Receivers = append(o.Receivers, n)
 	}
-	f := &FanOut{}
+	f := &results.FanOut{}
 	var err error
 	if f.Kernel, err = fanout.MeasureKernel(o); err != nil {
 		return nil, err

@@ -1,31 +1,20 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
 	"github.com/fastrelay/fastrelay-gen/bench/baseline"
+	"github.com/fastrelay/fastrelay-gen/bench/results"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
 
-// variants are all that are compared: ours, then the others.
-func variants() []turnlab.Variant {
-	list := []turnlab.Variant{turnlab.Forwarding, turnlab.InKernel, turnlab.UserSpace}
-	for _, b := range baseline.Variants {
-		list = append(list, b.Variant)
-	}
-	return list
-}
-
-// Comparison is what all variants did with one kind of traffic.
-type Comparison struct {
-	Direction string                             `json:"direction"` // "to_peer", "to_client"
-	Size      int                                `json:"size"`      // bytes of payload
-	Results   map[turnlab.Variant]turnlab.Result `json:"results"`
-}
+// retries is how often a variant is measured again that other work of the machine kept from its rate.
+const retries = 1
 
 // measurePath compares all variants on all kinds of traffic.
-func measurePath(rounds int, partial bool) ([]Comparison, error) {
+func measurePath(rounds int, partial bool) ([]results.Comparison, error) {
 	busy, err := turnlab.NewBusy(turnlab.RelayCPU)
 	if err != nil {
 		return nil, err
@@ -56,7 +45,7 @@ func measurePath(rounds int, partial bool) ([]Comparison, error) {
 			return nil, fmt.Errorf("%s: %w", b.Variant, err)
 		}
 	}
-	var list []Comparison
+	var list []results.Comparison
 	for _, direction := range []string{"to_peer", "to_client"} {
 		for _, size := range []int{120, 1200} {
 			all := map[turnlab.Variant][]turnlab.Result{}
@@ -64,15 +53,18 @@ func measurePath(rounds int, partial bool) ([]Comparison, error) {
 				for _, p := range paths {
 					fmt.Fprintf(os.Stderr, "\r%-40s", fmt.Sprintf("%s, %d bytes: %s", direction, size, p.Variant))
 					r, err := p.Measure(direction, size, busy)
-					if err != nil {
+					for again := 0; err != nil && again < retries; again++ {
+						r, err = p.Measure(direction, size, busy)
+					}
+					if err != nil && !errors.Is(err, turnlab.ErrUnsteady) {
 						return nil, fmt.Errorf("%s, %s, %d bytes: %w", p.Variant, direction, size, err)
 					}
 					all[p.Variant] = append(all[p.Variant], r)
 				}
 			}
-			c := Comparison{Direction: direction, Size: size, Results: map[turnlab.Variant]turnlab.Result{}}
-			for v, results := range all {
-				c.Results[v] = turnlab.Medians(results)
+			c := results.Comparison{Direction: direction, Size: size, Results: map[turnlab.Variant]turnlab.Result{}}
+			for v, list := range all {
+				c.Results[v] = turnlab.Medians(list)
 			}
 			list = append(list, c)
 		}

@@ -24,8 +24,8 @@ const (
 	Coturn    turnlab.Variant = "coturn"
 )
 
-// Variants are all of them, ready to be set up. NAT sends payloads from the same addresses as the others, but can't take
-// out or put in the header of a channel.
+// Variants are all of them, ready to be set up. NAT sends payloads from the same addresses as the others, but can't
+// take out or put in the header of a channel.
 var Variants = []turnlab.Baseline{
 	{Variant: TCByHand, Start: startTC},
 	{Variant: XDPByHand, Start: startXDP},

@@ -6,6 +6,7 @@ import (
 	"image/color"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 
 	"gonum.org/v1/plot"
@@ -20,8 +21,7 @@ type Panel struct {
 	Title  string
 	X      string // what is counted
 	Unit   string
-	Linear bool // from 0 on, where a logarithmic range would hide that a line is flat
-	Legend bool
+	Linear bool   // from 0 on, where a logarithmic range would hide that a line is flat
 	Lines  []Line // without points, a line is left out
 }
 
@@ -33,7 +33,10 @@ type Line struct {
 	Points plotter.XYs
 }
 
-// Draw draws rows of panels, all of the same length, into a PNG file.
+// top is the strip above the panels that has the legend, where it covers nothing.
+const top = 0.8 * vg.Centimeter
+
+// Draw draws rows of panels, all of the same length, into a PNG file, with one legend for all.
 func Draw(file string, panels [][]Panel) error {
 	rows := make([][]*plot.Plot, len(panels))
 	for i, row := range panels {
@@ -46,8 +49,13 @@ func Draw(file string, panels [][]Panel) error {
 		}
 	}
 	picture := vgimg.NewWith(
-		vgimg.UseWH(vg.Length(len(panels[0]))*9*vg.Centimeter, vg.Length(len(rows))*8*vg.Centimeter), vgimg.UseDPI(96))
-	canvas := draw.New(picture)
+		vgimg.UseWH(vg.Length(len(panels[0]))*9*vg.Centimeter, vg.Length(len(rows))*8*vg.Centimeter+top),
+		vgimg.UseDPI(96))
+	whole := draw.New(picture)
+	if err := legend(draw.Crop(whole, 0, 0, whole.Rectangle.Size().Y-top, 0), panels); err != nil {
+		return err
+	}
+	canvas := draw.Crop(whole, 0, 0, 0, -top)
 	space := vg.Points(12)
 	tiles := draw.Tiles{
 		Rows: len(rows), Cols: len(panels[0]), PadX: space, PadY: space,
@@ -85,18 +93,12 @@ func (pa *Panel) plot() (*plot.Plot, error) {
 		if len(l.Points) == 0 {
 			continue
 		}
-		line, marks, err := plotter.NewLinePoints(l.Points)
+		line, marks, err := l.plot()
 		if err != nil {
 			return nil, err
 		}
-		line.Color, line.Width = l.Colour, vg.Points(1.5)
-		marks.Color, marks.Shape, marks.Radius = l.Colour, l.Shape, vg.Points(3)
 		p.Add(line, marks)
-		if pa.Legend {
-			p.Legend.Add(l.Name, line, marks)
-		}
 	}
-	p.Legend.Top, p.Legend.Left = true, true
 	if pa.Linear {
 		p.Y.Min = 0
 	} else { // no point lies on the frame
@@ -104,6 +106,44 @@ func (pa *Panel) plot() (*plot.Plot, error) {
 	}
 	p.X.Min, p.X.Max = min(p.X.Min, 1)/1.2, max(p.X.Max, 2)*1.2
 	return p, nil
+}
+
+func (l *Line) plot() (*plotter.Line, *plotter.Scatter, error) {
+	line, marks, err := plotter.NewLinePoints(l.Points)
+	if err != nil {
+		return nil, nil, err
+	}
+	line.Color, line.Width = l.Colour, vg.Points(1.5)
+	marks.Color, marks.Shape, marks.Radius = l.Colour, l.Shape, vg.Points(3)
+	return line, marks, nil
+}
+
+// legend draws the names of all lines that a panel has, side by side.
+func legend(canvas draw.Canvas, panels [][]Panel) error {
+	var lines []Line
+	for _, row := range panels {
+		for _, panel := range row {
+			for _, l := range panel.Lines {
+				known := slices.ContainsFunc(lines, func(k Line) bool { return k.Name == l.Name })
+				if len(l.Points) > 0 && !known {
+					lines = append(lines, l)
+				}
+			}
+		}
+	}
+	width := canvas.Rectangle.Size().X / vg.Length(max(len(lines), 1))
+	for i, l := range lines {
+		line, marks, err := l.plot()
+		if err != nil {
+			return err
+		}
+		entry := plot.NewLegend()
+		entry.Top, entry.Left = true, true
+		entry.Add(l.Name, line, marks)
+		left := vg.Length(i) * width
+		entry.Draw(draw.Crop(canvas, left+vg.Points(12), left+width-canvas.Rectangle.Size().X, 0, -vg.Points(6)))
+	}
+	return nil
 }
 
 // powers marks 1, 8, 64, 512 and so on.

@@ -1,6 +1,7 @@
 package curves
 
 import (
+	"image"
 	"image/color"
 	"image/png"
 	"os"
@@ -17,7 +18,7 @@ func TestDraw(t *testing.T) {
 		Name: "relay", Colour: color.Black, Shape: draw.CircleGlyph{},
 		Points: plotter.XYs{{X: 1, Y: 0.2}, {X: 8, Y: 30}},
 	}
-	panel := Panel{Title: "cost", X: "receivers", Unit: "ns", Legend: true, Lines: []Line{line, {Name: "not measured"}}}
+	panel := Panel{Title: "cost", X: "receivers", Unit: "ns", Lines: []Line{line, {Name: "not measured"}}}
 	linear := panel
 	linear.Linear = true
 	file := filepath.Join(t.TempDir(), "curves.png")
@@ -29,9 +30,27 @@ func TestDraw(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := png.Decode(f); err != nil {
-		t.Error(err)
+	picture, err := png.Decode(f)
+	if err != nil {
+		t.Fatal(err)
 	}
+	// The legend is above the panels: its strip has marks, and below it there is the panels' padding.
+	strip := int(top.Dots(96))
+	if !inked(picture, 0, strip) || inked(picture, strip, strip+8) {
+		t.Error("the legend isn't in a strip of its own above the panels")
+	}
+}
+
+// inked reports whether rows of a picture have anything that isn't white.
+func inked(p image.Image, from, to int) bool {
+	for y := from; y < to; y++ {
+		for x := range p.Bounds().Dx() {
+			if r, g, b, a := p.At(x, y).RGBA(); a != 0 && min(r, g, b) < 0xFFFF {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func TestTicks(t *testing.T) {

@@ -54,11 +54,11 @@ func Plot(file string, copies []Copy, cells []Cell) error {
 			return points
 		}},
 		{
-			title: "processor, a delivered packet", unit: "ns",
+			title: "CPU, a delivered packet", unit: "ns",
 			points: onPath(func(r, _ Result) float64 { return r.CPU }),
 		},
 		{
-			title: "delivered without loss", unit: "packets a second",
+			title: "delivered without loss", unit: "pps",
 			points: onPath(func(r, _ Result) float64 { return r.LossFree }),
 		},
 		{
@@ -74,10 +74,10 @@ func Plot(file string, copies []Copy, cells []Cell) error {
 	}
 	rows := make([][]curves.Panel, len(sizes))
 	for i, size := range sizes {
-		for j, panel := range panels {
+		for _, panel := range panels {
 			p := curves.Panel{
 				Title: fmt.Sprintf("%s, %d bytes", panel.title, size), X: "receivers", Unit: panel.unit,
-				Linear: panel.linear, Legend: i == 0 && j == len(panels)-1,
+				Linear: panel.linear,
 			}
 			for _, v := range Variants {
 				p.Lines = append(p.Lines, curves.Line{

@@ -27,7 +27,7 @@ func plot(file string, cells []Cell) error {
 	}{
 		{"delay, median over all copies", "µs", func(r Result) float64 { return r.P50 }},
 		{"system calls", "a delivery", func(r Result) float64 { return r.Calls }},
-		{"processor", "µs a delivery", func(r Result) float64 { return r.CPU }},
+		{"CPU", "µs a delivery", func(r Result) float64 { return r.CPU }},
 	}
 	var rows [][]curves.Panel
 	for i, c := range cells {
@@ -35,11 +35,12 @@ func plot(file string, cells []Cell) error {
 			continue
 		}
 		var row []curves.Panel
-		for j, f := range figures {
-			p := curves.Panel{
-				Title: fmt.Sprintf("%s, %d objects a stream", f.title, c.Objects), X: "subscribers", Unit: f.unit,
-				Legend: i == 0 && j == 0,
-			}
+		shape := fmt.Sprintf("%d objects a stream", c.Objects)
+		if c.Objects == 1 {
+			shape = "1 object a stream"
+		}
+		for _, f := range figures {
+			p := curves.Panel{Title: f.title + ", " + shape, X: "subscribers", Unit: f.unit}
 			for _, v := range variants {
 				line := curves.Line{Name: string(v), Colour: look[v].colour, Shape: look[v].shape}
 				for _, cell := range cells {

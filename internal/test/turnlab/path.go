@@ -55,7 +55,7 @@ type Result struct {
 	Peak     float64 `json:"peak_pps"`      // most packets delivered in a second, over all rates offered
 	AtLeast  bool    `json:"peak_at_least"` // the sender was the limit: nothing was lost, and it could send no more
 	LossFree float64 `json:"loss_free_pps"` // highest rate offered of which 99.5% arrived
-	CPU      float64 `json:"cpu_ns"`        // of the relay's processor, a packet, at steadyRate
+	CPU      float64 `json:"cpu_ns"`        // of the relay's processor, a packet, at steadyRate; 0: not measured
 	P50      float64 `json:"p50_us"`        // one-way delay at delayRate, until the receiving process has the packet
 	P99      float64 `json:"p99_us"`
 	// The same until the receiver's network device has the packet: without the wait for the scheduler to run the
@@ -275,15 +275,16 @@ func (p *Path) ends(direction string, size int) (to *testnet.Dev, sender *Sender
 }
 
 // Measure sends traffic in a direction ("to_peer", "to_client") with so many bytes of payload: first for rates, then
-// for cost, then for delays. busy measures RelayCPU.
+// for cost, then for delays. busy measures RelayCPU. With ErrUnsteady, all but the cost is measured.
 func (p *Path) Measure(direction string, size int, busy *Busy) (r Result, err error) {
 	to, sender, done, err := p.ends(direction, size)
 	if err != nil {
 		return r, err
 	}
 	defer done()
-	if r, err = Throughput(to, sender, busy, p.used); err != nil {
-		return r, err
+	r, unsteady := Throughput(to, sender, busy, p.used)
+	if unsteady != nil && !errors.Is(unsteady, ErrUnsteady) {
+		return r, unsteady
 	}
 	r.P50, r.P99, r.DeviceP50, r.DeviceP99 = math.Inf(1), math.Inf(1), math.Inf(1), math.Inf(1)
 	for range delayTries {
@@ -306,7 +307,7 @@ func (p *Path) Measure(direction string, size int, busy *Busy) (r Result, err er
 	if math.IsInf(r.P50, 1) {
 		return r, err
 	}
-	return r, nil
+	return r, unsteady
 }
 
 // Throughput finds the rates that a path takes, and what a packet costs the relay's processor, without delays. used is
@@ -370,6 +371,11 @@ func Cost(to *testnet.Dev, sender *Sender, busy *Busy) (float64, error) {
 	return cost(to, sender, busy, nil)
 }
 
+// ErrUnsteady says that what a packet costs could not be measured.
+var ErrUnsteady = fmt.Errorf(
+	"%d tries to send and receive %d packets a second failed; is the machine busy with other work?",
+	spells, steadyRate)
+
 // senderIsLimit reports whether a sender could not offer a rate, while all that it did offer was delivered.
 func senderIsLimit(rate, offered, delivered float64) bool {
 	return offered < lossFree*rate && delivered >= lossFree*offered
@@ -417,8 +423,7 @@ func cost(to *testnet.Dev, sender *Sender, busy *Busy, used func() (time.Duratio
 		time.Sleep(drainTime)
 	}
 	if len(costs) == 0 {
-		const text = "%d tries to send and receive %d packets a second failed; is the machine busy with other work?"
-		return 0, fmt.Errorf(text, spells, steadyRate)
+		return 0, ErrUnsteady
 	}
 	cost := Median(costs)
 	if used == nil {
@@ -460,12 +465,17 @@ func processShare(used func() (time.Duration, error)) (float64, error) {
 	return float64(after-before) / float64(time.Since(begin)), err
 }
 
-// Medians returns the medians of all figures.
+// Medians returns the medians of all figures, of the results that have them.
 func Medians(results []Result) Result {
 	of := func(f func(Result) float64) float64 {
 		var values []float64
 		for _, r := range results {
-			values = append(values, f(r))
+			if x := f(r); x != 0 {
+				values = append(values, x)
+			}
+		}
+		if len(values) == 0 {
+			return 0
 		}
 		return Median(values)
 	}
