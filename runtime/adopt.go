@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -296,7 +297,8 @@ func (r *Relay) adoptRow(row *tableRow, was []byte) error {
 	return nil
 }
 
-// adoptLinks replaces the programs of the pinned TCX links, and removes those that are of no use any more.
+// adoptLinks replaces the programs of the pinned TCX links, and removes those that are of no use any more. The others
+// are listed in the order in which packets come to them, so that they have it again on an interface that is made anew.
 func (r *Relay) adoptLinks() error {
 	for l, err := range r.pins.Links() {
 		if err != nil {
@@ -318,7 +320,14 @@ func (r *Relay) adoptLinks() error {
 		}
 		r.attachments = append(r.attachments, a)
 	}
-	return nil
+	return r.inNamespace(func() error {
+		place := func(a *attachment) int {
+			id := r.kernelID(a.program)
+			return slices.IndexFunc(chain(a), func(f Front) bool { return f.ID == id })
+		}
+		slices.SortStableFunc(r.attachments, func(a, b *attachment) int { return cmp.Compare(place(a), place(b)) })
+		return nil
+	})
 }
 
 // adoptable says what a pinned link attaches; nil where its interface or its program is gone.

@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"errors"
 	"math"
 	"os/exec"
 	"slices"
@@ -297,29 +298,8 @@ func TestAttachFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer first.Close()
-	greedy, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type: ebpf.SchedCLS, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}, License: "GPL",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer greedy.Close()
-	takeAll := func() {
-		t.Helper()
-		if err := b.host.Do(func() error {
-			l, err := link.AttachTCX(link.TCXOptions{
-				Interface: b.dev.Index, Program: greedy, Attach: ebpf.AttachTCXIngress, Anchor: link.Head(),
-			})
-			if err == nil {
-				t.Cleanup(func() { l.Close() })
-			}
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
-	}
 	order := func() []string { return b.ingress(t, first, "in0", false) }
-	takeAll()
+	b.takeAll(t, b.dev)
 	if err := last.Program("fwd").Attach("in0"); err != nil {
 		t.Fatal(err)
 	}
@@ -346,6 +326,69 @@ func TestAttachFirst(t *testing.T) {
 	old := b.load(t, Options{Clsact: true})
 	if err := old.Program("fwd").AttachFirst("in0"); err == nil || !strings.Contains(err.Error(), "without TCX") {
 		t.Errorf("by clsact: %v", err)
+	}
+}
+
+// A relay that adopts attachments has them in their order, and at the places that it asks for, also on an interface that
+// is made anew.
+func TestAdoptedOrder(t *testing.T) {
+	b := newBench(t)
+	pins := "/sys/fs/bpf/" + pinName(t)
+	attached := func() *Relay {
+		t.Helper()
+		var r *Relay
+		if err := b.host.Do(func() (err error) {
+			r, err = Load(orderDesc(), build(t), quiet(Options{PinPath: pins}))
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range []string{"out", "fwd"} {
+			if err := r.Program(p).AttachFirst("in0"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return r
+	}
+	if err := attached().Leave(time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	r := attached()
+	defer r.Close()
+	if err := b.host.Run("ip", "link", "del", "in0"); err != nil {
+		t.Fatal(err)
+	}
+	dev, _ := b.join(t, "temp", "out1")
+	b.takeAll(t, dev)
+	if err := errors.Join(b.host.Run("ip", "link", "set", "temp", "down"),
+		b.host.Run("ip", "link", "set", "temp", "name", "in0")); err != nil {
+		t.Fatal(err)
+	}
+	until(t, 5*time.Second, "all are attached again, first and in their order", func() bool {
+		return slices.Equal(b.ingress(t, r, "in0", false), []string{"out", "fwd", ""})
+	})
+}
+
+// takeAll puts a program first on a device that lets no other one have its packets.
+func (b *bench) takeAll(t *testing.T, dev *testnet.Dev) {
+	t.Helper()
+	greedy, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.SchedCLS, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}, License: "GPL",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer greedy.Close()
+	if err := b.host.Do(func() error {
+		l, err := link.AttachTCX(link.TCXOptions{
+			Interface: dev.Index, Program: greedy, Attach: ebpf.AttachTCXIngress, Anchor: link.Head(),
+		})
+		if err == nil {
+			t.Cleanup(func() { l.Close() })
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -167,7 +167,8 @@ func isThere(a *attachment, index int) error {
 		cmp.Or(strings.Join(names, ", "), "none"))
 }
 
-// stands returns an error where an attachment isn't at the place that is asked for.
+// stands returns an error where an attachment isn't at the place that is asked for. One that is gets it again on an
+// interface that is made anew, also if another process had attached it.
 func (r *Relay) stands(a *attachment, first bool, before string) error {
 	if before == "" && !first {
 		return nil
@@ -177,6 +178,7 @@ func (r *Relay) stands(a *attachment, first bool, before string) error {
 			return fmt.Errorf("it is attached already, behind %v; detach it first", f)
 		}
 	}
+	a.first, a.before = first, before
 	return nil
 }
 

@@ -139,8 +139,8 @@ func TestVerifierRefuses(t *testing.T) {
 	}
 }
 
-// A spec that is too wide for the verifier isn't called a fault of the compiler: the message is at the program, and says
-// what makes it smaller.
+// A spec that is too wide for the verifier isn't called a fault of the compiler: the message is at the program, and
+// says what makes it smaller.
 func TestTooManyPaths(t *testing.T) {
 	needs.All(t) // the verifier takes seconds
 	needs.Root(t)

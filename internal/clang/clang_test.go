@@ -106,8 +106,8 @@ func TestVerifier(t *testing.T) {
 	}
 }
 
-// A spec that is too wide for the verifier isn't called a fault of the compiler: the message is at the program, and says
-// what makes it smaller.
+// A spec that is too wide for the verifier isn't called a fault of the compiler: the message is at the program, and
+// says what makes it smaller.
 func TestPaths(t *testing.T) {
 	source := render(t)
 	unit := &clang.Unit{Source: source.C, Header: source.Header, Lines: source.Lines}

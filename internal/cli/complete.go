@@ -44,16 +44,17 @@ func named(names func(*spec.Spec) []spec.Name) cobra.CompletionFunc {
 	}
 }
 
-// assigned completes a flag whose value is NAME=…; values completes the part after the =.
-func assigned(names func(*spec.Spec) []spec.Name, values func() []string) cobra.CompletionFunc {
+// assigned completes a flag whose value is NAME=…; values completes the part after the =, as far as it is
+// there.
+func assigned(names func(*spec.Spec) []spec.Name, values func(begun string) []string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-		name, _, ok := strings.Cut(begun, "=")
+		name, value, ok := strings.Cut(begun, "=")
 		if !ok {
 			const directive = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 			return namesIn(cmd.Context(), args, begun, "=", names), directive
 		}
 		var out []string
-		for _, v := range values() {
+		for _, v := range values(value) {
 			if strings.HasPrefix(name+"="+v, begun) {
 				out = append(out, name+"="+v)
 			}
@@ -126,7 +127,7 @@ func groupsOf(s *spec.Spec) (names []spec.Name) {
 	return names
 }
 
-func noValues() []string { return nil }
+func noValues(string) []string { return nil }
 
 func devices() (names []string) {
 	all, err := net.Interfaces()
@@ -137,6 +138,24 @@ func devices() (names []string) {
 		names = append(names, dev.Name)
 	}
 	return names
+}
+
+// targets completes what a program is attached to: an interface, and after its colon the place among the programs that
+// are there.
+func targets(begun string) []string {
+	name, _, placed := strings.Cut(begun, ":")
+	if !placed {
+		return devices()
+	}
+	dev, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil
+	}
+	out := []string{name + ":first"}
+	for _, p := range tcxPrograms(dev.Index) {
+		out = append(out, name+":before="+p)
+	}
+	return out
 }
 
 // completeFlags registers what completes the flags of a command. A flag that the command doesn't have is a mistake in

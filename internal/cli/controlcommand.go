@@ -455,13 +455,13 @@ func completeOpen(what ...string) func(*live, []string, string) []string {
 }
 
 func completeAttach(l *live, _ []string, begun string) (out []string) {
-	program, _, ok := strings.Cut(begun, "=")
+	program, at, ok := strings.Cut(begun, "=")
 	for _, p := range l.info.Programs {
 		if !ok {
 			out = append(out, p+"=")
 		} else if p == program {
-			for _, dev := range devices() {
-				out = append(out, p+"="+dev)
+			for _, target := range targets(at) {
+				out = append(out, p+"="+target)
 			}
 		}
 	}

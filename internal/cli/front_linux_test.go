@@ -80,6 +80,21 @@ func TestFront(t *testing.T) {
 			}
 			return n
 		}
+		var places []string
+		for i := range tt.others {
+			places = append(places, fmt.Sprintf("back=%s:before=other%d\n", dev, i))
+		}
+		for _, line := range [][]string{
+			{"attach", "--socket", r.socket, "back=" + dev + ":"},
+			{"run", "../../gen/bpf/testdata/echo/spec.cue", "--attach", "back=" + dev + ":"},
+		} {
+			offered := r.must(t, nil, append([]string{"__complete"}, line...)...)
+			for _, want := range append(places, "back="+dev+":first\n") {
+				if !strings.Contains(offered, want) {
+					t.Errorf("%s: of %q, %q isn't completed: %s", what, line, want, offered)
+				}
+			}
+		}
 		before, came := seen(), false
 		if err := testnet.Until(20*time.Second, "packets come", func() bool {
 			_, _ = conn.Write([]byte("x")) // refused: nothing listens there

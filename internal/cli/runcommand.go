@@ -116,7 +116,7 @@ sessions and groups; /metrics is for Prometheus. It changes nothing. Every user 
 	flags.BoolVar(&opt.once, "once", false, "print the counters once, after a second or --duration, and stop")
 	flags.DurationVar(&opt.duration, "duration", 0, "stop after this time (for example 30s)")
 	completeFlags(cmd, map[string]cobra.CompletionFunc{
-		"attach": assigned(programsOf, devices), "set": assigned(settingsOf, noValues),
+		"attach": assigned(programsOf, targets), "set": assigned(settingsOf, noValues),
 		"session": assigned(sessionsOf, noValues),
 		"row":     assigned(tablesOf, noValues), "receiver": assigned(groupsOf, noValues),
 	})

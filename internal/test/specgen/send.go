@@ -12,7 +12,11 @@ func (w *rewriting) send() string {
 	if net < 0 {
 		return w.sendPushed()
 	}
-	hasPorts := slices.ContainsFunc(w.now[net:], func(e *entry) bool {
+	after := w.now[net+1:]
+	if inner := slices.IndexFunc(after, (*entry).isIP); inner >= 0 {
+		after = after[:inner]
+	}
+	hasPorts := slices.ContainsFunc(after, func(e *entry) bool {
 		return !e.optional && e.all(func(h *header) bool { return h == stdUDP || h == stdTCP })
 	})
 	// With from and to the family may change, and then everything after has to move.

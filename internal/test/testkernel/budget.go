@@ -27,7 +27,8 @@ type Budget map[Program]Cost
 
 const budgetHeader = `
 # What each program costs in the kernel's verifier: instructions processed, states kept, and bytes of stack, of the
-# calls that need most together; and its size as loaded, in instructions. make test-kernels fails where a figure is higher; FASTRELAY_UPDATE=1 records it.
+# calls that need most together; and its size as loaded, in instructions. make test-kernels fails where a figure is
+# higher; FASTRELAY_UPDATE=1 records it.
 `
 
 // String returns the budget as it is stored.

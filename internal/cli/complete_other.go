@@ -1,0 +1,6 @@
+//go:build !linux
+
+package cli
+
+// tcxPrograms: there are none.
+func tcxPrograms(int) []string { return nil }
