@@ -80,12 +80,24 @@ func TestSameBytes(t *testing.T) {
 				same(what, byHand.ToPeer, relay.ToPeer.Kernel(), l.RelayIn, up, sent)
 				same(what+", back", byHand.ToClient, relay.ToClient.Kernel(), l.RelayOut, down, sent)
 			}
+			const ipSum, udpSum = 24, 40
+			// A checksum that comes out as 0 is sent as FFFF: the payload makes up for what it was.
+			word := func(b []byte) uint32 { return uint32(binary.BigEndian.Uint16(b)) }
+			_, out := run(relay.ToPeer.Kernel(), l.RelayIn, up)
+			sum := word(payload) + word(out[udpSum:])
+			binary.BigEndian.PutUint16(payload, uint16(sum+sum>>16))
+			zero, err := turnlab.UDPFrame(l.ClientDev.MAC, l.RelayIn.MAC, ch.Client, ch.Server,
+				turnlab.ChannelData(ch.Number, payload))
+			check(t, err)
+			if _, out := run(relay.ToPeer.Kernel(), l.RelayIn, zero); word(out[udpSum:]) != 0xFFFF {
+				t.Errorf("checksum %#x, want 0xffff", word(out[udpSum:]))
+			}
+			same("a checksum of 0", byHand.ToPeer, relay.ToPeer.Kernel(), l.RelayIn, zero, true)
 			change := func(at int, by uint16) {
 				for _, frame := range [][]byte{up, down} {
 					binary.BigEndian.PutUint16(frame[at:], binary.BigEndian.Uint16(frame[at:])+by)
 				}
 			}
-			const ipSum, udpSum = 24, 40
 			both("as sent", true)
 			change(udpSum, 1)
 			both("wrong checksum", true)
