@@ -107,7 +107,7 @@ func (c *EventCopies) put(ev *Event, at uint64) {
 	}
 }
 
-// copyTo gives copies of a record to those who look on, unless they have it. reading is held.
+// copyTo gives copies of a record to the streams that follow events, unless they have it. reading is held.
 func (e *events) copyTo(ev *Event, at uint64) {
 	all := e.copies.Load()
 	if all == nil || at < e.copied {

@@ -16,7 +16,7 @@ const (
 	glance    = 5 * time.Millisecond
 )
 
-// LoadWithin is [Load] within limits of time and memory, for text that may be anybody's. A spec that exceeds them is a
+// LoadWithin is [Load] within limits of time and memory, for untrusted text. A spec that exceeds them is a
 // mistake like any other. CUE's evaluator can't be interrupted: then, and when ctx ends, it is left running, and the
 // process should end soon.
 func LoadWithin(ctx context.Context, file string, src []byte) (*Spec, *diag.List) {

@@ -164,7 +164,7 @@ func (l *loader) load(src []byte) (s *Spec) {
 			maxFile)
 		return nil
 	}
-	// CUE's evaluator is large, and the text is anybody's: should it panic, that is a message like any other.
+	// CUE's evaluator is large, and the text is untrusted: should it panic, that is a message like any other.
 	defer func() {
 		if r := recover(); r != nil {
 			l.add(codeEval, diag.Pos{File: l.file, Line: 1, Column: 1}, "CUE gave up on this spec: %v", r)

@@ -2,6 +2,7 @@ package spec
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 
@@ -44,8 +45,11 @@ func Reference() string {
 		if err != nil {
 			panic(err)
 		}
-		title, rest, _ := strings.Cut(text, "\n")
-		fmt.Fprintf(&b, "\n#%s (`%s`)\n%s", title, name, markdown(rest))
+		// The last heading of a comment is that of the definition; those before it are of what has none.
+		headings := regexp.MustCompile(`(?m)^#+ .*$`).FindAllStringIndex(text, -1)
+		at := headings[len(headings)-1][1]
+		text = text[:at] + " (`" + name + "`)" + text[at:]
+		b.WriteString("\n" + markdown(regexp.MustCompile(`(?m)^#+ `).ReplaceAllString(text, "#$0")))
 		members(&b, field.Value)
 	}
 	b.WriteString("\n## Standard headers\n")

@@ -95,7 +95,7 @@ func controlError(path string, err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		d.Message, d.Hint = "there is no socket "+path, "fastrelay-gen ps lists the relays of this machine"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		d.Message = "nobody listens on " + path
+		d.Message = "no process listens on " + path
 		d.Hint = "the relay's process was killed; its packets pass to the stack. Start it again"
 	case errors.Is(err, fs.ErrPermission):
 		d.Message, d.Hint = "this user may not use "+path, "ask as the user of the relay's process, or as root"

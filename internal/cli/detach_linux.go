@@ -31,7 +31,7 @@ const readyFD = 3
 // detach runs the same command in the background.
 func (a *app) detach(ctx context.Context, desc *abi.Desc, opt *runOptions) error {
 	if opt.traffic || opt.once || opt.events {
-		return usage("--detach leaves nobody to look at --traffic, --once or --events").
+		return usage("--traffic, --once and --events print to a terminal, which --detach has none of").
 			see("fastrelay-gen events --help")
 	}
 	socket := api.PathOf(opt.control)
@@ -129,7 +129,7 @@ func openLog(path string) (*os.File, error) {
 func (a *app) background(ctx context.Context, relay *runtime.Relay, in *runInput, opt runOptions) error {
 	ready := os.NewFile(readyFD, "ready")
 	if ready == nil {
-		return &diag.Diagnostic{Code: codeRun, Message: detachedVar + " is set, and nobody waits for this process"}
+		return &diag.Diagnostic{Code: codeRun, Message: detachedVar + " is set, and no process waits for this one"}
 	}
 	_, err := fmt.Fprintln(ready, attached(relay, in))
 	if err = errors.Join(err, ready.Close()); err != nil {

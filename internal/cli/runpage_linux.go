@@ -78,5 +78,5 @@ func (s *site) serve(ctx context.Context, r *build.Result, relay *runtime.Relay)
 	return "http://" + s.listener.Addr().String() + "/", nil
 }
 
-// wait waits until nobody reads the relay for the page, after ctx has ended.
+// wait waits until no client reads the relay for the page, after ctx has ended.
 func (s *site) wait() { s.wg.Wait() }

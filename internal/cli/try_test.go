@@ -107,7 +107,7 @@ func sendUntil(t *testing.T, line *testnet.Line, capture *exec.Cmd) {
 		tick := time.NewTicker(5 * time.Millisecond)
 		defer tick.Stop()
 		for ctx.Err() == nil {
-			// Errors say that nobody listens on the port, which is right.
+			// Errors say that no process listens on the port, which is right.
 			_, _ = c.Write([]byte("\x40\x01\x00\x05hello"))
 			select {
 			case <-tick.C:

@@ -24,7 +24,7 @@ const (
 	watchList = 5000
 )
 
-// watch shows a relay on the whole screen until it is left.
+// watch shows a relay on the whole screen until the user quits.
 func (l *live) watch() error {
 	if !terminal(l.out) {
 		return usage("watch draws on a terminal").see("fastrelay-gen show")

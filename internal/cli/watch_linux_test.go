@@ -67,7 +67,7 @@ func onTerminal(t *testing.T, args ...string) *terminal {
 			p.mu.Lock()
 			p.out.Write(buf[:n])
 			p.mu.Unlock()
-			if err != nil { // nobody has the other end any more
+			if err != nil { // the other end is closed
 				return
 			}
 		}
