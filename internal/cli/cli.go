@@ -93,6 +93,9 @@ func (a *app) status(err error) int {
 	return statusError
 }
 
+// Command is the tree of commands, for man pages.
+func Command() *cobra.Command { return (&app{}).root() }
+
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "fastrelay-gen",

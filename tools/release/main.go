@@ -1,6 +1,6 @@
-// Command release builds what a release consists of: static binaries of fastrelay-gen for each system, the licenses
-// that come with them, and the checksums of all. The same tree, version and Go release give the
-// same bytes, in any folder.
+// Command release builds what a release consists of: static binaries of fastrelay-gen for each system, and for Linux a
+// Debian package, a container image of the TURN server, what both consist of (SBOM), shell completions and man pages;
+// licenses and checksums. The same tree, version, Go release and SOURCE_DATE_EPOCH give the same bytes, in any folder.
 package main
 
 import (
@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/mod/semver"
 
@@ -31,15 +32,18 @@ var targets = []binary.Target{
 const (
 	sumsName   = "SHA256SUMS"
 	othersName = "THIRD_PARTY_LICENSES"
+	// turn is the server that comes in the package and the image.
+	turn = "./examples/turn"
 )
 
 func main() {
 	version := flag.String("version", "", "the version, such as v0.1.0")
+	root := flag.String("root", ".", "the tree")
 	out := flag.String("o", "dist", "the folder to write to; it must not hold anything but an earlier release")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := release(ctx, ".", *version, *out, targets); err != nil {
+	if err := release(ctx, *root, *version, *out, targets); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		stop()
 		os.Exit(1)
@@ -52,6 +56,10 @@ func release(ctx context.Context, root, version, out string, targets []binary.Ta
 		return fmt.Errorf("%q is not a version: say for example make release VERSION=v0.1.0", version)
 	}
 	out, err := filepath.Abs(out)
+	if err != nil {
+		return err
+	}
+	at, err := epoch()
 	if err != nil {
 		return err
 	}
@@ -73,7 +81,7 @@ func release(ctx context.Context, root, version, out string, targets []binary.Ta
 		}
 		names = append(names, name)
 	}
-	if files[othersName], err = binary.Licenses(ctx, root, targets, binary.Command); err != nil {
+	if files[othersName], err = binary.Licenses(ctx, root, targets, binary.Command, turn); err != nil {
 		return err
 	}
 	if err := os.Mkdir(filepath.Join(out, binary.OwnFolder), 0o755); err != nil {
@@ -85,7 +93,47 @@ func release(ctx context.Context, root, version, out string, targets []binary.Ta
 		}
 		names = append(names, name)
 	}
+	shared, err := os.MkdirTemp("", "release")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(shared)
+	if err := writeShared(shared, at); err != nil {
+		return err
+	}
+	for _, t := range targets {
+		if t.System != "linux" {
+			continue
+		}
+		more, err := writeLinux(ctx, root, out, shared, version, t, at)
+		if err != nil {
+			return err
+		}
+		names = append(names, more...)
+	}
 	return sums(out, names)
+}
+
+// writeLinux writes what there is for Linux alone, and returns the names of the files.
+func writeLinux(
+	ctx context.Context, root, out, shared, version string, t binary.Target, at time.Time,
+) (names []string, err error) {
+	end := "_" + version + "_linux_" + t.Processor
+	tool, server := filepath.Join(out, "fastrelay-gen"+end), filepath.Join(shared, "turn"+end)
+	if err := binary.Build(ctx, root, version, server, turn, t); err != nil {
+		return nil, err
+	}
+	file := func(name string) string {
+		names = append(names, name)
+		return filepath.Join(out, name)
+	}
+	programs := map[string]string{"fastrelay-gen": tool, "fastrelay-turn": server}
+	err = errors.Join(
+		writeBOM(file("fastrelay-gen"+end+".cdx.json"), tool, version, at),
+		writeBOM(file("turn"+end+".cdx.json"), server, version, at),
+		writeDeb(file("fastrelay-gen_"+version[1:]+"_"+t.Processor+".deb"), root, shared, version, t, programs, at),
+		writeImage(ctx, file("turn"+end+".tar"), root, version, t))
+	return names, err
 }
 
 // empty makes the folder, or removes an earlier release from it, with these licenses. Anything else in it is an error.
@@ -93,7 +141,9 @@ func empty(dir string, licenses []string) error {
 	known := append([]string{".", sumsName, othersName, binary.OwnFolder}, licenses...)
 	var found []string // a folder in front of what is in it
 	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, _ fs.DirEntry, err error) error {
-		if err == nil && !strings.HasPrefix(name, "fastrelay-gen_v") && !slices.Contains(known, name) {
+		ours := strings.HasPrefix(name, "fastrelay-gen_") || strings.HasPrefix(name, "turn_v") ||
+			slices.Contains(known, name)
+		if err == nil && !ours {
 			return fmt.Errorf("%s holds %s, which is not part of a release: choose another folder", dir, name)
 		}
 		found = append(found, name)
