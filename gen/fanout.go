@@ -78,7 +78,7 @@ func (w *rewriter) fanOut(a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 		emit(w.blk, w.ordinary(a.Pos))
 	}
 	w.unknownPartial(&w.guards, &ir.Rewrite{OldFront: last.end}, a.Pos)
-	w.keepsField(w.datagramEnd(), a.Pos)
+	w.cutsAt(w.datagramEnd(), a.Pos)
 	if _, net := w.datagram(); len(w.slacks(net, false)) > 0 { // a copy is as long as what came
 		w.guard(empty(w.slacks(net, false)), w.paddingHere(a.Pos), a.Pos)
 	}

@@ -39,11 +39,17 @@ func (w *rewriter) unknownPartial(blk *[]ir.Stmt, rw *ir.Rewrite, pos diag.Pos) 
 	emit(blk, &ir.Guard{Cond: ok, Reason: w.partialChecksum(pos), Pos: pos})
 }
 
-// keepsField lets packets pass to the stack that are cut off at end, and would lose the field of a checksum that is
-// left to a device.
-func (w *rewriter) keepsField(end ir.Expr, pos diag.Pos) {
+// cutsAt lets packets pass to the stack that can't be cut off at end, the datagram's: they would lose the field of a
+// checksum that is left to a device, or bytes that a header in front of the datagram counts.
+func (w *rewriter) cutsAt(end ir.Expr, pos diag.Pos) {
 	if end == nil {
 		return
+	}
+	datagram, _ := w.datagram()
+	for _, in := range w.path[:datagram] {
+		if !isFrame(in.inner) {
+			w.guard(bin(ir.Le, in.inner, end), w.paddingHere(pos), pos)
+		}
 	}
 	field := bin(ir.And, &ir.Meta{Kind: ir.Partial}, num(0xFFFF))
 	whole := bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, end)

@@ -325,7 +325,7 @@ func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.P
 		whole := bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, f.End)
 		w.guard(or(whole, bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, num(0))), w.superPacket(pos), pos)
 	}
-	w.keepsField(f.End, pos)
+	w.cutsAt(f.End, pos)
 	if rw != nil || f.End != nil || hop != nil && !w.out.L2 {
 		f.NoRoom = w.punted("no_memory", "the kernel has no memory to change the packet", w.src.Name.Pos)
 		f.Fault = w.reason("fault", ir.Fault, "dropped: the kernel failed after the first change", w.src.Name.Pos)

@@ -329,8 +329,8 @@ func TestAttachFirst(t *testing.T) {
 	}
 }
 
-// A relay that adopts attachments has them in their order, and at the places that it asks for, also on an interface that
-// is made anew.
+// A relay that adopts attachments has them in their order, and at the places that it asks for, also on an interface
+// that is made anew.
 func TestAdoptedOrder(t *testing.T) {
 	b := newBench(t)
 	pins := "/sys/fs/bpf/" + pinName(t)
