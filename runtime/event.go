@@ -352,8 +352,8 @@ func (e *events) why(ctx context.Context, err error) error {
 	return fmt.Errorf("relay %q: read the ring of events: %w", e.relay.desc.Name, err)
 }
 
-// decode understands a record that the server has just read, and gives copies of it to the streams of the control socket; false where
-// it is none that the relay knows.
+// decode understands a record that the server has just read, and gives copies of it to the streams of the control
+// socket; false if it is none that the relay knows.
 func (e *events) decode(ev *Event, at uint64) bool {
 	ok := e.understand(ev, at, e.receiver)
 	if e.copies.Load() == nil {
