@@ -146,18 +146,22 @@ func fold(numbers, label string, width int) []string {
 	return append(lines, line)
 }
 
-// label says what happened to the packets of a reason: "sent", "up: no_by_channel (no row in by_channel)", "drop:
-// over_quota", "declined: layer".
+// label says what happened to the packets of a reason: "sent", "to the stack: no_by_channel (no row in
+// by_channel)", "drop: over_quota", "declined: layer".
 func label(t tally) string {
+	kind := t.kind
+	if kind == "up" {
+		kind = "to the stack"
+	}
 	switch {
 	case t.kind == kindReceiver, t.kind == kindLost, t.kind == kindInterface, t.kind == kindArrived:
 		return t.doc
 	case t.kind == t.reason:
 		return t.kind
 	case (t.kind == "up" || t.kind == "declined") && t.doc != "" && t.doc != asTheSpecSays:
-		return t.kind + ": " + t.reason + " (" + t.doc + ")"
+		return kind + ": " + t.reason + " (" + t.doc + ")"
 	}
-	return t.kind + ": " + t.reason
+	return kind + ": " + t.reason
 }
 
 // line is the table in one line, for logs: incoming packets and copies by reason. Receivers, of which there may be

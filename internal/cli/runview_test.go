@@ -28,7 +28,7 @@ func TestTable(t *testing.T) {
 	rates := v.look(start.Add(2*time.Second), counted(1_236_408, 31))
 	want := `          packets/s  Mbit/s      total
 to_peer     118,204   118.2  1,236,408  sent
-                  2     0.0         31  up: no_by_channel (no row in by_channel)
+                  2     0.0         31  to the stack: no_by_channel (no row in by_channel)
 to_client         0     0.0          0  no packet yet
 `
 	if diff := cmp.Diff(want, table(rates, 0)); diff != "" {
@@ -116,8 +116,8 @@ func TestLabel(t *testing.T) {
 		want string
 	}{
 		{tally{kind: "sent", reason: "sent", doc: "rewritten and sent"}, "sent"},
-		{tally{kind: "up", reason: "short", doc: "too short"}, "up: short (too short)"},
-		{tally{kind: "up", reason: "short"}, "up: short"},
+		{tally{kind: "up", reason: "short", doc: "too short"}, "to the stack: short (too short)"},
+		{tally{kind: "up", reason: "short"}, "to the stack: short"},
 		{tally{kind: "drop", reason: "over_quota", doc: "dropped, as the spec says"}, "drop: over_quota"},
 		{tally{kind: "fault", reason: "fault", doc: "the kernel failed"}, "fault"},
 		{tally{kind: "copy", reason: "copy", doc: "a copy was sent"}, "copy"},
