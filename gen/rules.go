@@ -6,6 +6,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -455,7 +456,7 @@ func (w *rewriter) learn(a *spec.Action) []ir.Stmt {
 		return bad("it is per CPU")
 	}
 	for _, m := range t.Value.Members {
-		if m.Hidden || m.Type.Kind == ir.NextHop || m.Type.Kind.IsIndex() {
+		if m.Type.Kind == ir.Hop || m.Type.Kind == ir.NextHop || m.Type.Kind.IsIndex() {
 			return bad("its value \"" + m.Name + "\" is kept by user space")
 		}
 		if m.Type.Levels > 0 {
@@ -464,15 +465,55 @@ func (w *rewriter) learn(a *spec.Action) []ir.Stmt {
 	}
 	key, ok1 := w.values("table", t.Name, t.Pos, &t.Key, a.Key, a.Pos, "key")
 	value, ok2 := w.values("table", t.Name, t.Pos, &t.Value, a.Value, a.Pos, "value")
-	if !ok1 || !ok2 || !w.believe(a) {
+	owner, ok3 := w.learnedWith(a, t)
+	if !ok1 || !ok2 || !ok3 || !w.believe(a) {
 		return nil
 	}
 	return []ir.Stmt{
 		&ir.Learn{
-			Table: t, Key: key, Value: value, Full: w.punted("full_"+t.Name, "table "+t.Name+" is full", a.Pos),
+			Table: t, Key: key, Value: append(value, owner...), Full: w.punted("full_"+t.Name, "table "+t.Name+" is full", a.Pos),
 			Pos: a.Pos,
 		},
 	}
+}
+
+// learnedWith are the values that tie a row that is learned to the session of another row.
+func (w *rewriter) learnedWith(a *spec.Action, t *ir.Table) (values []ir.MemberValue, ok bool) {
+	if a.With == nil {
+		if t.Bound() {
+			w.fail(codeLearn, a.Pos, "other rows of table %q are learned with a session, and this one isn't", t.Name).
+				WithHint("say whose it is (with: \"ROW\"), or learn into another table")
+		}
+		return nil, !t.Bound()
+	}
+	r := w.rows[a.With.Value]
+	switch {
+	case r == nil && w.lost[a.With.Value]: // its lookup is reported
+		return nil, false
+	case r == nil:
+		suggest(w.fail(codeLearn, a.With.Pos, "no row %q is looked up here", a.With.Value), a.With.Value,
+			slices.Sorted(maps.Keys(w.rows))).
+			WithHint("look a row of the session up: lookup: %s: TABLE: […]", a.With.Value)
+		return nil, false
+	case !r.Table.Bound() || w.plan.Slots == 0:
+		w.fail(codeLearn, a.With.Pos, "row %q is of no session, so nothing can end with it", a.With.Value).
+			WithRelated(r.Table.Pos, "table %q is declared here", r.Table.Name)
+		return nil, false
+	case r.Optional && !w.facts[r]:
+		w.fail(codeMaybe, a.With.Pos, "row %q may be missing here", a.With.Value).
+			WithHint("ask for it in the rule's condition: when")
+		return nil, false
+	}
+	link := func(of *ir.Table) []*ir.Member {
+		return slices.DeleteFunc(slices.Clone(of.Value.Members), func(m *ir.Member) bool {
+			return !m.Hidden || m.Name != abi.MemberSlot && m.Name != abi.MemberGen
+		})
+	}
+	from := link(r.Table)
+	for i, m := range link(t) {
+		values = append(values, ir.MemberValue{Member: m, Value: &ir.RowMember{Row: r, Member: from[i]}})
+	}
+	return values, true
 }
 
 func (s *scope) count(a *spec.Action) *ir.Count {

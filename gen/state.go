@@ -9,12 +9,13 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
 // This pass gives settings, tables and sessions their types and layouts. A layout is decided here once; C, Go and the
-// model all take it from the plan. Rows of sessions get hidden members: the slot and generation that tie a row to its
-// session.
+// model all take it from the plan. Rows of sessions, and those that are learned with one, get hidden members: the slot and
+// generation that tie a row to its session.
 
 const (
 	defaultSize = 1024
@@ -83,12 +84,13 @@ func (c *compiler) state() {
 	for _, p := range c.spec.Programs {
 		c.hops(p)
 	}
+	with := c.learnedWith()
 	for _, t := range c.plan.Tables {
-		if t.Session != nil {
+		if t.Session != nil || with[t.Name] {
 			u32 := ir.UintType(32)
 			t.Value.Members = append(t.Value.Members,
-				&ir.Member{Name: "slot", Type: u32, Hidden: true, Pos: t.Pos},
-				&ir.Member{Name: "gen", Type: u32, Hidden: true, Pos: t.Pos})
+				&ir.Member{Name: abi.MemberSlot, Type: u32, Hidden: true, Pos: t.Pos},
+				&ir.Member{Name: abi.MemberGen, Type: u32, Hidden: true, Pos: t.Pos})
 			if t.Rows > 1 {
 				t.Value.Members = append(t.Value.Members,
 					&ir.Member{Name: ir.RowIndex, Type: u32, Hidden: true, Pos: t.Pos})
@@ -105,6 +107,19 @@ func (c *compiler) state() {
 		layOut(&g.Receivers.Value, 8)
 	}
 	c.sizes()
+}
+
+// learnedWith are the names of the tables whose rows are learned with sessions.
+func (c *compiler) learnedWith() map[string]bool {
+	with := map[string]bool{}
+	for _, p := range c.spec.Programs {
+		eachAction(p.Rules, func(a *spec.Action) {
+			if a.With != nil {
+				with[a.Table.Value] = true
+			}
+		})
+	}
+	return with
 }
 
 // sizes adds up the arrays that values of rows index.

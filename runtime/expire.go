@@ -3,7 +3,10 @@ package runtime
 import (
 	"container/heap"
 	"errors"
+	"slices"
 	"time"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
@@ -145,6 +148,90 @@ func (r *Relay) sweepOnce() (time.Duration, bool) {
 		ending = append(ending, s)
 	}
 	return 0, false
+}
+
+// removeLearned removes rows that were learned with sessions which are over: soon after they end, and at most once a
+// second, since it reads whole tables.
+func (r *Relay) removeLearned() {
+	defer r.wg.Done()
+	pause := time.NewTicker(time.Second)
+	defer pause.Stop()
+	for {
+		select {
+		case <-r.done:
+			return
+		case <-r.stale:
+		}
+		for _, t := range r.tables {
+			if !t.learned() {
+				continue
+			}
+			if err := t.removeEnded(); err != nil {
+				r.log.Warn("rows that were learned with sessions that are over remain until their keys are learned again", "relay", r.desc.Name,
+					"error", err)
+			}
+		}
+		select {
+		case <-r.done:
+			return
+		case <-pause.C:
+		}
+	}
+}
+
+// removeEnded removes the rows of sessions that are over.
+func (t *Table) removeEnded() error {
+	rows, err := t.scan()
+	if err != nil {
+		return err
+	}
+	for some := range slices.Chunk(rows, maxSweep) {
+		if err := t.removeEndedOf(some); err != nil {
+			return t.explain(err)
+		}
+	}
+	return nil
+}
+
+func (t *Table) removeEndedOf(rows []rowBytes) error {
+	r := t.relay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	over := func(value []byte) bool { return r.holder(t.slotOf(value)) == nil }
+	for _, row := range rows {
+		if r.closed {
+			return nil
+		}
+		if !over(row.value) {
+			continue
+		}
+		t.changing()()
+		was := make([]byte, t.desc.ValueSize)
+		err := t.m.LookupAndDelete(row.key, was)
+		if errors.Is(err, ebpf.ErrNotSupported) { // before Linux 5.14
+			if was, err = t.m.LookupBytes(row.key); was != nil && over(was) {
+				err = t.m.Delete(row.key)
+			}
+			if was == nil || over(was) {
+				was = row.value
+			}
+		}
+		if err == nil && !over(was) { // meanwhile, a packet of another session has had the row
+			err = t.update(row.key, was, ebpf.UpdateNoExist)
+		}
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) && !errors.Is(err, ebpf.ErrKeyExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// noteStale has rows removed that were learned with sessions which are over, or were changed.
+func (r *Relay) noteStale() {
+	select {
+	case r.stale <- struct{}{}:
+	default:
+	}
 }
 
 // used moves the session's idle end by its last use, and says whether the session lives on. relay.mu is held.

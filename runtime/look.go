@@ -233,7 +233,7 @@ func (t *Table) Row(key []any) (RowInfo, error) {
 
 func (t *Table) info(key, value []byte) RowInfo {
 	out := RowInfo{Row: Row{decodeMembers(t.desc.Key, key, nil), t.decodeValue(value)}, Place: key}
-	if t.desc.Session != "" {
+	if t.desc.Bound() {
 		t.relay.mu.Lock()
 		out.Session = t.relay.holder(t.slotOf(value))
 		t.relay.mu.Unlock()

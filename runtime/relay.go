@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -123,6 +124,7 @@ type Relay struct {
 	ended chan struct{} // closed when Close is done
 	wg    sync.WaitGroup
 	sweep chan struct{} // wakes the goroutine that ends sessions
+	stale chan struct{} // there may be learned rows of sessions that are over
 
 	grace func() error // gracePeriod, or what a test has set in its place
 
@@ -163,6 +165,7 @@ func Load(desc *abi.Desc, object []byte, opt Options) (_ *Relay, err error) {
 		done:     make(chan struct{}),
 		ended:    make(chan struct{}),
 		sweep:    make(chan struct{}, 1),
+		stale:    make(chan struct{}, 1),
 	}
 	if r.log == nil {
 		r.log = slog.Default()
@@ -323,6 +326,11 @@ func (r *Relay) start() {
 	}
 	r.wg.Add(1)
 	go r.endSessions()
+	if slices.ContainsFunc(r.tables, (*Table).learned) {
+		r.noteStale() // a process before this one may have left some
+		r.wg.Add(1)
+		go r.removeLearned()
+	}
 	r.lists.catchUp()
 	if r.hops != nil {
 		r.hops.start()

@@ -182,6 +182,7 @@ func (r *Relay) end(cause error, sessions ...*Session) error {
 		ending, rows = append(ending, s), append(rows, s.rows...)
 	}
 	errs := r.remove(rows...)
+	r.noteStale()
 	var all error
 	for _, s := range ending {
 		r.endState(s)

@@ -116,6 +116,7 @@ func (r *Relay) change(s, next *Session) (err error) {
 	}
 	s.gen, s.rows = next.gen, next.rows
 	s.fields.Store(next.fields.Load())
+	r.noteStale()
 	if err := errors.Join(r.remove(gone...)...); err != nil {
 		r.log.Warn("a row of before a change remains until its key is used again", "relay", r.desc.Name, "error", err)
 	}

@@ -342,8 +342,15 @@ func (t *Table) writable() error {
 		return fmt.Errorf("%s holds the rows of sessions; open and close sessions of kind %q instead", t.where(),
 			t.desc.Session)
 	}
+	if t.learned() {
+		return fmt.Errorf("%s holds rows that packets make, with the sessions that the rows end with; close the session "+
+			"instead", t.where())
+	}
 	return nil
 }
+
+// learned reports whether packets make the rows, which end with sessions.
+func (t *Table) learned() bool { return t.desc.Bound() && t.desc.Session == "" }
 
 func (t *Table) encodeKey(key []any) ([]byte, error) {
 	k, err := encodeMembers(t.where()+", key", t.desc.Key, t.desc.KeySize, key)

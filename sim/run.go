@@ -359,7 +359,7 @@ func (r *run) lookup(s *ir.Lookup) bool {
 
 // alive reports whether a session's row still counts: its generation is the slot's, and the deadline has not passed.
 func (r *run) alive(t *ir.Table, v []byte) bool {
-	if t.Session == nil {
+	if !t.Bound() {
 		return true
 	}
 	slot, gen, ok := slotOf(t, v)

@@ -202,6 +202,10 @@ func (l *loader) action(v cue.Value, vars map[string]Name) *Action {
 			header := l.name(v, "header")
 			a.Verified = &header
 		}
+		if v := get(row, "with"); v.Exists() {
+			with := l.name(v, "row")
+			a.With = &with
+		}
 	case ActCount:
 		a.Counter, a.By = l.counter(arg)
 	case ActMark:

@@ -406,6 +406,7 @@ type Action struct {
 	// learn: the header whose checksum has to be right; nil: none, which is what the spec wants if Unverified
 	Verified   *Name
 	Unverified bool
+	With       *Name // learn: the row of the session that the learned row ends with; nil: it stays
 
 	Counter *Expr `member:"counter,name"` // count: a counter of a row ("src.refused"), or a name of its own ("hits")
 
@@ -498,6 +499,8 @@ type TestRow struct {
 	Table  Name
 	Values []*TestValue
 	Absent bool // only in Expect: there must be no such row (only key members are given)
+	// of a table that is learned into with a session: the number of that session among the test's; a spec says the first
+	Of int
 }
 
 // TestRoute is what user space found for every destination in the test; nil is a reachable neighbour over an MTU of

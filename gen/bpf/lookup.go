@@ -159,7 +159,7 @@ func (f *function) lookup(s *ir.Lookup) {
 	} else {
 		f.leased = true
 		args += fmt.Sprintf(", lease, %s, &%s", rowAt, f.row(s.Row))
-		if t.Session != nil {
+		if t.Bound() {
 			f.usesNow()
 			args += ", now"
 		}

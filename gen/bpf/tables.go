@@ -110,7 +110,7 @@ func (r *renderer) find(t *ir.Table, key string) []string {
 	lookup := fmt.Sprintf("fr_find(&tbl_%s, key, lease, row_at, (void **)row, copy_%s, %s, %s)", name, name, word,
 		learned)
 	params := fmt.Sprintf("%s, const struct fr_lease *lease, __u32 row_at, struct val_%s **row", key, name)
-	if t.Session == nil {
+	if !t.Bound() {
 		return append(append(out, head("enum fr_found ", params)...), "\treturn "+lookup+";", "}")
 	}
 	return append(append(out, head("enum fr_found ", params+", __u64 now")...),

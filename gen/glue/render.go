@@ -172,6 +172,7 @@ type table struct {
 	Entry   string // a row with its key
 	Value   []field
 	Array   bool
+	Bound   bool // user space reads it
 }
 
 // Values are the values of a row.
@@ -374,7 +375,7 @@ func newTable(t *ir.Table, types, scope scope) table {
 	name := exported(t.Name)
 	out := table{
 		Field: scope.pick(name), Type: types.pick(name + "Table"), Name: t.Name, Row: types.pick(name + "Row"),
-		Entry: types.pick(name + "Entry"), Array: t.Kind == "array",
+		Entry: types.pick(name + "Entry"), Array: t.Kind == "array", Bound: t.Bound(),
 	}
 	kinds := map[string]string{
 		"hash": "a hash table", "lru": "a hash table that forgets the rows used least recently", "array": "an array",
@@ -383,6 +384,9 @@ func newTable(t *ir.Table, types, scope scope) table {
 	out.About = fmt.Sprintf("%s of %d rows", kinds[t.Kind], t.Size)
 	if t.PerCPU {
 		out.About += ", with values for each processor"
+	}
+	if out.Bound {
+		out.About += ", which packets make and which end with sessions"
 	}
 	out.Key = fields(t.Key.Members, "k")
 	if len(out.Key) == 1 {

@@ -22,7 +22,12 @@
 // packet's metadata takes no space.
 package ir
 
-import "github.com/fastrelay/fastrelay-gen/internal/diag"
+import (
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+)
 
 // Plan is a compiled spec.
 type Plan struct {
@@ -101,6 +106,13 @@ type Table struct {
 	Row     int      // index of the row in Session.Rows, and of its usage counter; of several rows, the first one's
 	Rows    int      // how many rows of a session are in it; where several are, a hidden member says which one it is
 	Pos     diag.Pos
+}
+
+// Bound reports whether each row ends with a session: it is one of the session's, or was learned with it.
+func (t *Table) Bound() bool {
+	return t.Session != nil || slices.ContainsFunc(t.Value.Members, func(m *Member) bool {
+		return m.Hidden && m.Name == abi.MemberSlot
+	})
 }
 
 // Session is a kind of session.

@@ -17,12 +17,14 @@ func (l *live) stateOf(s *spec.Spec, program spec.Name) (*spec.Test, error) {
 			Hint:    "fastrelay-gen ps lists the relays of this machine"}
 	}
 	t := &spec.Test{Name: program, Program: program, Settings: values(l.info.Settings), Lapsed: l.info.Lease.Left <= 0}
+	number := map[string]int{} // of the sessions, by their IDs
 	for _, k := range l.info.Sessions {
 		all, err := api.All[api.Session](l.ctx, l.client, "/v1/sessions/"+k.Name)
 		if err != nil {
 			return nil, controlError(l.client.Path, err)
 		}
 		for _, one := range all {
+			number[one.ID] = len(t.Sessions)
 			t.Sessions = append(t.Sessions, &spec.TestSession{Session: spec.Name{Value: k.Name},
 				Fields: values(one.Fields)})
 		}
@@ -36,8 +38,12 @@ func (l *live) stateOf(s *spec.Spec, program spec.Name) (*spec.Test, error) {
 			return nil, controlError(l.client.Path, err)
 		}
 		for _, one := range all {
+			of, open := number[one.Session]
+			if !open && one.Session != "" {
+				continue // it was learned with a session that has come since
+			}
 			t.Rows = append(t.Rows, &spec.TestRow{Table: spec.Name{Value: k.Name},
-				Values: append(values(one.Key), values(one.Value)...)})
+				Values: append(values(one.Key), values(one.Value)...), Of: of})
 		}
 	}
 	for _, k := range l.info.Groups {

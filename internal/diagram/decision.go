@@ -249,6 +249,9 @@ func does(a *spec.Action, turn bool) string {
 		if a.Verified != nil {
 			text += " (checksum of " + a.Verified.Value + " verified)"
 		}
+		if a.With != nil {
+			text += ", until the session of " + a.With.Value + " ends"
+		}
 		return text
 	case spec.ActAdmit:
 		text := action(a)

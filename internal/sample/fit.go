@@ -219,7 +219,7 @@ func (f *fitting) put(t *ir.Table, key []byte) {
 		binary.LittleEndian.PutUint32(key, uint32(shortest+f.IntN(129-shortest)))
 	}
 	if t.Session == nil {
-		f.relay.Table(t.Name).Put(key, f.layout(&t.Value))
+		f.relay.Table(t.Name).Put(key, f.value(t, f.relay))
 	} else if f.slot < len(f.relay.Slots) {
 		f.session(t.Session, f.relay, f.slot, f.fieldsOf(t, key))
 		f.slot++

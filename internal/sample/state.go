@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
@@ -81,7 +82,7 @@ func (s Source) rows(plan *ir.Plan, r *sim.Relay) (slot int) {
 			if t.Kind == "array" {
 				key = binary.LittleEndian.AppendUint32(nil, s.Uint32N(uint32(min(t.Size, 8))))
 			}
-			r.Table(t.Name).Put(key, s.layout(&t.Value))
+			r.Table(t.Name).Put(key, s.value(t, r))
 		}
 		for _, g := range plan.Groups {
 			if t.Kind == "array" || t.Kind == "lpm" || !alike(&t.Key, &g.Key) {
@@ -89,7 +90,7 @@ func (s Source) rows(plan *ir.Plan, r *sim.Relay) (slot int) {
 			}
 			for _, k := range r.Group(g.Name).Keys() { // what finds a group often finds a row
 				if !s.One(8) {
-					r.Table(t.Name).Put([]byte(k), s.layout(&t.Value))
+					r.Table(t.Name).Put([]byte(k), s.value(t, r))
 				}
 			}
 		}
@@ -102,6 +103,23 @@ func alike(a, b *ir.Struct) bool {
 	return a.Size == b.Size && slices.EqualFunc(a.Members, b.Members, func(x, y *ir.Member) bool {
 		return x.Type == y.Type && x.Off == y.Off
 	})
+}
+
+// value is the value of a row of a table that is no session's. What is learned with a session was mostly learned with one
+// that is still open.
+func (s Source) value(t *ir.Table, r *sim.Relay) []byte {
+	b := s.layout(&t.Value)
+	slot := s.IntN(max(min(len(r.Slots), 12), 1))
+	for _, m := range t.Value.Members {
+		switch {
+		case !m.Hidden || slot >= len(r.Slots) || s.One(12):
+		case m.Name == abi.MemberSlot:
+			binary.LittleEndian.PutUint32(b[m.Off:], uint32(slot))
+		case m.Name == abi.MemberGen:
+			binary.LittleEndian.PutUint32(b[m.Off:], r.Slots[slot].Gen)
+		}
+	}
+	return b
 }
 
 func (s Source) layout(st *ir.Struct) []byte {

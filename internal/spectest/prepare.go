@@ -73,6 +73,7 @@ type preparer struct {
 	t     *test
 	hop   sim.Hop
 	slots int
+	open  map[*spec.TestSession]int // their slots
 	shared
 }
 
@@ -83,7 +84,7 @@ func prepare(s *spec.Spec, plan *ir.Plan) ([]*test, *diag.List) {
 	for _, src := range s.Tests {
 		before := p.diags.Len()
 		p.t = &test{src: src, settings: map[string][]byte{}}
-		p.slots, p.shared = 0, shared{}
+		p.slots, p.open, p.shared = 0, map[*spec.TestSession]int{}, shared{}
 		p.all()
 		if p.diags.Len() == before {
 			tests = append(tests, p.t)
@@ -274,16 +275,7 @@ func (p *preparer) session(src *spec.TestSession) {
 		key, value := make([]byte, r.Table.Key.Size), make([]byte, r.Table.Value.Size)
 		fill(&r.Table.Key, key, r.Key, values)
 		fill(&r.Table.Value, value, r.Value, values)
-		for _, m := range r.Table.Value.Members {
-			switch {
-			case m.Hidden && m.Name == "slot":
-				binary.LittleEndian.PutUint32(value[m.Off:], uint32(slot))
-			case m.Hidden && m.Name == "gen":
-				binary.LittleEndian.PutUint32(value[m.Off:], uint32(slot)+1)
-			case m.Hidden && m.Name == ir.RowIndex:
-				binary.LittleEndian.PutUint32(value[m.Off:], uint32(i))
-			}
-		}
+		link(&r.Table.Value, value, slot, i)
 		taken := slices.ContainsFunc(s.Rows[:i], func(o *ir.SessionRow) bool {
 			return o.Table == r.Table && bytes.Equal(keys[slices.Index(s.Rows, o)], key)
 		})
@@ -294,9 +286,24 @@ func (p *preparer) session(src *spec.TestSession) {
 		keys[i], rows[i] = key, value
 	}
 	p.slots++
+	p.open[src] = slot
 	p.t.state.Slots[slot] = sim.Slot{Deadline: math.MaxUint64, Gen: uint32(slot) + 1}
 	for i, r := range s.Rows {
 		p.put(r.Table, keys[i], rows[i], src.Session.Pos)
+	}
+}
+
+// link ties a row to the session in a slot; n: which of its rows it is.
+func link(s *ir.Struct, value []byte, slot, n int) {
+	for _, m := range s.Members {
+		switch {
+		case m.Hidden && m.Name == abi.MemberSlot:
+			binary.LittleEndian.PutUint32(value[m.Off:], uint32(slot))
+		case m.Hidden && m.Name == abi.MemberGen:
+			binary.LittleEndian.PutUint32(value[m.Off:], uint32(slot)+1)
+		case m.Hidden && m.Name == ir.RowIndex:
+			binary.LittleEndian.PutUint32(value[m.Off:], uint32(n))
+		}
 	}
 }
 
@@ -452,7 +459,8 @@ func keyOf(s *ir.Struct, key []given) []byte {
 	return b
 }
 
-// row puts a row of the state before into its table. Members that are not given are 0, counters new ones.
+// row puts a row of the state before into its table. Members that are not given are 0, counters new ones. What was
+// learned with a session that isn't open is a row of one that has ended.
 func (p *preparer) row(src *spec.TestRow) {
 	t, key, values, ok := p.members(src)
 	if !ok {
@@ -465,6 +473,9 @@ func (p *preparer) row(src *spec.TestRow) {
 		return
 	}
 	if value, ok := p.lay(&t.Value, values, src.Table.Pos); ok {
+		if all := p.t.src.Sessions; src.Of < len(all) {
+			link(&t.Value, value, p.open[all[src.Of]], 0)
+		}
 		p.put(t, keyOf(&t.Key, key), value, src.Table.Pos)
 	}
 }

@@ -1,6 +1,7 @@
 package abi
 
 import (
+	"slices"
 	"strconv"
 	"time"
 )
@@ -93,6 +94,12 @@ type Table struct {
 	Value     []Member  `json:"value,omitempty"`
 	ValueSize int       `json:"value_size"`
 	Session   string    `json:"session,omitempty"` // the kind of session whose rows these are; "": a table of its own
+}
+
+// Bound reports whether each row ends with a session: it is one of the session's, or a program has learned it with it.
+// So user space can't put rows into the table, nor remove them.
+func (t *Table) Bound() bool {
+	return t.Session != "" || slices.ContainsFunc(t.Value, func(m Member) bool { return m.Hidden && m.Name == MemberSlot })
 }
 
 // Group describes a kind of group.

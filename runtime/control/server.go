@@ -184,7 +184,7 @@ func (s *Server) mux(all map[string]route) *http.ServeMux {
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if allow := s.methods(mux, r); len(allow) > 0 {
-			answer(w, nil, &methodError{r, allow})
+			answer(w, nil, &methodError{r, allow, ""})
 			return
 		}
 		answer(w, nil, &api.Problem{Status: http.StatusNotFound, Code: api.CodeNotFound,
@@ -194,7 +194,7 @@ func (s *Server) mux(all map[string]route) *http.ServeMux {
 	return mux
 }
 
-// readOnly are the methods of a row of a session, which is changed with the session.
+// readOnly are the methods of a row that comes and goes with a session.
 var readOnly = []string{"GET", "HEAD"}
 
 // methods are those that the path of a request takes.
@@ -206,7 +206,7 @@ func (s *Server) methods(mux *http.ServeMux, r *http.Request) (allow []string) {
 		}
 	}
 	if parts := strings.Split(r.URL.Path, "/"); len(parts) == 5 && parts[2] == "tables" {
-		if t := s.relay.Table(parts[3]); t != nil && t.Desc().Session != "" {
+		if t := s.relay.Table(parts[3]); t != nil && t.Desc().Bound() {
 			return readOnly
 		}
 	}
@@ -217,10 +217,11 @@ func (s *Server) methods(mux *http.ServeMux, r *http.Request) (allow []string) {
 type methodError struct {
 	request *http.Request
 	allow   []string
+	why     string
 }
 
 func (e *methodError) Error() string {
-	return fmt.Sprintf("%s takes %s, not %s", e.request.URL.Path, strings.Join(e.allow, ", "), e.request.Method)
+	return fmt.Sprintf("%s takes %s, not %s", e.request.URL.Path, strings.Join(e.allow, ", "), e.request.Method) + e.why
 }
 
 // noBody refuses a body where none is read.

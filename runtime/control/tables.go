@@ -96,11 +96,11 @@ func (s *Server) pathRow(r *http.Request) (*runtime.Table, []any, error) {
 	return t, key, nil
 }
 
-// ownRow is pathRow for a change: rows of sessions are changed with their sessions.
+// ownRow is pathRow for a change: rows that end with sessions come and go with them.
 func (s *Server) ownRow(r *http.Request) (*runtime.Table, []any, error) {
 	t, err := s.table(r)
-	if err == nil && t.Desc().Session != "" {
-		err = &methodError{r, readOnly}
+	if err == nil && t.Desc().Bound() {
+		err = &methodError{r, readOnly, ": its rows come and go with sessions"}
 	}
 	if err != nil {
 		return nil, nil, err

@@ -64,8 +64,16 @@ func (d *driver) refers(what string, v reflect.Value, m abi.Member, index uint32
 func (d *driver) table(t reflect.Value, desc *abi.Table) {
 	m := d.maps[abi.TablePrefix+desc.Name]
 	keys, members := shown(desc.Key), shown(desc.Value)
-	put, _ := t.Type().MethodByName("Put")
-	keyType, rowType := put.Type.In(1), put.Type.In(2)
+	get, _ := t.Type().MethodByName("Get")
+	keyType, rowType := get.Type.In(1), get.Type.Out(0)
+	if desc.Bound() { // packets make its rows
+		key, _ := d.row(keyType, keys, true)
+		d.fails(runtime.ErrNotFound, t, "Get", key)
+		for range d.call(t, "All")[0].Seq2() {
+			d.errorf("table %s: a row without a packet", desc.Name)
+		}
+		return
+	}
 	array := desc.Kind == abi.TableArray
 	type entry struct {
 		key, row reflect.Value

@@ -446,8 +446,18 @@ func (s *scope) learn() string {
 	}
 	key, _ := s.key(t)
 	value, _ := s.key(&table{key: t.value})
-	return fmt.Sprintf("{learn: %s: {key: [%s], value: [%s]%s}}", label(t.name), s.quotedAll(key), s.quotedAll(value),
-		s.verified())
+	return fmt.Sprintf("{learn: %s: {key: [%s], value: [%s]%s%s}}", label(t.name), s.quotedAll(key), s.quotedAll(value),
+		s.verified(), s.owner(t))
+}
+
+// owner says which row's session a row ends with, mostly, where it can. What is drawn otherwise stays the same.
+func (s *scope) owner(t *table) string {
+	there := slices.DeleteFunc(slices.Clone(s.bound), func(r ref) bool { return !s.known(r.need) })
+	if n := len(s.refs); len(there) > 0 && n%5 != 0 {
+		t.with = true
+		return fmt.Sprintf(", with: %q", there[n%len(there)].text)
+	}
+	return ""
 }
 
 // verified says whose checksum is verified before a packet is learned from.

@@ -82,6 +82,7 @@ type scope struct {
 	stack []*entry
 	refs  []ref
 	lens  []ref
+	bound []ref           // rows that end with sessions
 	facts map[string]bool // optional things that are known to be there
 	asks  []string        // optional things that a condition can ask for
 	names *namer
@@ -98,7 +99,7 @@ type scope struct {
 
 func (s *scope) clone() *scope {
 	c := *s
-	c.late = slices.Clone(s.late)
+	c.late, c.bound = slices.Clone(s.late), slices.Clone(s.bound)
 	c.refs, c.lens, c.asks, c.facts = slices.Clone(s.refs), slices.Clone(s.lens), slices.Clone(s.asks),
 		maps.Clone(s.facts)
 	return &c

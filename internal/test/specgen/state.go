@@ -36,6 +36,7 @@ type table struct {
 	size       int
 	key, value []member
 	session    bool
+	with       bool // its rows are learned with those of sessions
 }
 
 func (t *table) text() string {
@@ -146,6 +147,9 @@ func (s *scope) found(l *lookup) {
 		need = l.name
 	}
 	s.asks = append(s.asks, l.name)
+	if l.t.session || l.t.with {
+		s.bound = append(s.bound, ref{text: l.name, need: need})
+	}
 	for _, m := range l.t.value {
 		s.member(l.name+"."+m.name, m.t, need)
 	}

@@ -24,6 +24,7 @@ func TestWords(t *testing.T) {
 	missing["checksum that is computed"] = regexp.MustCompile(`checksum: "computed"`)
 	missing["checksum of 0 that is accepted"] = regexp.MustCompile(`zero_checksum: true`)
 	missing["checksum that is verified before a rule learns"] = regexp.MustCompile(`\{learn: .*, verified: "`)
+	missing["row that ends with a session"] = regexp.MustCompile(`\{learn: .*, with: "`)
 	missing["kernel's route"] = regexp.MustCompile(`\{send: via: "route"\}`)
 	missing["action blank"] = regexp.MustCompile(`\{blank: "`)
 	missing["drop of what a credit refuses"] = regexp.MustCompile(`else: \{drop: "over_`)

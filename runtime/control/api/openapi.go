@@ -159,7 +159,7 @@ func (b *builder) table(d *abi.Table) {
 	id := b.param("key", "path", typ("string"))
 	b.path(at, b.paging(), op{"get", "rows_" + d.Name, "Rows", nil, b.page("Rows_"+d.Name, row), 200})
 	b.path(at+"/{key}", []any{id}, op{"get", "row_" + d.Name, "One row", nil, row, 200})
-	if d.Session != "" {
+	if d.Bound() {
 		return
 	}
 	whole := b.name("NewRow_"+d.Name, b.object(members, nil, input, newRequired))
