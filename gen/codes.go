@@ -94,7 +94,8 @@ var (
 	codeLearn = diag.Define("FR0219", "a table that can't be learned into",
 		"`learn` writes rows of hash and lru tables of their own: not rows of sessions, not next hops,\n"+
 			"counters or per-CPU tables. What it asks to be `verified` is a header that every packet of the rule\n"+
-			"has, with a checksum over what follows it.",
+			"has, with a checksum over what follows it. `with` names the row of a session, which is certainly there;\n"+
+			"either all rules that learn into a table say it, or none does.",
 		`do: [{learn: calls: {key: ["udp.src", 1], value: ["udp.dst"]}}, "pass"] // calls is the table of a session`,
 		`do: [{learn: seen: {key: ["udp.src"], value: ["udp.dst"]}}, "pass"]`)
 	codeVariable = diag.Define("FR0220", "a field without a fixed position",

@@ -39,8 +39,8 @@ func (l *live) stateOf(s *spec.Spec, program spec.Name) (*spec.Test, error) {
 		}
 		for _, one := range all {
 			of, open := number[one.Session]
-			if !open && one.Session != "" {
-				continue // it was learned with a session that has come since
+			if !open {
+				of = -1
 			}
 			t.Rows = append(t.Rows, &spec.TestRow{Table: spec.Name{Value: k.Name},
 				Values: append(values(one.Key), values(one.Value)...), Of: of})

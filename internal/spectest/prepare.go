@@ -74,6 +74,7 @@ type preparer struct {
 	hop   sim.Hop
 	slots int
 	open  map[*spec.TestSession]int // their slots
+	given []*spec.TestSession       // also those that couldn't be opened
 	shared
 }
 
@@ -84,7 +85,7 @@ func prepare(s *spec.Spec, plan *ir.Plan) ([]*test, *diag.List) {
 	for _, src := range s.Tests {
 		before := p.diags.Len()
 		p.t = &test{src: src, settings: map[string][]byte{}}
-		p.slots, p.open, p.shared = 0, map[*spec.TestSession]int{}, shared{}
+		p.slots, p.shared = 0, shared{}
 		p.all()
 		if p.diags.Len() == before {
 			tests = append(tests, p.t)
@@ -141,6 +142,7 @@ func (p *preparer) before() bool {
 	if !p.settings() {
 		return false
 	}
+	p.open, p.given = map[*spec.TestSession]int{}, src.Sessions
 	src.Sessions = keep(p, src.Sessions, p.session)
 	src.Rows = keep(p, src.Rows, p.row)
 	src.Groups = keep(p, src.Groups, p.group)
@@ -473,8 +475,10 @@ func (p *preparer) row(src *spec.TestRow) {
 		return
 	}
 	if value, ok := p.lay(&t.Value, values, src.Table.Pos); ok {
-		if all := p.t.src.Sessions; src.Of < len(all) {
-			link(&t.Value, value, p.open[all[src.Of]], 0)
+		if src.Of >= 0 && src.Of < len(p.given) {
+			if slot, open := p.open[p.given[src.Of]]; open {
+				link(&t.Value, value, slot, 0)
+			}
 		}
 		p.put(t, keyOf(&t.Key, key), value, src.Table.Pos)
 	}

@@ -46,8 +46,14 @@ func Together(s *spec.Spec, program spec.Name) *spec.Test {
 				all.Settings = append(all.Settings, v)
 			}
 		}
+		for _, r := range t.Rows {
+			one := *r
+			if one.Of += len(all.Sessions); r.Of >= len(t.Sessions) {
+				one.Of = -1
+			}
+			all.Rows = append(all.Rows, &one)
+		}
 		all.Sessions = append(all.Sessions, t.Sessions...)
-		all.Rows = append(all.Rows, t.Rows...)
 		all.Groups = append(all.Groups, t.Groups...)
 	}
 	for _, own := range []bool{true, false} {

@@ -261,4 +261,12 @@ var backEndFaults = []fault{
 		w.Mark = plus(1)(w.Mark)
 		return true
 	})},
+	{where: "back end", spec: "learn-with", what: "a row is learned with another generation",
+		plan: stmt(func(_ *ir.Program, s *ir.Learn) bool {
+			last := &s.Value[len(s.Value)-1]
+			last.Value = plus(1)(last.Value)
+			return true
+		})},
+	{where: "code", spec: "learn-with", what: "a row that was learned stays after its session",
+		old: `return found == FR_FOUND && !fr_alive\(.*`, new: `return found;`},
 }
