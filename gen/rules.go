@@ -456,7 +456,7 @@ func (w *rewriter) learn(a *spec.Action) []ir.Stmt {
 		return bad("it is per CPU")
 	}
 	for _, m := range t.Value.Members {
-		if m.Type.Kind == ir.Hop || m.Type.Kind == ir.NextHop || m.Type.Kind.IsIndex() {
+		if k := m.Type.Kind; k == ir.Hop || k == ir.NextHop || k.IsIndex() {
 			return bad("its value \"" + m.Name + "\" is kept by user space")
 		}
 		if m.Type.Levels > 0 {
@@ -471,8 +471,8 @@ func (w *rewriter) learn(a *spec.Action) []ir.Stmt {
 	}
 	return []ir.Stmt{
 		&ir.Learn{
-			Table: t, Key: key, Value: append(value, owner...), Full: w.punted("full_"+t.Name, "table "+t.Name+" is full", a.Pos),
-			Pos: a.Pos,
+			Table: t, Key: key, Value: append(value, owner...),
+			Full: w.punted("full_"+t.Name, "table "+t.Name+" is full", a.Pos), Pos: a.Pos,
 		},
 	}
 }

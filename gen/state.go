@@ -14,8 +14,8 @@ import (
 )
 
 // This pass gives settings, tables and sessions their types and layouts. A layout is decided here once; C, Go and the
-// model all take it from the plan. Rows of sessions, and those that are learned with one, get hidden members: the slot and
-// generation that tie a row to its session.
+// model all take it from the plan. Rows of sessions, and those that are learned with one, get hidden members: the slot
+// and generation that tie a row to its session.
 
 const (
 	defaultSize = 1024

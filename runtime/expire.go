@@ -167,8 +167,8 @@ func (r *Relay) removeLearned() {
 				continue
 			}
 			if err := t.removeEnded(); err != nil {
-				r.log.Warn("rows that were learned with sessions that are over remain until their keys are learned again", "relay", r.desc.Name,
-					"error", err)
+				r.log.Warn("rows of sessions that are over remain until their keys are learned again", "relay",
+					r.desc.Name, "error", err)
 			}
 		}
 		select {

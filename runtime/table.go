@@ -343,8 +343,8 @@ func (t *Table) writable() error {
 			t.desc.Session)
 	}
 	if t.learned() {
-		return fmt.Errorf("%s holds rows that packets make, with the sessions that the rows end with; close the session "+
-			"instead", t.where())
+		return fmt.Errorf("%s holds rows that packets make, and that end with sessions; close the session instead",
+			t.where())
 	}
 	return nil
 }

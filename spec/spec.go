@@ -499,7 +499,8 @@ type TestRow struct {
 	Table  Name
 	Values []*TestValue
 	Absent bool // only in Expect: there must be no such row (only key members are given)
-	// of a table that is learned into with a session: its number among the test's; -1: it has ended; a spec means the first
+	// of a table that is learned into with a session: the number of that session among the test's; -1: it has ended. A
+	// spec means the first one.
 	Of int
 }
 

@@ -33,8 +33,8 @@ func TestLearnedRows(t *testing.T) {
 	}
 	gone := func(what string) {
 		t.Helper()
-		err := testnet.Until(time.Minute, what, func() bool { return len(must(r.Table("doors").RowsAfter(nil, 1))) == 0 })
-		if err != nil {
+		none := func() bool { return len(must(r.Table("doors").RowsAfter(nil, 1))) == 0 }
+		if err := testnet.Until(time.Minute, what, none); err != nil {
 			t.Error("the row stays:", err)
 		}
 	}

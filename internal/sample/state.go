@@ -105,8 +105,8 @@ func alike(a, b *ir.Struct) bool {
 	})
 }
 
-// value is the value of a row of a table that is no session's. What is learned with a session was mostly learned with one
-// that is still open.
+// value is the value of a row of a table that is no session's. What is learned with a session was mostly learned with
+// one that is still open.
 func (s Source) value(t *ir.Table, r *sim.Relay) []byte {
 	b := s.layout(&t.Value)
 	slot := s.IntN(max(min(len(r.Slots), 12), 1))

@@ -99,7 +99,9 @@ type Table struct {
 // Bound reports whether each row ends with a session: it is one of the session's, or a program has learned it with it.
 // So user space can't put rows into the table, nor remove them.
 func (t *Table) Bound() bool {
-	return t.Session != "" || slices.ContainsFunc(t.Value, func(m Member) bool { return m.Hidden && m.Name == MemberSlot })
+	return t.Session != "" || slices.ContainsFunc(t.Value, func(m Member) bool {
+		return m.Hidden && m.Name == MemberSlot
+	})
 }
 
 // Group describes a kind of group.
