@@ -166,7 +166,7 @@ func (r *Relay) removeLearned() {
 			if !t.learned() {
 				continue
 			}
-			if err := t.removeEnded(); err != nil {
+			if err := t.removeEnded(); err != nil && !errors.Is(err, ErrClosed) {
 				r.log.Warn("rows of sessions that are over remain until their keys are learned again", "relay",
 					r.desc.Name, "error", err)
 			}
