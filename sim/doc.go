@@ -3,8 +3,8 @@
 // ends.
 //
 // A Relay holds what the kernel's maps hold, in the same layouts (docs/internals.md), so that a dump of a map compares
-// byte for byte. A run never panics. Where a plan contradicts itself (a load of bytes that were not checked, a row that is
-// used but was not found, a value that doesn't fit where it is stored, a front that is not covered), Run returns an
+// byte for byte. A run never panics. Where a plan contradicts itself (a load of bytes that were not checked, a row that
+// is used but was not found, a value that doesn't fit where it is stored, a front that is not covered), Run returns an
 // error: that is a fault of the compiler, never of the packet.
 //
 // Two things of the kernel are inputs: the World (clocks, lease, routes, which clones are refused) and the facts about

@@ -99,8 +99,8 @@ func (a *app) lspCommand() *cobra.Command {
 		Use:   "lsp",
 		Short: "Serve an editor: diagnostics, hover, definitions and completion for specs",
 		Long: `A language server (LSP) on standard input and output; docs/tools.md#editors has the settings of editors.
-It publishes the messages of vet for each open spec, saved or not; shows the reference of words and the layout of fields;
-finds declarations; and completes words, headers and fields.`,
+It publishes the messages of vet for each open spec, saved or not; shows the reference of words and the layout of
+fields; finds declarations; and completes words, headers and fields.`,
 		Example: `  fastrelay-gen lsp      an editor starts it`,
 		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {

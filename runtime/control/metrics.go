@@ -25,8 +25,8 @@ type Flags struct {
 func (f *Flags) Define(flags *flag.FlagSet) {
 	flags.StringVar(&f.Socket, "control", "", "`path` of the relay's control socket, or a name: that of one in "+
 		"/run/fastrelay")
-	flags.StringVar(&f.Metrics, "metrics", "", "`address:port` where anyone may read /metrics; with the control socket "+
-		"of the relay's name, unless --control names another")
+	flags.StringVar(&f.Metrics, "metrics", "", "`address:port` where anyone may read /metrics; with the control "+
+		"socket of the relay's name, unless --control names another")
 }
 
 // Control returns what the flags ask for, for the options of one relay; nil: nothing.
