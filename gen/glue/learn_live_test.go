@@ -40,12 +40,12 @@ func TestLearnedRows(t *testing.T) {
 	}
 
 	counted("no session", "asks", asks, "no_clients")
-	first := open(3)
+	open(3)
 	counted("a session", "asks", asks, "asked")
 	counted("a row", "enters", door, "forwarding_off")
 	r = successor(t, r, load, opt)
 	counted("another process", "enters", door, "forwarding_off")
-	first = slices.Collect(r.Sessions())[0]
+	first := slices.Collect(r.Sessions())[0]
 
 	for what, err := range map[string]error{
 		"put":    r.Table("doors").Put([]any{uint64(1)}, []any{netip.MustParseAddrPort(client), uint64(3)}),
