@@ -2,10 +2,6 @@
 package results
 
 import (
-	"encoding/json"
-	"fmt"
-	"os"
-
 	"github.com/fastrelay/fastrelay-gen/bench/baseline"
 	"github.com/fastrelay/fastrelay-gen/bench/compile"
 	"github.com/fastrelay/fastrelay-gen/bench/fanout"
@@ -79,17 +75,4 @@ func Variants() []turnlab.Variant {
 		list = append(list, b.Variant)
 	}
 	return list
-}
-
-// Read reads the file of a run.
-func Read(file string) (*Report, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	r := &Report{}
-	if err := json.Unmarshal(text, r); err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	return r, nil
 }
