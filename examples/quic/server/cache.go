@@ -7,9 +7,6 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
 )
 
-// keep is how long a stream's data is kept: what a subscriber lost before, or couldn't take, is not sent any more.
-const keep = 2 * time.Second
-
 // A stream is a unidirectional stream of a feed's publisher. A stream's end counts as a byte after its data, so that
 // spans say whether it was sent as well.
 type stream struct {
@@ -111,6 +108,6 @@ func (st *stream) slice(s span) (parts []quic.StreamData, ok bool) {
 }
 
 // expire drops what is older than keep.
-func (st *stream) expire(now time.Time) {
+func (st *stream) expire(now time.Time, keep time.Duration) {
 	st.chunks = slices.DeleteFunc(st.chunks, func(c chunk) bool { return now.Sub(c.at) > keep })
 }

@@ -72,7 +72,7 @@ func newWorld(seed uint64) *world {
 		handed: map[uint64]*spans{}, maxStreamData: map[quic.StreamID]uint64{}, got: map[quic.StreamID]*received{},
 	}
 	s := &Server{
-		config:  Config{Window: w.window, Backlog: 5000 + r.IntN(20000)},
+		config:  Config{Window: w.window, Backlog: 5000 + r.IntN(20000), Keep: 2 * time.Second},
 		dropper: newDropper(), read: w.read,
 	}
 	s.quiesce = func(context.Context) error {
@@ -489,7 +489,7 @@ func TestForgotten(t *testing.T) {
 	for len(w.socket) > 0 {
 		w.handle()
 	}
-	w.now = w.now.Add(keep + time.Second)
+	w.now = w.now.Add(w.feed.server.config.Keep + time.Second)
 	w.feed.tick(w.now)
 	if len(w.feed.streams) != 0 {
 		t.Fatalf("%d streams are kept", len(w.feed.streams))

@@ -229,11 +229,12 @@ func (f *feed) ending(number uint64) bool {
 func (f *feed) tick(now time.Time) (some, all bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	keep := f.server.config.Keep
 	maps.DeleteFunc(f.datagrams, func(_ datagram, c copies) bool { return now.Sub(c.at) > keep })
 	floor := f.next
 	var over []uint64
 	for number, st := range f.streams {
-		st.expire(now)
+		st.expire(now, keep)
 		if (st.whole() || st.reset) && len(st.chunks) == 0 && !f.ending(number) {
 			over = append(over, number)
 		} else {

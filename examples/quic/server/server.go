@@ -32,9 +32,12 @@ type Config struct {
 	// Window is how many bytes a publisher may have on their way (default: 256 KiB). As much of a subscriber's own
 	// window is never used by the kernel.
 	Window  uint64
-	Streams int    // how many streams a publisher may have open (default: 4096)
-	Backlog int    // bytes that wait for a subscriber at most; beyond that streams are dropped (default: 512 KiB)
-	Pins    string // a folder in a BPF file system, so that a successor takes over from a server that was killed
+	Streams int // how many streams a publisher may have open (default: 4096)
+	Backlog int // bytes that wait for a subscriber at most; beyond that streams are dropped (default: 512 KiB)
+	// Keep is how long a stream's data is kept: what a subscriber lost before, or couldn't take, is not sent any more
+	// (default: 2 s).
+	Keep time.Duration
+	Pins string // a folder in a BPF file system, so that a successor takes over from a server that was killed
 	// ResetKey, if a successor has the same, lets it tell clients at once that their connections are gone.
 	ResetKey *quic.StatelessResetKey
 	Watch    relaycontrol.Flags // how the relay is watched and operated
@@ -82,6 +85,7 @@ func Start(config Config) (_ *Server, err error) {
 	config.Window = cmp.Or(config.Window, 256<<10)
 	config.Streams = cmp.Or(config.Streams, 4096)
 	config.Backlog = cmp.Or(config.Backlog, 512<<10)
+	config.Keep = cmp.Or(config.Keep, 2*time.Second)
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{
 		config: config, log: config.Logger, stop: stop, dropper: newDropper(), rounds: newRounds(),

@@ -292,7 +292,7 @@ func (u *subscriber) lost(c copied) []quic.StreamData {
 // lighten drops what has waited for too long, and of what is too much the least urgent. If something urgent has waited
 // for too long, what is less urgent waits in vain.
 func (u *subscriber) lighten(now time.Time) {
-	old := levels
+	keep, old := u.feed.server.config.Keep, levels
 	for level := range u.queue {
 		if len(u.queue[level]) > 0 && now.Sub(u.queue[level][0].at) > keep {
 			old = level
