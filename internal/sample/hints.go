@@ -86,21 +86,8 @@ func findHints(p *ir.Program, settings func(*ir.Setting) []byte) hints {
 			}
 		}
 	}
-	for s := range ir.Stmts(p.Body) {
-		switch s := s.(type) {
-		case *ir.Let:
-			lets[s.Var] = s.Value
-		case *ir.ReadUint:
-			read[s.Value] = s.Field
-		case *ir.ReadVarint:
-			read[s.Value] = anyVarint
-		case *ir.FindElement:
-			h.elements = append(h.elements, numbers(s.ID)...)
-		case *ir.Guard, *ir.If:
-		default: // what checks compare with counts, not what a rewrite does
-			continue
-		}
-		for e := range ir.Exprs(s) {
+	condition := func(n ir.Node) {
+		for e := range ir.Exprs(n) {
 			switch e := e.(type) {
 			case *ir.Bin:
 				compare(e)
@@ -117,6 +104,27 @@ func findHints(p *ir.Program, settings func(*ir.Setting) []byte) hints {
 				}
 			}
 		}
+	}
+	for s := range ir.Stmts(p.Body) {
+		switch s := s.(type) {
+		case *ir.Let:
+			lets[s.Var] = s.Value
+		case *ir.ReadUint:
+			read[s.Value] = s.Field
+		case *ir.ReadVarint:
+			read[s.Value] = anyVarint
+		case *ir.FindElement:
+			h.elements = append(h.elements, numbers(s.ID)...)
+		case *ir.Guard, *ir.If:
+		default: // the conditions of what a rewrite writes; what it makes of numbers doesn't count
+			for e := range ir.Exprs(s) {
+				if pick, ok := e.(*ir.Pick); ok {
+					condition(pick.If)
+				}
+			}
+			continue
+		}
+		condition(s)
 	}
 	return h
 }

@@ -31,7 +31,6 @@ type fault struct {
 	what  string
 	old   string // a regular expression
 	new   string
-	all   bool                // wherever it matches, as the back end would write it; else the first place alone
 	file  string              // "model": the file
 	infer bool                // the program infers where checksums are partial, as on a kernel that doesn't say
 	plan  func(*ir.Plan) bool // "back end": the plan that it renders instead; false: there is no place for the fault
@@ -101,9 +100,6 @@ func plant(t *testing.T, f fault, text string) string {
 	at := re.FindStringSubmatchIndex(text)
 	if at == nil {
 		t.Fatalf("nothing matches %q any more", f.old)
-	}
-	if f.all {
-		return re.ReplaceAllString(text, f.new)
 	}
 	new := re.ExpandString(nil, f.new, text, at)
 	return text[:at[0]] + string(new) + text[at[1]:]

@@ -26,7 +26,7 @@ var tunnelFaults = []fault{
 	{where: "code", spec: "tunnels", what: "a mark of congestion outside is lost",
 		old: `\(\(be8\(&ipv4->dscp_ecn\) & 3\) == 3\) \? 3ULL :`, new: ``},
 	{where: "code", spec: "tunnels", what: "ECT(1) outside is lost",
-		old: `(\(be8\(&ipv4->dscp_ecn\) & 3\)) == 1 &&`, new: `$1 == 2 &&`, all: true},
+		old: `(\(be8\(&ipv4->dscp_ecn\) & 3\)) == 1 &&`, new: `$1 == 2 &&`},
 	{where: "code", spec: "tunnels", what: "what doesn't know of marks comes out although it was marked",
 		old: `(& 3\) == 3 &&\s+\(\(be8\(ipv6->version_to_flow_label \+ 1\) >> 4\) & 3\) == 0)\) \{`, new: `$1 && 0) {`},
 	{where: "code", spec: "tunnels", what: "the hop limit inside stays", old: `\(be8\(&ipv6->hop_limit\) - 1\)`,

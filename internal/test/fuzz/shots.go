@@ -15,7 +15,7 @@ import (
 // newShot returns a packet made of a frame, with facts that only a device can give it. Bare says that it has no
 // link-layer header.
 func newShot(g *sample.Generator, f *packet.Frame, bare bool) *testlive.Shot {
-	if len(f.Spans) > 0 && g.One(24) { // a packet that takes more than a page
+	if len(f.Spans) > 0 && g.One(6) { // a packet that takes more than a page
 		if data := sample.Resize(g.Headers, f, 2000+g.IntN(4500)); data != nil {
 			f = &packet.Frame{Data: data, Spans: f.Spans}
 		}
