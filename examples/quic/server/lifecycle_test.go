@@ -170,7 +170,7 @@ func TestStock(t *testing.T) {
 	for _, fast := range []bool{true, false} {
 		b := newBed(t, options{in: delayed(), out: delayed()})
 		viewers := []*viewer{b.subscribe(true, wide()), b.subscribe(false, wide()), b.subscribe(false, nil)}
-		b.play(b.publish(fast, nil), plan{streams: 50, objects: 10, rate: 1000})
+		b.play(b.publish(fast, nil), plan{streams: 50, objects: 10, rate: 1000, viewers: viewers, ahead: 24})
 		for _, v := range viewers {
 			b.await(v, 50)
 		}
@@ -230,8 +230,7 @@ func TestSlow(t *testing.T) {
 	fast, narrow := b.subscribe(true, wide()), b.subscribeFrom(b.socket(far), true, wide())
 	p := plan{streams: 400, objects: 10, rate: 1000, level: func(i int) int8 { return int8(i % levels) }}
 	b.play(b.publish(true, nil), p)
-	b.await(fast, p.streams)
-	b.await(narrow, p.streams)
+	b.account([]*viewer{fast, narrow}, p)
 	if b.declined("refused_window") == 0 {
 		t.Error("there was always room in the slow one's window")
 	}
@@ -241,14 +240,10 @@ func TestSlow(t *testing.T) {
 	if fast.reset.Load() > 0 || st[0].DroppedBytes > 0 {
 		t.Errorf("the fast one lost %d streams", fast.reset.Load())
 	}
-	if sent := st[1].KernelBytes + st[1].UserBytes; sent+st[1].DroppedBytes != uint64(p.streams*p.objects*size) {
-		t.Errorf("the slow one: %d bytes were sent, %d dropped: not %d objects",
-			sent, st[1].DroppedBytes, p.streams*p.objects)
-	}
 	d := st[1].DroppedStreams
 	total := d[0] + d[1] + d[2] + d[3]
-	if d[0] > 0 || total < 50 || int64(total) != narrow.reset.Load() {
-		t.Errorf("the slow one: %d streams were dropped by level, %d were reset", d, narrow.reset.Load())
+	if d[0] > 0 || total < 50 {
+		t.Errorf("the slow one: %d streams were dropped by level", d)
 	}
 	if 100*st[1].DroppedBefore > total {
 		t.Errorf("the slow one: of %d streams, %d were dropped while something less urgent waited",
