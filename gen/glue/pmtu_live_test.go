@@ -172,9 +172,16 @@ const (
 )
 
 // follow checks that packets over the path's MTU pass to the stack soon, and smaller ones don't. big and sent are the
-// reasons.
+// reasons. The relay has read all errors then.
 func (l *pathLab) follow(send func(size int), big, sent string) {
 	l.Helper()
+	larges, sends := uint64(0), send
+	send = func(size int) {
+		if size == large {
+			larges++
+		}
+		sends(size)
+	}
 	l.until(5*time.Second, "small ones arrive", func() bool { return l.arrives(small, send) })
 	if n := l.counted(big); n != 0 {
 		l.Fatalf("%d are too big from the start", n)
@@ -196,6 +203,9 @@ func (l *pathLab) follow(send func(size int), big, sent string) {
 	if up, out := l.counted(big)-ups, l.counted(sent)-sents; up != 10 || out != 1 {
 		l.Errorf("of 10 large ones and a small one, %d pass to the stack and %d are sent, want 10 and 1", up, out)
 	}
+	l.until(soon, "each large one that was sent comes back as an error", func() bool {
+		return l.relay.PathMTUs().Taken == larges-l.counted(big)
+	})
 }
 
 // TURN channels between all pairs of families; with a socket on the relay's host that could have sent the packets, as
@@ -230,7 +240,7 @@ func TestPathMTU(t *testing.T) {
 					l.must(err)
 				}
 				l.follow(send, "too_big", "sent")
-				if got := l.relay.PathMTUs(); !got.Receives || got.Taken == 0 {
+				if got := l.relay.PathMTUs(); !got.Receives {
 					t.Errorf("%+v", got)
 				}
 				// The relay may get the error before the kernel has made its exception, and keeps the MTU until then.
