@@ -1,6 +1,7 @@
 package fuzz
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -73,6 +74,9 @@ func (f *fuzzer) garble(program *spec.Program, data []byte, out *Garbled) error 
 	out.Datagrams++
 	old := f.rows(b.model)
 	for _, form := range forms(data) {
+		if program.Hook != "tc/ingress" {
+			f.host(name, form)
+		}
 		p := sim.Packet{Data: form}
 		out.Tried++
 		if _, out.Wrong, err = b.try(name, p); errors.Is(err, testrun.ErrRefused) {
@@ -96,6 +100,18 @@ func (f *fuzzer) garble(program *spec.Program, data []byte, out *Garbled) error 
 	}
 	out.Wrong, err = b.finish()
 	return err
+}
+
+// host makes the checksum of a datagram's IPv4 header right, as a host does with all that it sends: no program at
+// tc/egress has to verify it.
+func (f *fuzzer) host(program string, data []byte) {
+	frame := f.framed(program, data)
+	p := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.NoCopy)
+	if ip, ok := p.NetworkLayer().(*layers.IPv4); ok && len(ip.Contents) >= 20 {
+		_, sum := ip.VerifyChecksum()
+		binary.BigEndian.PutUint16(ip.Contents[10:], uint16(sum.Correct))
+		copy(data, frame[len(frame)-len(data):])
+	}
 }
 
 // forms are all that differ from a datagram by one bit, and those with one of its 16-bit words zero.
