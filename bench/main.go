@@ -1,8 +1,8 @@
 // The bench command measures the examples. The TURN relay: what a packet costs in the kernel, and the whole relay
 // across namespaces beside plain kernel forwarding and beside the same server in user space. One to many: what a copy
 // costs, beside bare clones and a user-space relay. The QUIC proxy, beside itself in user space. A tunnel, beside the
-// kernel's own device. The compiler: each stage against the size of a spec. Variants alternate within one run, and the
-// report gives medians and ratios: absolute figures don't carry over to other machines or runs.
+// kernel's own device. A balancer, beside IPVS. The compiler: each stage against the size of a spec. Variants alternate
+// within one run, and the report gives medians and ratios: absolute figures don't carry over to other machines or runs.
 package main
 
 import (
@@ -20,6 +20,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/bench/compile"
 	"github.com/fastrelay/fastrelay-gen/bench/fanout"
+	"github.com/fastrelay/fastrelay-gen/bench/ipvs"
 	"github.com/fastrelay/fastrelay-gen/bench/quicproxy"
 	"github.com/fastrelay/fastrelay-gen/bench/results"
 	"github.com/fastrelay/fastrelay-gen/bench/tunnel"
@@ -38,13 +39,13 @@ func main() {
 	}
 }
 
-var parts = []string{"kernel", "path", "fanout", "quicproxy", "tunnel", "compile"}
+var parts = []string{"kernel", "path", "fanout", "quicproxy", "tunnel", "ipvs", "compile"}
 
 func run() error {
 	rounds := flag.Int("rounds", 3, "rounds over which medians are taken")
 	only := flag.String("only", "", "`parts` to run, separated by commas: kernel (cost of a packet in the kernel), "+
 		"path (across namespaces), fanout (one to many), quicproxy (QUIC packets of encrypted connections), tunnel "+
-		"(VXLAN) or compile (each stage of a build)")
+		"(VXLAN), ipvs (in a virtual machine) or compile (each stage of a build)")
 	partial := flag.Bool("partial", false, "send packets with partial checksums, as from a virtual machine on the "+
 		"same host (path)")
 	receivers := flag.String("receivers", "1,8,64,512", "`counts` of receivers (fanout)")
@@ -104,6 +105,13 @@ func run() error {
 			return err
 		}
 		tunnel.Print(os.Stdout, report.Tunnel)
+	}
+	if runs("ipvs") {
+		if report.IPVS, err = ipvs.Measure(".", *rounds, os.Stderr); err != nil {
+			return err
+		}
+		report.IPVS.Commit, report.IPVS.Date = report.Commit, report.Date
+		ipvs.Print(os.Stdout, report.IPVS)
 	}
 	if runs("compile") {
 		if report.Compile, err = compile.Measure(*rounds, os.Stderr); err != nil {

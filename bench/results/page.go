@@ -10,6 +10,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/bench/baseline"
 	"github.com/fastrelay/fastrelay-gen/bench/fanout"
+	"github.com/fastrelay/fastrelay-gen/bench/ipvs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
 
@@ -54,6 +55,7 @@ func (r *Report) Page() string {
 	p.cost(r)
 	p.fanOut(r)
 	p.tunnel(r)
+	p.ipvs(r)
 	return strings.TrimSuffix(p.String(), "\n")
 }
 
@@ -212,6 +214,31 @@ func (p *page) tunnel(r *Report) {
 		rows = append(rows, []string{t.Traffic, unit, number(t.Relay), number(t.Device), ratio(t.Relay, t.Device)})
 	}
 	p.table([]string{"", "", "relay", "device", "relay / device"}, rows)
+}
+
+func (p *page) ipvs(r *Report) {
+	if r.IPVS == nil {
+		return
+	}
+	p.line("%s", said("ipvs"))
+	p.line("Commit %s, %s; Linux %s.", r.IPVS.Commit, r.IPVS.Date, r.IPVS.Kernel)
+	head := []string{"instructions a packet"}
+	for _, v := range ipvs.Variants {
+		head = append(head, string(v))
+	}
+	var rows [][]string
+	for _, c := range r.IPVS.Cells {
+		row := []string{fmt.Sprintf("%s, %s bytes", c.Direction, number(float64(c.Size)))}
+		for _, v := range ipvs.Variants {
+			text := number(c.Instructions[v])
+			if v != ipvs.Routing && c.Instructions[v] != 0 {
+				text += " (" + ratio(c.Instructions[v], c.Instructions[ipvs.Routing]) + " times)"
+			}
+			row = append(row, text)
+		}
+		rows = append(rows, row)
+	}
+	p.table(head, rows)
 }
 
 // summary writes the README's table.

@@ -5,6 +5,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/bench/baseline"
 	"github.com/fastrelay/fastrelay-gen/bench/compile"
 	"github.com/fastrelay/fastrelay-gen/bench/fanout"
+	"github.com/fastrelay/fastrelay-gen/bench/ipvs"
 	"github.com/fastrelay/fastrelay-gen/bench/quicproxy"
 	"github.com/fastrelay/fastrelay-gen/bench/tunnel"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
@@ -25,6 +26,7 @@ type Report struct {
 
 	QUICProxy []quicproxy.Comparison `json:"quicproxy,omitempty"`
 	Tunnel    []tunnel.Comparison    `json:"tunnel,omitempty"`
+	IPVS      *ipvs.Report           `json:"ipvs,omitempty"`
 	Compile   *compile.Report        `json:"compile,omitempty"`
 }
 

@@ -20,16 +20,18 @@ type Source struct {
 	Suite  string // "bookworm"
 	Series string // of the kernel, "6.1"; empty: any
 	Arch   Arch
+
+	Modules []string // that the guest needs; nil: those that relays need
 }
 
 // Sources are all kernels that are tested: first the other architecture, which takes the longest, then from the oldest
 // on.
 var Sources = []Source{
-	{"arm64", "bookworm", "6.1", ARM64},
-	{"bullseye", "bullseye", "5.10", AMD64},
-	{"bookworm", "bookworm", "6.1", AMD64},
-	{"trixie", "trixie", "6.12", AMD64},
-	{"sid", "sid", "", AMD64},
+	{Name: "arm64", Suite: "bookworm", Series: "6.1", Arch: ARM64},
+	{Name: "bullseye", Suite: "bullseye", Series: "5.10", Arch: AMD64},
+	{Name: "bookworm", Suite: "bookworm", Series: "6.1", Arch: AMD64},
+	{Name: "trixie", Suite: "trixie", Series: "6.12", Arch: AMD64},
+	{Name: "sid", Suite: "sid", Arch: AMD64},
 }
 
 func (s Source) String() string { return fmt.Sprintf("the %s kernel of Debian %s", s.Arch, s.Suite) }
@@ -86,7 +88,7 @@ func readKernel(dir string, source Source) (*Kernel, time.Duration) {
 	}
 	text, err := os.ReadFile(filepath.Join(dir, recordName))
 	k := &Kernel{Source: source, Dir: dir}
-	if err != nil || json.Unmarshal(text, k) != nil || !slices.Equal(k.Wanted, Wanted()) {
+	if err != nil || json.Unmarshal(text, k) != nil || !slices.Equal(k.Wanted, source.Wanted()) {
 		return nil, 0
 	}
 	return k, time.Since(info.ModTime())
@@ -115,7 +117,7 @@ func download(ctx context.Context, source Source, dir string) (*Kernel, error) {
 			return nil, err
 		}
 	}
-	k := &Kernel{Source: source, Version: a.version, Wanted: Wanted()}
+	k := &Kernel{Source: source, Version: a.version, Wanted: source.Wanted()}
 	image, err := k.find(root)
 	if err != nil {
 		return nil, err
@@ -130,7 +132,7 @@ func download(ctx context.Context, source Source, dir string) (*Kernel, error) {
 	if err := os.Rename(image, filepath.Join(out, "vmlinuz")); err != nil {
 		return nil, err
 	}
-	if k.Modules, err = collectModules(ctx, root, filepath.Join(out, "modules")); err != nil {
+	if k.Modules, err = collectModules(ctx, root, filepath.Join(out, "modules"), k.Wanted); err != nil {
 		return nil, err
 	}
 	record, err := json.MarshalIndent(k, "", "\t")

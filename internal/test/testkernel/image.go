@@ -34,12 +34,10 @@ const (
 // OnDevices are all of them.
 var OnDevices = []string{TurnDir, TunnelDir, DevicesDir}
 
-// BuildGuest builds package guest for an architecture, without a C library, into a file. dir is a folder of this
-// module.
-func BuildGuest(ctx context.Context, dir string, arch Arch, out string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", out,
-		"github.com/fastrelay/fastrelay-gen/internal/test/testkernel/guest")
-	cmd.Dir = dir
+// BuildGuest builds a guest's package, a folder of this module, for an architecture, without a C library, into a file.
+func BuildGuest(ctx context.Context, folder string, arch Arch, out string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, ".")
+	cmd.Dir = folder
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+string(arch))
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the guest: %w\n%s", err, text)
@@ -47,8 +45,8 @@ func BuildGuest(ctx context.Context, dir string, arch Arch, out string) error {
 	return nil
 }
 
-// Pack makes the image of a guest: the binary built by [BuildGuest], the kernel's modules, and the files in root,
-// which the guest's arguments may name by [GuestRoot].
+// Pack makes the image of a guest: the binary built by [BuildGuest], the kernel's modules, and the files in root, if it
+// isn't empty, which the guest's arguments may name by [GuestRoot].
 func Pack(k *Kernel, binary, root string, args ...string) (Image, error) {
 	image := Image{strings.TrimPrefix(GuestArgs, "/"): {[]byte(strings.Join(args, " ")), 0o644}}
 	add := func(name, path string, mode fs.FileMode) error {
@@ -64,6 +62,9 @@ func Pack(k *Kernel, binary, root string, args ...string) (Image, error) {
 		if err := add(in, filepath.Join(k.Dir, "modules", name), 0o644); err != nil {
 			return nil, err
 		}
+	}
+	if root == "" {
+		return image, nil
 	}
 	err := fs.WalkDir(os.DirFS(root), ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

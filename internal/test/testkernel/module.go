@@ -28,12 +28,17 @@ var wanted = []string{
 var formerly = []string{"ghash_generic", "aes_generic", "sha512_generic", "jitterentropy_rng", "drbg"}
 
 // Wanted returns the modules that Fetch looks for in a kernel.
-func Wanted() []string { return slices.Concat(wanted, formerly) }
+func (s Source) Wanted() []string {
+	if s.Modules != nil {
+		return s.Modules
+	}
+	return slices.Concat(wanted, formerly)
+}
 
 // collectModules copies the wanted modules and those that they need from an unpacked kernel into a folder,
 // uncompressed, and returns their names in the order of loading. It fails where a wanted module is neither there nor
 // built in.
-func collectModules(ctx context.Context, root, out string) ([]string, error) {
+func collectModules(ctx context.Context, root, out string, names []string) ([]string, error) {
 	files, builtIn := map[string]string{}, map[string]bool{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -51,8 +56,8 @@ func collectModules(ctx context.Context, root, out string) ([]string, error) {
 		return nil, err
 	}
 	var missing []string
-	for _, name := range wanted {
-		if files[name] == "" && !builtIn[name] {
+	for _, name := range names {
+		if files[name] == "" && !builtIn[name] && !slices.Contains(formerly, name) {
 			missing = append(missing, name)
 		}
 	}
@@ -87,7 +92,7 @@ func collectModules(ctx context.Context, root, out string) ([]string, error) {
 		order = append(order, name+".ko")
 		return os.WriteFile(filepath.Join(out, name+".ko"), module, 0o644)
 	}
-	for _, name := range Wanted() {
+	for _, name := range names {
 		if err := add(name); err != nil {
 			return nil, err
 		}

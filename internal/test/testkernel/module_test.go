@@ -18,7 +18,7 @@ func TestMissingModules(t *testing.T) {
 	if err := os.WriteFile(file, []byte(builtIn.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	modules, err := collectModules(t.Context(), root, filepath.Join(t.TempDir(), "modules"))
+	modules, err := collectModules(t.Context(), root, filepath.Join(t.TempDir(), "modules"), Source{}.Wanted())
 	if err != nil || len(modules) != 0 {
 		t.Errorf("all are built in: %v, %v", modules, err)
 	}
@@ -26,7 +26,7 @@ func TestMissingModules(t *testing.T) {
 	if err := os.WriteFile(file, []byte(without), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	_, err = collectModules(t.Context(), root, filepath.Join(t.TempDir(), "modules"))
+	_, err = collectModules(t.Context(), root, filepath.Join(t.TempDir(), "modules"), Source{}.Wanted())
 	if err == nil || !strings.HasSuffix(err.Error(), "no modules 8021q") {
 		t.Errorf("8021q is missing: %v", err)
 	}

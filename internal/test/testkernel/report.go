@@ -25,6 +25,8 @@ type Line struct {
 	Program string `json:"program,omitempty"` // with Cost
 	Cost    *Cost  `json:"cost,omitempty"`
 
+	Result json.RawMessage `json:"result,omitempty"` // of a guest that measures
+
 	Done   bool `json:"done,omitempty"`
 	Status int  `json:"status,omitempty"` // of the guest's process; with Done
 }

@@ -25,9 +25,9 @@ var ErrPanic = errors.New("the kernel panicked")
 
 // Boot boots a kernel with an image in an emulated machine, waits until the guest powers it off, and reads the
 // guest's report. If the context ends first, the machine is killed. The folder keeps console.log and report.jsonl;
-// an error names console.log and shows its end.
-func Boot(ctx context.Context, k *Kernel, image Image, dir string) (*Report, error) {
-	report, err := boot(ctx, k, image, dir)
+// an error names console.log and shows its end. Flags are further arguments of the emulator.
+func Boot(ctx context.Context, k *Kernel, image Image, dir string, flags ...string) (*Report, error) {
+	report, err := boot(ctx, k, image, dir, flags)
 	if err == nil {
 		return report, nil
 	}
@@ -43,7 +43,7 @@ func Boot(ctx context.Context, k *Kernel, image Image, dir string) (*Report, err
 		k.Release, err, console, lastLines(text, 30))
 }
 
-func boot(ctx context.Context, k *Kernel, image Image, dir string) (*Report, error) {
+func boot(ctx context.Context, k *Kernel, image Image, dir string, flags []string) (*Report, error) {
 	initrd, err := os.Create(filepath.Join(dir, initrdName))
 	if err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func boot(ctx context.Context, k *Kernel, image Image, dir string) (*Report, err
 	}
 	report := filepath.Join(dir, reportName)
 	m := machines[k.Source.Arch]
-	args := slices.Clone(m.args)
+	args := slices.Concat(m.args, flags)
 	w := &wire{}
 	if os.Geteuid() == 0 { // else there are no devices, and the guest's check of them fails
 		if w, err = newWire(); err != nil {

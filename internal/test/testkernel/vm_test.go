@@ -94,7 +94,7 @@ func TestFetchFromCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	record, err := json.Marshal(testkernel.Kernel{
-		Release: "6.1.0-50-cloud-amd64", Version: "6.1.176-1", Wanted: testkernel.Wanted(),
+		Release: "6.1.0-50-cloud-amd64", Version: "6.1.176-1", Wanted: source(t, "bookworm").Wanted(),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 
 func main() {
 	if os.Getpid() == 1 {
-		boot()
+		testkernel.Init()
 	}
 	root := flag.String("root", "", "the folder with the specs and their objects")
 	packets := flag.Int("packets", 0, "random packets for each spec")

@@ -88,7 +88,7 @@ func (r *run) all(ctx context.Context) error {
 	defer os.RemoveAll(work)
 	r.work, r.relays = work, filepath.Join(work, "relays")
 	for _, arch := range r.archs() {
-		if err := testkernel.BuildGuest(ctx, r.root, arch, r.guest(arch)); err != nil {
+		if err := testkernel.BuildGuest(ctx, filepath.Join(r.root, guest), arch, r.guest(arch)); err != nil {
 			return err
 		}
 	}

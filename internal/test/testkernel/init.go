@@ -1,4 +1,4 @@
-package main
+package testkernel
 
 import (
 	"encoding/json"
@@ -11,13 +11,12 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/fastrelay/fastrelay-gen/internal/test/testkernel"
 )
 
-// boot does init's work: it sets up the system, runs the test, reports its status and powers the machine off. It never
-// returns. If it can't report, the report has no end, and the reason is on the console.
-func boot() {
+// Init does init's work in a guest: it sets up the system, runs the same program again with the arguments given to
+// [Pack], its output being the report, reports its status and powers the machine off. It never returns. If it can't
+// report, the report has no end, and the reason is on the console.
+func Init() {
 	if err := serve(); err != nil {
 		fmt.Fprintln(os.Stderr, "guest: init:", err)
 	}
@@ -33,11 +32,11 @@ func serve() error {
 	if err := loadModules(); err != nil {
 		return err
 	}
-	args, err := os.ReadFile(testkernel.GuestArgs)
+	args, err := os.ReadFile(GuestArgs)
 	if err != nil {
 		return err
 	}
-	port, err := os.OpenFile(testkernel.ReportPort(testkernel.Arch(runtime.GOARCH)), os.O_WRONLY|unix.O_NOCTTY, 0)
+	port, err := os.OpenFile(ReportPort(Arch(runtime.GOARCH)), os.O_WRONLY|unix.O_NOCTTY, 0)
 	if err != nil {
 		return err
 	}
@@ -55,7 +54,7 @@ func serve() error {
 			status = -1
 		}
 	}
-	if err := json.NewEncoder(port).Encode(testkernel.Line{Done: true, Status: status}); err != nil {
+	if err := json.NewEncoder(port).Encode(Line{Done: true, Status: status}); err != nil {
 		return err
 	}
 	// Wait until the port has sent everything (tcdrain).
@@ -83,7 +82,7 @@ func loadModules() error {
 	if err := os.WriteFile("/proc/sys/net/core/fb_tunnels_only_for_init_net", []byte("1"), 0); err != nil {
 		return err
 	}
-	files, err := filepath.Glob(testkernel.GuestModules + "/*.ko")
+	files, err := filepath.Glob(GuestModules + "/*.ko")
 	if err != nil {
 		return err
 	}
