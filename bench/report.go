@@ -61,7 +61,8 @@ func printPath(w io.Writer, list []results.Comparison) {
 				continue
 			}
 			measured = append(measured, v)
-			fmt.Fprintf(t, "%s\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t\n", v, r.Peak/1e3, r.LossFree/1e3, r.CPU, r.P50, r.P99)
+			fmt.Fprintf(t, "%s\t%.0f\t%s\t%.0f\t%.0f\t%.0f\t\n", v,
+				r.Peak/1e3, turnlab.LossFreeKpps(r.LossFree), r.CPU, r.P50, r.P99)
 		}
 		relay := c.Results[turnlab.InKernel]
 		for _, v := range measured {
@@ -69,8 +70,9 @@ func printPath(w io.Writer, list []results.Comparison) {
 				continue
 			}
 			r := c.Results[v]
-			fmt.Fprintf(t, "relay / %s\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", v,
-				relay.Peak/r.Peak, relay.LossFree/r.LossFree, relay.CPU/r.CPU, relay.P50/r.P50, relay.P99/r.P99)
+			fmt.Fprintf(t, "relay / %s\t%s\t%s\t%s\t%s\t%s\t\n", v,
+				turnlab.Ratio(relay.Peak, r.Peak), turnlab.Ratio(relay.LossFree, r.LossFree),
+				turnlab.Ratio(relay.CPU, r.CPU), turnlab.Ratio(relay.P50, r.P50), turnlab.Ratio(relay.P99, r.P99))
 		}
 		t.Flush()
 	}

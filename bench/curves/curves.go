@@ -99,9 +99,10 @@ func (pa *Panel) plot() (*plot.Plot, error) {
 		}
 		p.Add(line, marks)
 	}
+	// No point lies on the frame.
 	if pa.Linear {
-		p.Y.Min = 0
-	} else { // no point lies on the frame
+		p.Y.Min, p.Y.Max = 0, p.Y.Max*1.1
+	} else {
 		p.Y.Min, p.Y.Max = p.Y.Min/1.5, p.Y.Max*1.5
 	}
 	p.X.Min, p.X.Max = min(p.X.Min, 1)/1.2, max(p.X.Max, 2)*1.2

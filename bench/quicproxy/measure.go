@@ -87,9 +87,10 @@ func Print(w io.Writer, list []Comparison) {
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 		fmt.Fprintln(t, "\tdelivered kpps\tloss-free kpps\tCPU ns/packet\t")
 		k, u := c.Kernel, c.User
-		fmt.Fprintf(t, "kernel\t%.0f\t%.0f\t%.0f\t\n", k.Peak/1e3, k.LossFree/1e3, k.CPU)
-		fmt.Fprintf(t, "user space\t%.0f\t%.0f\t%.0f\t\n", u.Peak/1e3, u.LossFree/1e3, u.CPU)
-		fmt.Fprintf(t, "kernel / user space\t%.2f\t%.2f\t%.2f\t\n", k.Peak/u.Peak, k.LossFree/u.LossFree, k.CPU/u.CPU)
+		fmt.Fprintf(t, "kernel\t%.0f\t%s\t%.0f\t\n", k.Peak/1e3, turnlab.LossFreeKpps(k.LossFree), k.CPU)
+		fmt.Fprintf(t, "user space\t%.0f\t%s\t%.0f\t\n", u.Peak/1e3, turnlab.LossFreeKpps(u.LossFree), u.CPU)
+		fmt.Fprintf(t, "kernel / user space\t%s\t%s\t%s\t\n",
+			turnlab.Ratio(k.Peak, u.Peak), turnlab.Ratio(k.LossFree, u.LossFree), turnlab.Ratio(k.CPU, u.CPU))
 		t.Flush()
 	}
 }

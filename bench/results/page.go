@@ -94,7 +94,7 @@ func (p *page) through(r *Report) {
 				continue
 			}
 			rows = append(rows, []string{
-				names[v], least(x, x.Peak), least(x, x.LossFree), number(x.CPU), ratio(x.CPU, ours.CPU),
+				names[v], least(x, x.Peak), without(x), number(x.CPU), turnlab.Ratio(x.CPU, ours.CPU),
 				number(x.P50), number(x.P99),
 			})
 		}
@@ -155,7 +155,7 @@ func (p *page) costs(r *Report) {
 			}
 			text := number(r.Cost.Packets[i].Time) + " ns"
 			if by != Generated {
-				text += " (ours: " + ratio(c.Time, r.Cost.Packets[i].Time) + " times)"
+				text += " (ours: " + turnlab.Ratio(c.Time, r.Cost.Packets[i].Time) + " times)"
 			}
 			row = append(row, text)
 		}
@@ -179,8 +179,8 @@ func (p *page) fanOut(r *Report) {
 				continue
 			}
 			rows = append(rows, []string{
-				string(v), number(inKernel(r.FanOut, c, v)), number(x.LossFree), number(x.CPU), ratio(x.CPU, ours.CPU),
-				number(x.Single), number(x.P50),
+				string(v), number(inKernel(r.FanOut, c, v)), number(x.LossFree), number(x.CPU),
+				turnlab.Ratio(x.CPU, ours.CPU), number(x.Single), number(x.P50),
 			})
 		}
 		p.table([]string{
@@ -211,7 +211,9 @@ func (p *page) tunnel(r *Report) {
 		if t.AtLeast {
 			unit += ", at least"
 		}
-		rows = append(rows, []string{t.Traffic, unit, number(t.Relay), number(t.Device), ratio(t.Relay, t.Device)})
+		rows = append(rows, []string{
+			t.Traffic, unit, number(t.Relay), number(t.Device), turnlab.Ratio(t.Relay, t.Device),
+		})
 	}
 	p.table([]string{"", "", "relay", "device", "relay / device"}, rows)
 }
@@ -232,7 +234,7 @@ func (p *page) ipvs(r *Report) {
 		for _, v := range ipvs.Variants {
 			text := number(c.Instructions[v])
 			if v != ipvs.Routing && c.Instructions[v] != 0 {
-				text += " (" + ratio(c.Instructions[v], c.Instructions[ipvs.Routing]) + " times)"
+				text += " (" + turnlab.Ratio(c.Instructions[v], c.Instructions[ipvs.Routing]) + " times)"
 			}
 			row = append(row, text)
 		}
@@ -297,6 +299,14 @@ func least(r turnlab.Result, pps float64) string {
 	return number(pps)
 }
 
+// without is the highest rate without loss.
+func without(r turnlab.Result) string {
+	if r.LossFree == 0 {
+		return turnlab.NoRate
+	}
+	return least(r, r.LossFree)
+}
+
 // number is a figure with as many digits as matter: three from 100,000 on.
 func number(x float64) string {
 	switch {
@@ -314,11 +324,4 @@ func number(x float64) string {
 		digits = digits[:at] + "," + digits[at:]
 	}
 	return digits
-}
-
-func ratio(a, b float64) string {
-	if a == 0 || b == 0 {
-		return "–"
-	}
-	return strconv.FormatFloat(a/b, 'f', 2, 64)
 }

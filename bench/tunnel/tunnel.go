@@ -275,7 +275,14 @@ func Print(w io.Writer, list []Comparison) {
 		if c.AtLeast {
 			unit += " (at least)"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%.0f\t%.0f\t%.2f\t\n", c.Traffic, unit, c.Relay, c.Device, c.Relay/c.Device)
+		figure := func(x float64) string {
+			if c.Unit == lossFree {
+				return turnlab.LossFreeKpps(1e3 * x)
+			}
+			return fmt.Sprintf("%.0f", x)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t\n", c.Traffic, unit, figure(c.Relay), figure(c.Device),
+			turnlab.Ratio(c.Relay, c.Device))
 	}
 	t.Flush()
 }

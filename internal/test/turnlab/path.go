@@ -54,7 +54,7 @@ type Ends struct{ Client, Server, Relayed, Peer netip.AddrPort }
 type Result struct {
 	Peak     float64 `json:"peak_pps"`      // most packets delivered in a second, over all rates offered
 	AtLeast  bool    `json:"peak_at_least"` // the sender was the limit: nothing was lost, and it could send no more
-	LossFree float64 `json:"loss_free_pps"` // highest rate offered of which 99.5% arrived
+	LossFree float64 `json:"loss_free_pps"` // highest rate offered of which 99.5% arrived; 0: there was none
 	CPU      float64 `json:"cpu_ns"`        // of the relay's processor, a packet, at steadyRate; 0: not measured
 	P50      float64 `json:"p50_us"`        // one-way delay at delayRate, until the receiving process has the packet
 	P99      float64 `json:"p99_us"`
@@ -490,6 +490,25 @@ func Medians(results []Result) Result {
 		DeviceP50: of(func(r Result) float64 { return r.DeviceP50 }),
 		DeviceP99: of(func(r Result) float64 { return r.DeviceP99 }),
 	}
+}
+
+// NoRate is in tables where packets were lost at each rate that was offered, and LossFree is 0.
+const NoRate = "no rate without loss"
+
+// LossFreeKpps is a loss-free rate for a table, in thousands of packets a second.
+func LossFreeKpps(pps float64) string {
+	if pps == 0 {
+		return NoRate
+	}
+	return fmt.Sprintf("%.0f", pps/1e3)
+}
+
+// Ratio is a quotient for a table; –: one of both wasn't measured, or there is none.
+func Ratio(a, b float64) string {
+	if a == 0 || b == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.2f", a/b)
 }
 
 // Median returns the middle of values, which it sorts.

@@ -225,3 +225,15 @@ func TestSinkKinds(t *testing.T) {
 
 // Tests that can't be set up fail at once.
 func TestUnprepared(t *testing.T) { bpftest.Unprepared(t) }
+
+// Where every rate lost packets, a table says so, and has no ratio.
+func TestNoRate(t *testing.T) {
+	for _, c := range []struct{ got, want string }{
+		{LossFreeKpps(0), "no rate without loss"}, {LossFreeKpps(1_234_000), "1234"},
+		{Ratio(1, 0), "–"}, {Ratio(0, 1), "–"}, {Ratio(0, 0), "–"}, {Ratio(1, 2), "0.50"},
+	} {
+		if c.got != c.want {
+			t.Errorf("%q, want %q", c.got, c.want)
+		}
+	}
+}
