@@ -313,10 +313,16 @@ func (m *machine) hangUp() {
 	}
 }
 
-// ended says whether its process has.
+// ended says whether all threads of its process have: the first one may be dead before others, which still have its
+// files.
 func (m *machine) ended() bool {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.pid))
-	return errors.Is(err, fs.ErrNotExist) || strings.Contains(string(text), ") Z ")
+	fd, err := unix.PidfdOpen(m.pid, 0)
+	if err != nil {
+		return errors.Is(err, unix.ESRCH)
+	}
+	defer unix.Close(fd)
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	return err == nil && n > 0
 }
 
 // kill has the process end without a chance to clean up.
