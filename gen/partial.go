@@ -46,14 +46,20 @@ func (w *rewriter) cutsAt(end ir.Expr, pos diag.Pos) {
 		return
 	}
 	datagram, _ := w.datagram()
-	for _, in := range w.path[:datagram] {
+	w.counted(w.path[:datagram], end, pos)
+	field := bin(ir.And, &ir.Meta{Kind: ir.Partial}, num(0xFFFF))
+	whole := bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, end)
+	w.guard(or(whole, bin(ir.Lt, field, bin(ir.Sub, end, num(1)))), w.partialChecksum(pos), pos)
+}
+
+// counted lets packets pass to the stack in which one of these headers, in front of the datagram, counts bytes after the
+// datagram's end.
+func (w *rewriter) counted(ins []*layer, end ir.Expr, pos diag.Pos) {
+	for _, in := range ins {
 		if !isFrame(in.inner) {
 			w.guard(bin(ir.Le, in.inner, end), w.paddingHere(pos), pos)
 		}
 	}
-	field := bin(ir.And, &ir.Meta{Kind: ir.Partial}, num(0xFFFF))
-	whole := bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, end)
-	w.guard(or(whole, bin(ir.Lt, field, bin(ir.Sub, end, num(1)))), w.partialChecksum(pos), pos)
 }
 
 func (s *scope) partialChecksum(pos diag.Pos) int {

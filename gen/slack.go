@@ -128,6 +128,10 @@ func (w *rewriter) findEnd(clean bool, pos diag.Pos) (ending, bool) {
 	if k := w.firstKept(); w.resizes() && k < len(w.path) &&
 		(clean || len(pads) == 0 || w.index(pads[len(pads)-1]) < k) {
 		from, x.end = k, w.path[k].inner // what isn't written keeps its lengths, and all that they cover
+		if k < came {
+			x.end = w.path[came].inner
+			w.counted(w.path[k:came], x.end, pos)
+		}
 	}
 	for i := from; i >= 0; i-- {
 		in := w.path[i]

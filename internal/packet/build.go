@@ -29,6 +29,7 @@ type Options struct {
 	// front of it. Where layers are given, a header after raw bytes begins after the content of the last header in
 	// front of them that has a length.
 	After []int
+	Exact bool // Check: nothing follows the outermost IP datagram
 	// Build: how many bytes a varint that is a length gets, 1, 2, 4, 8; 0, or nil: as few as it takes.
 	Size func() int
 }

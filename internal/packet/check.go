@@ -21,6 +21,12 @@ func (hs *Headers) Check(frame []byte, layers []Layer, opt Options) []Problem {
 	opt.After = after(layers)
 	spans, problems := hs.Parse(frame, headers, opt)
 	problems = slices.DeleteFunc(problems, func(p Problem) bool { return leftOut(spans, layers, p) })
+	if n := slices.IndexFunc(spans, (*Span).IsNet); opt.Exact && n >= 0 && spans[n].Inner < len(frame) {
+		end := spans[n].Inner
+		problems = append(problems, Problem{
+			"frame", fmt.Sprintf("%d bytes follow the IP datagram", len(frame)-end), fmt.Sprintf("byte %d", end),
+		})
+	}
 	i := 0
 	for n, l := range layers {
 		switch {

@@ -312,6 +312,11 @@ func TestCheck(t *testing.T) {
 			}
 		})
 	}
+	var diags diag.List
+	got := hs.Check(append(good, 0, 0, 0), hs.Resolve(expect, &diags), packet.Options{Exact: true})
+	if len(got) != 1 || got[0].Text != "3 bytes follow the IP datagram" {
+		t.Errorf("after the datagram of a packet that was sent: %v", got)
+	}
 }
 
 func TestDiffNamesFields(t *testing.T) {

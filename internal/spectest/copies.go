@@ -76,7 +76,7 @@ func (t *test) judgeCopies(hs *packet.Headers, r result) []string {
 		case !got.sent:
 			add("got %s, want one", said("none", strings.Join(got.reasons, " or ")))
 		case want.src.Packet != nil:
-			for _, p := range t.packetProblems(hs, got.data, want.src.Packet, want.layers) {
+			for _, p := range t.packetProblems(hs, got.data, want.src.Packet, want.layers, true) {
 				add("%s", placed(p))
 			}
 		}

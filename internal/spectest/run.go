@@ -276,7 +276,7 @@ func (t *test) judge(hs *packet.Headers, r result) []string {
 		}
 	}
 	if e.Packet != nil {
-		for _, p := range t.packetProblems(hs, r.data, e.Packet, t.expect.layers) {
+		for _, p := range t.packetProblems(hs, r.data, e.Packet, t.expect.layers, r.verdict == sim.VerdictSent) {
 			add("%s", placed(p))
 		}
 		if tag := t.tagProblem(r); tag != "" {
@@ -348,13 +348,14 @@ func (t *test) tagProblem(r result) string {
 	return fmt.Sprintf("tag: got %04x %04x, want %04x %04x", got.Proto, got.TCI, want.Proto, want.TCI)
 }
 
-// packetProblems compares a packet with what is wanted: the frame, or its layers.
-func (t *test) packetProblems(hs *packet.Headers, data []byte, want *spec.Packet,
-	layers []packet.Layer) []packet.Problem {
+// packetProblems compares a packet with what is wanted: the frame, or its layers. Sent says that it was sent: then nothing
+// follows its IP datagram.
+func (t *test) packetProblems(hs *packet.Headers, data []byte, want *spec.Packet, layers []packet.Layer,
+	sent bool) []packet.Problem {
 	if want.Hex != nil {
 		return hs.Diff(data, want.Hex, guess(hs, want.Hex))
 	}
-	return hs.Check(data, layers, packet.Options{Partial: t.packet.Partial != sim.Partial{}})
+	return hs.Check(data, layers, packet.Options{Partial: t.packet.Partial != sim.Partial{}, Exact: sent})
 }
 
 func guess(hs *packet.Headers, frame []byte) []*spec.Header {

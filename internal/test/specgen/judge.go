@@ -206,17 +206,22 @@ func (j *judge) onlySums(path []layer, problems []packet.Problem) bool {
 }
 
 // announced reports whether each header of a path is one that the header in front of it announces, or needs no
-// announcement.
+// announcement: those of the standard ones can't name a spec's own header in front of them.
 func (j *judge) announced(frame []byte, path []layer) bool {
 	spans, _ := j.headers.Parse(frame, headersOf(path), places(path))
 	for i, sp := range spans[min(1, len(spans)):] {
-		parent := spans[i]
-		if len(sp.Header.After) > 0 && !slices.ContainsFunc(sp.Header.After, func(a *spec.After) bool {
-			return a.Parent.Value == parent.Name() && !slices.ContainsFunc(a.Match, func(m *spec.FieldMatch) bool {
+		parent, named, ok := spans[i], false, false
+		for _, a := range sp.Header.After {
+			if a.Parent.Value != parent.Name() {
+				continue
+			}
+			named = true
+			ok = ok || !slices.ContainsFunc(a.Match, func(m *spec.FieldMatch) bool {
 				p := parent.Place(m.Field.Path[0].Value)
 				return p == nil || !packet.Allows(m.Is, p.Field, p.Get(frame))
 			})
-		}) {
+		}
+		if len(sp.Header.After) > 0 && !ok && (named || parent.Header.Std) {
 			return false
 		}
 	}

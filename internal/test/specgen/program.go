@@ -291,6 +291,11 @@ func (g *generator) stack(names *namer) []*entry {
 			add(&entry{name: n, text: fmt.Sprintf("{%s: \"vlan\"}", label(n)), alts: []*header{stdVLAN}})
 		}
 	}
+	if g.one(10) { // in front of IP, as PPPoE's header is
+		if e := g.userEntry(names, out); e != nil {
+			add(e)
+		}
+	}
 	if g.tunnels && g.one(4) { // what goes into a tunnel
 		add(g.anyIP(names))
 		return out
