@@ -22,7 +22,7 @@ func report(lines ...testkernel.Line) *testkernel.Report {
 func newRun(t *testing.T) (*run, *strings.Builder) {
 	t.Helper()
 	out := &strings.Builder{}
-	r := &run{out: out, root: t.TempDir(), measured: testkernel.Budget{}}
+	r := &run{out: out, root: t.TempDir(), only: []string{everyRelay}, measured: testkernel.Budget{}}
 	if err := os.Mkdir(filepath.Join(r.root, "golden"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -131,6 +131,18 @@ func TestBudget(t *testing.T) {
 		}
 	}
 	t.Setenv("FASTRELAY_UPDATE", "1")
+	r.only = []string{"examples/sfu"}
+	clear(r.measured)
+	some := cost(7)
+	some.Spec = "examples/sfu"
+	r.summarise("bookworm", report(some), nil, 0)
+	if err := r.budget(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(r.root, budgetFile))
+	if err != nil || !strings.Contains(string(text), "examples/sfu") || !strings.Contains(string(text), "examples/turn") {
+		t.Errorf("of one relay of two, this is recorded: %v\n%s", err, text)
+	}
 	r.failures = 1
 	if err := r.budget(); err == nil {
 		t.Error("a run with failures is recorded")
