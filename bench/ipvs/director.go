@@ -53,8 +53,8 @@ type end struct {
 
 // newDirector sets up a variant and makes sure that a packet arrives as it should in each direction. All that is sent
 // from then on is dropped as soon as the receiver's device has it.
-func newDirector(v Variant) (d *director, err error) {
-	d = &director{variant: v, client: end{fd: -1}, server: end{fd: -1}}
+func newDirector(v Variant) (_ *director, err error) {
+	d := &director{variant: v, client: end{fd: -1}, server: end{fd: -1}}
 	defer func() {
 		if err != nil {
 			d.close()
