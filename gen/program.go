@@ -176,11 +176,12 @@ func (p *program) untagged(pos diag.Pos) ir.Stmt {
 // choices returns the headers that a stack entry stands for.
 func (p *program) choices(e *spec.StackEntry) (hs []*spec.Header) {
 	for _, n := range e.Headers {
-		if h := p.headers[n.Value]; h != nil {
+		h, g := p.headers[n.Value], p.groups[n.Value]
+		if h != nil && (g == nil || g.Std || !h.Std) { // what a spec declares goes before what comes with the language
 			hs = append(hs, h)
 			continue
 		}
-		if g := p.groups[n.Value]; g != nil {
+		if g != nil {
 			for _, m := range g.Headers {
 				if h := p.headers[m.Value]; h != nil {
 					hs = append(hs, h)

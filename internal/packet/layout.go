@@ -13,11 +13,13 @@ type Headers struct {
 	byName map[string]*spec.Header
 	groups map[string][]string
 	names  []string
+
+	shadows map[string]bool // groups of the spec with the name of a standard header
 }
 
 // NewHeaders returns the headers of a spec. A header or group that is declared first wins over a later one of its name.
 func NewHeaders(s *spec.Spec) *Headers {
-	hs := &Headers{byName: map[string]*spec.Header{}, groups: map[string][]string{}}
+	hs := &Headers{byName: map[string]*spec.Header{}, groups: map[string][]string{}, shadows: map[string]bool{}}
 	for _, h := range s.Headers {
 		if hs.byName[h.Name.Value] == nil {
 			hs.byName[h.Name.Value] = h
@@ -30,6 +32,9 @@ func NewHeaders(s *spec.Spec) *Headers {
 				hs.groups[g.Name.Value] = append(hs.groups[g.Name.Value], n.Value)
 			}
 		}
+		if h := hs.byName[g.Name.Value]; h != nil && h.Std && !g.Std {
+			hs.shadows[g.Name.Value] = true
+		}
 	}
 	return hs
 }
@@ -39,7 +44,7 @@ func (hs *Headers) Header(name string) *spec.Header { return hs.byName[name] }
 
 // Group returns the headers that a name stands for: those of a group, or the header itself.
 func (hs *Headers) Group(name string) []*spec.Header {
-	if h := hs.byName[name]; h != nil {
+	if h := hs.byName[name]; h != nil && !hs.shadows[name] {
 		return []*spec.Header{h}
 	}
 	var out []*spec.Header

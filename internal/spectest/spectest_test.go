@@ -213,3 +213,26 @@ func TestMistakes(t *testing.T) {
 		})
 	}
 }
+
+// A spec's alternatives may have the name of a standard header, which is then theirs in its stacks.
+func TestNameOfStandardHeader(t *testing.T) {
+	s, plan := load(t, "spec.cue", `
+name: "n"
+headers: {x: fields: [{name: "a", bits: 8, is: 1}, {name: "b", bits: 8}], y: fields: [{name: "a", bits: 8, is: 2}]}
+alternatives: tcp: ["x", "y"]
+programs: p: {hook: "tc/ingress", stack: ["eth", "ip", "udp", "tcp"], when: "x", do: [{set: "x.b": 7}, "pass"]}
+tests: t: {
+	program: "p"
+	packet: [{eth: {}}, {ipv4: {src: "198.51.100.7", dst: "203.0.113.9"}}, {udp: {dst_port: 7}}, {x: b: 1}]
+	expect: {pass: [{eth: {}}, {ipv4: {}}, {udp: {}}, {x: b: 7}]}
+}
+`)
+	if err := spectest.Check(s, plan).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range spectest.Model(t.Context(), s, plan) {
+		if o.Status != spectest.Passed {
+			t.Error(o.Status, o.Differences)
+		}
+	}
+}

@@ -238,7 +238,7 @@ func TestJudge(t *testing.T) {
 		if plan == nil {
 			continue
 		}
-		right := leaving(t, s, plan, seed)
+		right := leaving(t, s, plan, seed, 1024)
 		for _, l := range right {
 			if l.wrong != "" {
 				t.Errorf("seed %d: the judge objects to a packet that is right: %s", seed, l.wrong)
@@ -247,7 +247,7 @@ func TestJudge(t *testing.T) {
 		for _, spoil := range spoilers(plan) {
 			undo := spoil()
 			shown := 0
-			for i, l := range leaving(t, s, plan, seed) {
+			for i, l := range leaving(t, s, plan, seed, 1024) {
 				if i >= len(right) || !bytes.Equal(l.came, right[i].came) {
 					break // some packets are made from those that left: from here on they are others
 				}
@@ -268,6 +268,34 @@ func TestJudge(t *testing.T) {
 	t.Logf("%d faults, shown by %d packets", faults, packets)
 }
 
+// The judge can judge packets of every golden spec, so that it isn't silent about a kind of headers.
+func TestJudgeKnows(t *testing.T) {
+	files, err := filepath.Glob("../../../golden/*/spec.cue")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, file := range files {
+		src, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, plan, res := specgen.Plan(src)
+		if plan == nil {
+			t.Fatalf("%s: %s", file, res.Text)
+		}
+		known := 0
+		all := leaving(t, s, plan, 1, 256)
+		for _, l := range all {
+			if l.known {
+				known++
+			}
+		}
+		if known < len(all)/2 {
+			t.Errorf("%s: %d of %d packets that left are judged", s.Name.Value, known, len(all))
+		}
+	}
+}
+
 // left is a packet that left, with what the judge says of it.
 type left struct {
 	came, left []byte
@@ -276,11 +304,11 @@ type left struct {
 }
 
 // leaving runs random packets in the model, and returns those that left.
-func leaving(t *testing.T, s *spec.Spec, plan *ir.Plan, seed uint64) (out []left) {
+func leaving(t *testing.T, s *spec.Spec, plan *ir.Plan, seed uint64, packets int) (out []left) {
 	t.Helper()
 	complete, knows := specgen.Judge(s)
 	_, err := fuzz.Run(t.Context(), fuzz.Config{
-		Spec: s, Plan: plan, Seed: seed, Packets: 1024, Decode: math.MaxInt,
+		Spec: s, Plan: plan, Seed: seed, Packets: packets, Decode: math.MaxInt,
 		Judge: func(program string, came, data []byte) string {
 			out = append(out, left{
 				bytes.Clone(came), bytes.Clone(data), knows(program, came), complete(program, came, data),
