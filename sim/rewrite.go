@@ -21,7 +21,7 @@ func (r *run) moved(w *ir.Rewrite, oldFront, newFront int) Partial {
 			return Partial{p.Start + by, p.Field + by}
 		}
 	}
-	if p != (Partial{}) && w.Resize != ir.InPlace && p.Start >= r.offset(w.Unmoved) {
+	if p != (Partial{}) && (w.Resize != ir.InPlace || w.PopInner) && p.Start >= r.offset(w.Unmoved) {
 		return Partial{p.Start + newFront - oldFront, p.Field + newFront - oldFront}
 	}
 	return p

@@ -171,7 +171,7 @@ static __always_inline int forward_vlan_in_the_metadata_send(struct __sk_buff *s
 	if (direct)
 		fr_link(data, &r->via.hop);
 
-	st16(&new_eth->type, bpf_htons(0x88b5));
+	st16(&new_eth->type, bpf_htons(0x88b6));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 16);
@@ -195,10 +195,10 @@ static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb, v
 	__u64 ipv4_end, udp_end;
 
 	/* stack: ["eth", "vlan?", "label", "ipv4", "udp"] */
-	if (be16(&eth->type) != 0x88b5)
+	if (be16(&eth->type) != 0x88b6)
 		return fr_up(skb, reason_forward_not_label);
 
-	/* headers: label: {after: {eth: type: 0x88b5, vlan: type: 0x88b5}, fields: [{name: "i... */
+	/* headers: label: {after: {eth: type: 0x88b6, vlan: type: 0x88b6}, fields: [{name: "i... */
 	if ((void *)(label + 1) > data_end)
 		return fr_up(skb, reason_forward_truncated);
 	if (check_ipv4(skb, data, data_end, 18, &ipv4_end) ||
@@ -259,7 +259,7 @@ static __always_inline int forward_vlan_send(struct __sk_buff *skb, void *data, 
 	if (direct)
 		fr_link(data, &r->via.hop);
 
-	st16(&new_eth->type, bpf_htons(0x88b5));
+	st16(&new_eth->type, bpf_htons(0x88b6));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 16);
@@ -282,10 +282,10 @@ static __always_inline int forward_vlan(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_forward_truncated);
 
 	/* stack: ["eth", "vlan?", "label", "ipv4", "udp"] */
-	if (be16(&vlan->type) != 0x88b5)
+	if (be16(&vlan->type) != 0x88b6)
 		return fr_up(skb, reason_forward_not_label);
 
-	/* headers: label: {after: {eth: type: 0x88b5, vlan: type: 0x88b5}, fields: [{name: "i... */
+	/* headers: label: {after: {eth: type: 0x88b6, vlan: type: 0x88b6}, fields: [{name: "i... */
 	if ((void *)(label + 1) > data_end)
 		return fr_up(skb, reason_forward_truncated);
 	if (check_ipv4(skb, data, data_end, 22, &ipv4_end))
@@ -396,10 +396,10 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		return forward_vlan(skb, data, data_end);
 	if (skb->vlan_present)
 		return fr_up(skb, reason_forward_vlan_tag);
-	if (be16(&eth->type) != 0x88b5)
+	if (be16(&eth->type) != 0x88b6)
 		return fr_up(skb, reason_forward_not_label);
 
-	/* headers: label: {after: {eth: type: 0x88b5, vlan: type: 0x88b5}, fields: [{name: "i... */
+	/* headers: label: {after: {eth: type: 0x88b6, vlan: type: 0x88b6}, fields: [{name: "i... */
 	if ((void *)(label + 1) > data_end)
 		return fr_up(skb, reason_forward_truncated);
 	if (check_ipv4(skb, data, data_end, 18, &ipv4_end) ||
