@@ -130,7 +130,8 @@ release: ## a release in dist/: binaries, package, image, SBOM, checksums; VERSI
 	@export SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH-$$(git log -1 --format=%ct)}; \
 		cd tools/release && $(GO) run . -root ../.. -version '$(VERSION)' -o ../../dist
 
-test-release: ## a release made three times, in two folders: the same bytes, and what it refuses
+test-release: ## a release made three times, in two folders: the same bytes, what it refuses, and what removing its package leaves
+	@tools/ensure build root
 	@cd tools/release && $(GO) vet ./... && $(GO) test -timeout 30m ./...
 
 clean: ## what was built here
