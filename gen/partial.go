@@ -52,8 +52,8 @@ func (w *rewriter) cutsAt(end ir.Expr, pos diag.Pos) {
 	w.guard(or(whole, bin(ir.Lt, field, bin(ir.Sub, end, num(1)))), w.partialChecksum(pos), pos)
 }
 
-// counted lets packets pass to the stack in which one of these headers, in front of the datagram, counts bytes after the
-// datagram's end.
+// counted lets packets pass to the stack in which one of these headers, in front of the datagram, counts bytes after
+// its end.
 func (w *rewriter) counted(ins []*layer, end ir.Expr, pos diag.Pos) {
 	for _, in := range ins {
 		if !isFrame(in.inner) {

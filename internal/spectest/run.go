@@ -348,8 +348,8 @@ func (t *test) tagProblem(r result) string {
 	return fmt.Sprintf("tag: got %04x %04x, want %04x %04x", got.Proto, got.TCI, want.Proto, want.TCI)
 }
 
-// packetProblems compares a packet with what is wanted: the frame, or its layers. Sent says that it was sent: then nothing
-// follows its IP datagram.
+// packetProblems compares a packet with what is wanted: the frame, or its layers. Sent says that it was sent: then
+// nothing follows its IP datagram.
 func (t *test) packetProblems(hs *packet.Headers, data []byte, want *spec.Packet, layers []packet.Layer,
 	sent bool) []packet.Problem {
 	if want.Hex != nil {
