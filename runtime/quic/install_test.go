@@ -15,7 +15,7 @@ import (
 // TestInstall uses this module as its README tells others to: from another module, which has it from a proxy. One
 // such module imports the fork under a path of its own, beside upstream's quic-go; a second one imports that module; in
 // a third one, a library that imports quic-go gets the fork in its place. Other modules come from this machine's module
-// cache; no network is used.
+// cache, and where it lacks one, from the proxy that this machine uses.
 func TestInstall(t *testing.T) {
 	const self, version = "github.com/fastrelay/fastrelay-gen/runtime/quic", "v0.1.0"
 	p := newProxy(t)
@@ -149,7 +149,8 @@ func Print() {
 }
 `
 
-// proxy is a module proxy in a folder, before that of this machine's module cache.
+// proxy is a module proxy in a folder, before this machine's module cache, and then the proxy that it uses: go mod tidy
+// wants what tests of dependencies import as well, which nothing else may have downloaded.
 type proxy struct {
 	folder string
 	env    []string
@@ -157,14 +158,16 @@ type proxy struct {
 
 func newProxy(t *testing.T) *proxy {
 	t.Helper()
-	out, err := exec.Command("go", "env", "GOMODCACHE", "GOCACHE").Output()
+	out, err := exec.Command("go", "env", "GOMODCACHE", "GOCACHE", "GOPROXY").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	modules, cache, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	of := strings.Split(string(out), "\n")
+	modules, cache, next := of[0], of[1], of[2]
 	p := &proxy{folder: t.TempDir()}
 	// With -trimpath and without cgo, packages are found in the build cache, though their module cache is a new one.
-	p.env = append(os.Environ(), "GOPROXY=file://"+p.folder+",file://"+filepath.Join(modules, "cache", "download"),
+	p.env = append(os.Environ(),
+		"GOPROXY=file://"+p.folder+",file://"+filepath.Join(modules, "cache", "download")+","+next,
 		"GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=", "GOCACHE="+cache, "GOMODCACHE="+t.TempDir(),
 		"GOFLAGS=-mod=mod -modcacherw -trimpath", "CGO_ENABLED=0", "GOWORK=off", "GOTOOLCHAIN=local")
 	return p

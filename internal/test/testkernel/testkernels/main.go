@@ -5,8 +5,8 @@
 // Kernels of two architectures are among Debian's: amd64 and, as "arm64", bookworm's for arm64. As many run at a
 // time as there are processors. It needs root for this machine's kernel, and the Debian mirror of this machine's
 // apt. Kernels are kept in .cache, or where FASTRELAY_CACHE says. What programs cost in the verifier is compared
-// with golden/budget.txt, unless only some relays are tested; FASTRELAY_UPDATE=1 records what was tested. After a failure
-// the folder fastrelay-failure-NAME has the console and the report.
+// with golden/budget.txt, unless only some relays are tested; FASTRELAY_UPDATE=1 records what was tested. After a
+// failure the folder fastrelay-failure-NAME has the console and the report.
 package main
 
 import (
