@@ -247,7 +247,7 @@ func (d *director) cost(direction string, size int) (float64, error) {
 		if took > spell+patience {
 			return 0, fmt.Errorf("%s, %s: %d of %d packets arrived", d.variant, direction, now-before, sent)
 		}
-		time.Sleep(100 * time.Microsecond) // the kernel may still be at work
+		time.Sleep(100 * time.Microsecond) // the one processor is the kernel's meanwhile: it may still be at work
 	}
 }
 

@@ -155,10 +155,15 @@ func (b *bed) await(limit time.Duration, what string, holds func() bool) {
 // settled waits until a receiver has all that the server has sent it.
 func (b *bed) settled(name string, r *lab.Receiver) {
 	b.Helper()
-	b.await(wait, name+" has got all that was sent", func() bool {
-		n := r.Tally()
-		return n.Missing == 0 && uint64(n.Packets+n.Twice+n.Lost) == b.subscriber(name).Packets
+	var n lab.Tally
+	var sent uint64
+	err := testnet.Until(wait, name+" has got all that was sent", func() bool {
+		n, sent = r.Tally(), b.subscriber(name).Packets
+		return n.Missing == 0 && uint64(n.Packets+n.Twice+n.Lost) == sent
 	})
+	if err != nil {
+		b.Fatalf("%v: %d packets were sent, and there are %+v", err, sent, n)
+	}
 }
 
 // wanted are the pictures of some layers, from a frame on.

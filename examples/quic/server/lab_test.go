@@ -149,10 +149,16 @@ func (b *bed) trickle() {
 		to := netip.AddrPortFrom(netip.MustParseAddr(addresses[0]), port(relay))
 		from := netip.AddrPortFrom(netip.MustParseAddr(addresses[1]), port(other))
 		go func() {
-			for b.ctx.Err() == nil {
-				_, _ = other.WriteToUDPAddrPort(nil, to)
-				_, _ = relay.WriteToUDPAddrPort(nil, from)
-				time.Sleep(5 * time.Millisecond)
+			pace := time.NewTicker(5 * time.Millisecond)
+			defer pace.Stop()
+			for {
+				select {
+				case <-b.ctx.Done():
+					return
+				case <-pace.C:
+					_, _ = other.WriteToUDPAddrPort(nil, to)
+					_, _ = relay.WriteToUDPAddrPort(nil, from)
+				}
 			}
 		}()
 	}
