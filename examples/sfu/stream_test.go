@@ -381,7 +381,9 @@ func TestSuccessor(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
-			flags := []string{"--state", filepath.Join(t.TempDir(), "state.json"), "--pins", filepath.Join(dir, "sfu")}
+			// The lease outlasts the time without a server, however long this machine takes.
+			flags := []string{"--state", filepath.Join(t.TempDir(), "state.json"), "--pins", filepath.Join(dir, "sfu"),
+				"--lease", "2m"}
 			b := newBed(t, 4, 2, flags...)
 			full, base := b.receiver(0), b.receiver(1)
 			capture := b.capture(1)

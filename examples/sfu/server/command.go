@@ -65,6 +65,8 @@ func parseFlags(args []string, stderr io.Writer) (*options, error) {
 		"the kernel forwards (default: none)")
 	flags.StringVar(&o.config.Pins, "pins", "/sys/fs/bpf/sfu",
 		"`path` where the next server finds the relay; used with --state")
+	flags.DurationVar(&o.config.Lease, "lease", time.Second, "how long the kernel goes on for a server that was "+
+		"killed, until the next one is there")
 	o.config.Control.Define(flags)
 	flags.BoolVar(&o.config.NoOffload, "no-offload", false, "forward in user space only")
 	flags.DurationVar(&o.stats, "stats", 0, "print the counters every such `interval`, as JSON; they are always "+

@@ -63,7 +63,7 @@ func load(config Config) (*sfurelay.Relay, error) {
 	}
 	options := sfurelay.Options{
 		Settings: sfurelay.Settings{Vp8: new(uint8(VP8)), Extension: &config.Extension}, Logger: config.Logger,
-		Control: config.Control.Control(),
+		Lease: config.Lease, Control: config.Control.Control(),
 	}
 	if config.State != "" {
 		options.PinPath, options.Linger = config.Pins, Linger

@@ -26,6 +26,7 @@ type Config struct {
 	NoOffload  bool          // forward in user space only
 	State      string        // file that lets a successor go on; "": none
 	Pins       string        // where the successor finds the relay, in a BPF file system; needed where there is a State
+	Lease      time.Duration // how long the kernel goes on for a server that was killed; 0: one second
 	Control    control.Flags // how the relay is watched and operated
 	Logger     *slog.Logger  // nil: slog.Default()
 }
