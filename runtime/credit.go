@@ -27,11 +27,20 @@ type balance struct {
 	index  uint32
 	levels int
 	gone   atomic.Bool
+	first  any // of one that is in no row: what the row that is given it begins with, as checkState returns it
 }
 
 func (b *balance) retire() { b.gone.Store(true) }
 
 func (b *balance) alive() bool { return b != nil && !b.gone.Load() }
+
+// begins returns first.
+func (b *balance) begins() any {
+	if b == nil {
+		return nil
+	}
+	return b.first
+}
 
 func (b *balance) load(off int) uint64 {
 	if !b.alive() {
@@ -75,6 +84,17 @@ func (b *balance) spend(next func(spent uint64) (uint64, bool)) error {
 // limit is absolute, so that neither side has to know what the other does. It lies in memory that both map: nothing
 // here is a system call. When its row or receiver is removed, it reads 0 and admits nothing.
 type Credit struct{ *balance }
+
+// NewCredit returns a value for a new row or session, whose credit has that limit before a packet finds it. What is
+// returned is no credit: it reads 0, and spends nothing.
+func NewCredit(limit uint64) *Credit { return &Credit{newBalance(limit)} }
+
+// newBalance is one that is in no row.
+func newBalance(first any) *balance {
+	b := &balance{first: first}
+	b.retire()
+	return b
+}
 
 // SetLimit sets how much may be spent in all, since the credit began, in the units of the spec's costs (bytes or
 // packets).
@@ -169,6 +189,10 @@ type Rate struct {
 	PerSecond uint64 // units a second; 0: nothing is admitted
 	Burst     uint64 // units that may be spent at once, after a pause; at most 2³³-1
 }
+
+// NewBucket returns a value for a new row or session, whose bucket has that rate before a packet finds it. What is
+// returned is no bucket: it reads 0, and spends nothing.
+func NewBucket(r Rate) *Bucket { return &Bucket{newBalance(r)} }
 
 // SetRate sets how many units refill in a second, and how many may be spent at once after a pause. A packet that comes
 // while SetRate runs may see the one without the other.

@@ -215,6 +215,9 @@ func checkState(m abi.Member, v, have any) (any, error) {
 		if rv.IsNil() || sameState(rv, reflect.ValueOf(have)) || noState(rv) {
 			return nil, nil
 		}
+		if first := firstOf(v); first != nil {
+			return checkState(m, first, have)
+		}
 		if list, ok := v.([]any); ok && m.Levels > 0 {
 			return checkLevels(m, list)
 		}
@@ -231,6 +234,39 @@ func checkState(m abi.Member, v, have any) (any, error) {
 		return nil, errors.New("can't be given a value")
 	}
 	return toUint(v, 64)
+}
+
+// firstOf is what NewCredit and NewBucket were given, as a list where v has one for each level; nil: v isn't theirs.
+func firstOf(v any) any {
+	switch v := v.(type) {
+	case *Credit:
+		return v.begins()
+	case *Bucket:
+		return v.begins()
+	case []*Credit:
+		return firstOfEach(v)
+	case []*Bucket:
+		return firstOfEach(v)
+	}
+	return nil
+}
+
+func firstOfEach[T *Credit | *Bucket](list []T) any {
+	firsts := make([]any, len(list))
+	given := false
+	for i, v := range list {
+		if v == nil {
+			continue
+		}
+		if firsts[i] = firstOf(v); firsts[i] == nil {
+			return nil
+		}
+		given = true
+	}
+	if !given {
+		return nil
+	}
+	return firsts
 }
 
 // noState says whether a slice has nothing but nil pointers.

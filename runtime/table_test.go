@@ -345,6 +345,42 @@ func TestArray(t *testing.T) {
 	}
 }
 
+// What NewCredit and NewBucket return says how a row begins, or goes on, as the typed rows of generated Go give it; the
+// row's own are others. A bucket's is no credit's.
+func TestNewState(t *testing.T) {
+	quota := loadGroups(t, Options{}).Table("quota")
+	bucket, credits := NewBucket(Rate{10, 20}), [2]*Credit{NewCredit(100), nil}
+	if bucket.Rate() != (Rate{}) || credits[0].Limit() != 0 || credits[0].Spend(0) != ErrClosed {
+		t.Errorf("before there is a row: %v, %v", bucket, credits[0])
+	}
+	for range 2 {
+		for i, want := range []uint64{100, 200} {
+			credits[0] = NewCredit(want)
+			if err := quota.Put([]any{1}, []any{(*Counter)(nil), credits, bucket, (*Translation)(nil)}); err != nil {
+				t.Fatal(i, err)
+			}
+			row := must(quota.Get([]any{1}))
+			own, limits := row[2].(*Bucket), row[1].([]*Credit)
+			if own.Rate() != (Rate{10, 20}) || limits[0].Limit() != want || limits[1].Limit() != 0 {
+				t.Errorf("%d: %v", i, row)
+			}
+			own.SetRate(1, 1)
+		}
+		if err := quota.Delete([]any{1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var value *ValueError
+	for i, v := range [][]any{
+		{nil, nil, NewCredit(1), nil}, {nil, [2]*Credit{{}, nil}, nil, nil}, {nil, nil, &Bucket{}, nil},
+		{nil, []*Bucket{bucket, bucket}, nil, nil}, {nil, []*Credit{NewCredit(1)}, nil, nil},
+	} {
+		if err := quota.Put([]any{1}, v); !errors.As(err, &value) {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+}
+
 // Rows of tables have credits, buckets and translations as receivers do: they stay while the row does, and go with it.
 func TestTableState(t *testing.T) {
 	pins := "/sys/fs/bpf/" + pinName(t)

@@ -94,21 +94,6 @@ func clients(t *testing.T, l lab.Load, d time.Duration) {
 // port and of new ones.
 func TestAttacks(t *testing.T) {
 	l, s := start(t, lab.Kernel, nil)
-	// One client after the other: a packet of another one that comes when their network has a row, and no rate yet,
-	// is dropped.
-	for i := range lab.Clients {
-		c, err := lab.Dial(l.Clients, lab.ClientAddr(i), at)
-		if err == nil {
-			err = errors.Join(c.Get(t.Context(), 100), testnet.Until(2*time.Second, "it has a quota", func() bool {
-				_, ok := s.Gate.Quota(lab.ClientAddr(i))
-				return ok
-			}))
-			c.Close()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	all := load(l)
 	all.Move = true
 	clients(t, all, time.Second)

@@ -116,14 +116,13 @@ func (g *Gate) addNetwork(p netip.Prefix, rate runtime.Rate) error {
 	if g.nets[p] != nil {
 		return nil
 	}
-	if err := g.relay.Networks.Put(p, gaterelay.NetworksRow{}); err != nil {
+	if err := g.relay.Networks.Put(p, gaterelay.NetworksRow{New: runtime.NewBucket(rate)}); err != nil {
 		return err
 	}
 	row, err := g.relay.Networks.Get(p)
 	if err != nil {
 		return err
 	}
-	set(row.New, rate)
 	g.nets[p] = row.New
 	return nil
 }
@@ -154,15 +153,16 @@ func (g *Gate) setQuotas(q Quotas) {
 }
 
 // rate sets a source's limit to what it deserves.
-func (g *Gate) rate(s *source) {
-	q := g.config.Quotas
-	switch {
+func (g *Gate) rate(s *source) { set(s.bucket, g.deserved(s)) }
+
+func (g *Gate) deserved(s *source) runtime.Rate {
+	switch q := g.config.Quotas; {
 	case s.done == 0 && s.failed >= failures:
-		set(s.bucket, q.Worst)
+		return q.Worst
 	case s.done < failures:
-		set(s.bucket, q.Source)
+		return q.Source
 	default:
-		set(s.bucket, q.Best)
+		return q.Best
 	}
 }
 
@@ -176,20 +176,20 @@ func (g *Gate) newcomer(a netip.Addr) error {
 	if err := g.addNetwork(network(a), g.config.Quotas.Network); err != nil {
 		return err
 	}
-	return g.addSource(a, false)
+	return g.addSource(a)
 }
 
-func (g *Gate) addSource(a netip.Addr, regular bool) error {
-	if err := g.relay.Sources.Put(a, gaterelay.SourcesRow{Regular: regular}); err != nil {
+func (g *Gate) addSource(a netip.Addr) error {
+	s := &source{last: time.Now()}
+	first := runtime.NewBucket(g.deserved(s))
+	if err := g.relay.Sources.Put(a, gaterelay.SourcesRow{New: first}); err != nil {
 		return err
 	}
 	row, err := g.relay.Sources.Get(a)
 	if err != nil {
 		return err
 	}
-	s := &source{bucket: row.New, regular: regular, last: time.Now()}
-	g.sources[a] = s
-	g.rate(s)
+	s.bucket, g.sources[a] = row.New, s
 	return nil
 }
 
@@ -246,7 +246,7 @@ func (g *Gate) done(a netip.Addr) error {
 	}
 	s := g.sources[a]
 	if s == nil { // its event isn't read yet
-		if err := errors.Join(g.addNetwork(network(a), g.config.Quotas.Network), g.addSource(a, false)); err != nil {
+		if err := errors.Join(g.addNetwork(network(a), g.config.Quotas.Network), g.addSource(a)); err != nil {
 			return err
 		}
 		s = g.sources[a]
