@@ -13,6 +13,7 @@ import (
 // gap, a new line of a comment as well; example is found by the pattern.
 var words = []struct{ pattern, better, example string }{
 	{`\b(go|goes|going|gone|went) up\b`, "pass to the stack", "// the packet goes\n// up"},
+	{`\b(sends?|pass(es)?) (a |the )?(packets? )?up\b|\bup no_[a-z]+`, "to the stack", "sends the packet up"},
 	{`\bpending checksums?\b|\bchecksums? (is|are|that is|that are) pending\b`, "partial checksum",
 		"its checksum is pending"},
 	{`\bways? out\b`, "next hop, route, or device", "No way out is known"},
@@ -71,7 +72,8 @@ func TestWords(t *testing.T) {
 		"*.md", "docs/*.md", "*/README.md", "examples/*/README.md", "examples/*/spec.cue", "templates/*.h",
 		"templates/*.tmpl", "templates/*.lua", "gen/codes.go", "spec/codes.go", "internal/*/codes.go",
 		"spec/schema.cue",
-		"internal/cli/*.go",
+		"internal/cli/*.go", "internal/cli/*.txt", "internal/planfmt/*.go", "internal/diagram/*.go",
+		"internal/page/page.*",
 	} {
 		some, err := filepath.Glob(filepath.Join("..", pattern))
 		if err != nil || len(some) == 0 {

@@ -10,7 +10,8 @@ import (
 )
 
 // This pass compiles fan_out. Its rules are compiled like a program's, once more for each path, with the receiver's row
-// among the names; what would send a packet up ends the receiver's turn there, so that its reasons are of another kind.
+// among the names; what would pass a packet to the stack ends the receiver's turn there, so that its reasons are of
+// another kind.
 
 // fanOut is the fanOut-out whose rules are compiled.
 type fanOut struct {

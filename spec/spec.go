@@ -152,7 +152,7 @@ type Checksum struct {
 	// "header" (this header), "all" (this header and all that follows it, inside the enclosing length)
 	Covers    string
 	Pseudo    []*Expr // what the pseudo-header adds: addresses and integers
-	Absent    []Name  // enclosing headers over which 0 means "no checksum"; over others 0 sends the packet up
+	Absent    []Name  // enclosing headers over which 0 means "no checksum"; over others 0 is for the stack
 	Optional  bool    // 0 has a meaning of its own, so that a computed 0 is written as all ones (UDP)
 	Offloaded bool    // the kernel may leave it to a device: the field may hold the pseudo-header's sum only
 	Verify    bool    // a packet that comes in with a wrong one passes to the stack
@@ -342,7 +342,7 @@ type FieldMatch struct {
 	Is    *Constraint
 }
 
-// Lookup finds a row by a key. A missed lookup sends the packet up unless it is optional.
+// Lookup finds a row by a key. Where it is missing, the packet passes to the stack unless the lookup is optional.
 type Lookup struct {
 	Var      Name
 	Optional bool

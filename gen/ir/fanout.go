@@ -83,7 +83,7 @@ type ElementForm struct {
 // values are those of the packet that came, whatever earlier copies wrote; a statement that stops ends that
 // receiver's turn, and its reason is of kind Declined.
 type FanOut struct {
-	Effects // before the first copy; Admits and required Emits send the packet up
+	Effects // before the first copy; Admits and required Emits may pass the packet to the stack
 	Group   *Group
 	Key     []MemberValue
 	Miss    int // reason of kind Punted: no such group

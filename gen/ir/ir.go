@@ -185,7 +185,7 @@ const (
 	Sent    ReasonKind = iota // rewritten and sent
 	Passed                    // the spec lets it go on (changed, where a rule says so)
 	Dropped                   // the spec drops it
-	Punted                    // up, untouched: user space is the safety net
+	Punted                    // to the stack, untouched: user space is the safety net
 	Fault                     // dropped because the kernel failed after the first change
 
 	// Of a receiver's turn in a fan-out; the packet that came has a reason of its own.

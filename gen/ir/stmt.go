@@ -227,7 +227,7 @@ func (s *Up) parts(*visitor) {}
 
 // Drop drops the packet.
 type Drop struct {
-	Effects // Emits, of which a required one that finds no room in the ring sends the packet up, and Lets
+	Effects // Emits, of which a required one that finds no room in the ring passes the packet to the stack, and Lets
 	Reason  int
 	Pos     diag.Pos
 }

@@ -141,7 +141,7 @@ func (a *app) explainSpec(ctx context.Context, file string) error {
 			if kind == reason.Name {
 				kind = ""
 			}
-			fmt.Fprintf(a.out, "  %-8s %-*s  %s\n", kind, width, reason.Name, reason.Doc)
+			fmt.Fprintf(a.out, "  %-12s %-*s  %s\n", kind, width, reason.Name, reason.Doc)
 		}
 	}
 	fmt.Fprintf(a.out, "\nmore: fastrelay-gen explain %s --header %s\n", file, example)

@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"github.com/fastrelay/fastrelay-gen/internal/planfmt"
 )
 
 // tally is what one reason of one program has counted, or one receiver, or one event.
@@ -149,10 +151,7 @@ func fold(numbers, label string, width int) []string {
 // label says what happened to the packets of a reason: "sent", "to the stack: no_by_channel (no row in
 // by_channel)", "drop: over_quota", "declined: layer".
 func label(t tally) string {
-	kind := t.kind
-	if kind == "up" {
-		kind = "to the stack"
-	}
+	kind := planfmt.Verdict(t.kind)
 	switch {
 	case t.kind == kindReceiver, t.kind == kindLost, t.kind == kindInterface, t.kind == kindArrived:
 		return t.doc
@@ -189,9 +188,9 @@ func line(rates []rate) string {
 				bps += r.bitsPerSecond
 			}
 			if r.packets > 0 {
-				text := thousands(r.packets) + " " + r.kind
+				text := thousands(r.packets) + " " + planfmt.Verdict(r.kind)
 				if r.kind != r.reason && r.kind != kindArrived {
-					text += " " + r.reason
+					text += " (" + r.reason + ")"
 				}
 				counted = append(counted, text)
 			}

@@ -34,8 +34,8 @@ to_client         0     0.0          0  no packet yet
 	if diff := cmp.Diff(want, table(rates, 0)); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
 	}
-	want = "to_peer: 118,206 packets/s 118.2 Mbit/s, 1,236,408 sent, 31 up no_by_channel; to_client: 0 packets/s 0.0 " +
-		"Mbit/s, no packet yet\n"
+	want = "to_peer: 118,206 packets/s 118.2 Mbit/s, 1,236,408 sent, 31 to the stack (no_by_channel); " +
+		"to_client: 0 packets/s 0.0 Mbit/s, no packet yet\n"
 	if diff := cmp.Diff(want, line(rates)); diff != "" {
 		t.Errorf("line (-want +got):\n%s", diff)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/interrupt"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
+	"github.com/fastrelay/fastrelay-gen/internal/planfmt"
 	"github.com/fastrelay/fastrelay-gen/internal/spectest"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -406,7 +407,7 @@ func (t *trial) writeOut(p *capture.Packet, f *spectest.Fate) error {
 		return nil
 	}
 	defer interrupt.Hold(t.ctx)()
-	comment := fmt.Sprintf("packet %d: %s", p.Number, f.Verdict)
+	comment := fmt.Sprintf("packet %d: %s", p.Number, planfmt.Verdict(string(f.Verdict)))
 	if f.Reason != "" && f.Reason != string(f.Verdict) {
 		comment += " (" + f.Reason + ")"
 	}
@@ -444,7 +445,7 @@ func (t *trial) show(p *capture.Packet, o *tryPacket, f *spectest.Fate) error {
 		return nil
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%5d  %-7s", o.Packet, o.Verdict)
+	fmt.Fprintf(&b, "%5d  %-13s", o.Packet, planfmt.Verdict(o.Verdict))
 	if o.Reason != "" && o.Reason != o.Verdict {
 		fmt.Fprintf(&b, " %s", o.Reason)
 	}
@@ -505,7 +506,8 @@ func (t *trial) summary() error {
 	}
 	var all []string
 	for what, n := range t.counts {
-		all = append(all, fmt.Sprintf("%8d %s", n, what))
+		verdict, _, _ := strings.Cut(what, ":")
+		all = append(all, fmt.Sprintf("%8d %s%s", n, planfmt.Verdict(verdict), what[len(verdict):]))
 	}
 	slices.SortFunc(all, func(a, b string) int { return strings.Compare(b, a) })
 	if t.skipped > 0 {
@@ -579,7 +581,7 @@ func (t *trial) writeTest(packets *capture.Reader) error {
 	}
 	if now, err := t.x.Run(in); err == nil && (now.Verdict != f.Verdict || now.Reason != f.Reason) {
 		fmt.Fprintf(t.app.err, "after the packets in front of it, packet %d is another case (%s, %s): a test begins "+
-			"with the state before all packets\n", p.Number, now.Verdict, now.Reason)
+			"with the state before all packets\n", p.Number, planfmt.Verdict(string(now.Verdict)), now.Reason)
 	}
 	if !t.opt.write {
 		_, err := io.WriteString(t.app.out, text)

@@ -256,7 +256,7 @@ func does(a *spec.Action, turn bool) string {
 	case spec.ActAdmit:
 		text := action(a)
 		if !turn {
-			text = strings.Replace(text, "; else no copy", pick(a.Else != nil, "; else drop", "; else up"), 1)
+			text = strings.Replace(text, "; else no copy", pick(a.Else != nil, "; else drop", "; else to the stack"), 1)
 		}
 		return text
 	}

@@ -12,8 +12,8 @@ const (
 	stageWidth = 352
 	turnIndent = 18
 	exitsLeft  = 408
-	exitsWidth = 424
-	labelWidth = 62 // of what becomes of packets, in front of the reasons
+	exitsWidth = 440
+	labelWidth = 78 // of what happens to packets, in front of the reasons
 	lineHeight = 16
 	chipHeight = 19
 	rateRoom   = 62 // beside a reason
@@ -25,7 +25,7 @@ var looks = map[ir.ReasonKind]struct{ word, stroke, fill, means string }{
 	ir.Copied:   {"copy", "#1a7f37", "#dafbe1", "a copy was sent to a receiver"},
 	ir.Passed:   {"pass", "#0969da", "#ddf4ff", "to the network stack, as the spec says"},
 	ir.Dropped:  {"drop", "#cf222e", "#ffebe9", "dropped, as the spec says"},
-	ir.Punted:   {"up", "#57606a", "#f6f8fa", "to the network stack, unmodified: the relay doesn't handle it"},
+	ir.Punted:   {"to the stack", "#57606a", "#f6f8fa", "unmodified: the relay doesn't handle it"},
 	ir.Declined: {"declined", "#9a6700", "#fff8c5", "no copy for a receiver"},
 	ir.Fault:    {"fault", "#82071e", "#ffcecb", "lost: the kernel failed after the first change"},
 }
@@ -193,7 +193,7 @@ func (l *exitList) chip(e Exit, x, width int) {
 	look := looks[e.Reason.Kind]
 	p := l.p
 	fmt.Fprintf(&p.b, "<g class=\"exit\" data-program=\"%s\" data-reason=\"%s\"><title>%s</title>\n", escape(p.program),
-		escape(e.Reason.Name), escape(look.word+" "+e.Reason.Name+": "+e.Reason.Doc))
+		escape(e.Reason.Name), escape(e.Reason.Name+" ("+look.word+"): "+e.Reason.Doc))
 	dashes := ""
 	if e.Shared {
 		dashes = ` stroke-dasharray="4 2"`

@@ -5,6 +5,7 @@ const colours = {
 	sent: '#1a7f37', copy: '#2da44e', pass: '#0969da', drop: '#cf222e', up: '#57606a', declined: '#9a6700', fault: '#82071e',
 };
 const kinds = Object.keys(colours);
+const word = (kind) => kind === 'up' ? 'to the stack' : kind; // for people
 const turnKinds = ['copy', 'declined']; // of receivers; the packet that came has another reason
 const minutes = 10;
 
@@ -101,7 +102,7 @@ function showCounters() {
 	const now = rates(state.program);
 	const rows = (program ? program.reasons : []).map((r, i) => [r, now[i] || 0]).filter(([r]) => r.packets > 0);
 	find('#counters tbody').replaceChildren(...rows.map(([r, pps]) => {
-		const tr = row(r.name, r.kind, number(rate(pps)), number((r.bits_per_second / 1e6).toFixed(1)), number(whole(r.packets)), r.doc || '');
+		const tr = row(r.name, word(r.kind), number(rate(pps)), number((r.bits_per_second / 1e6).toFixed(1)), number(whole(r.packets)), r.doc || '');
 		tr.dataset.reason = r.name;
 		return tr;
 	}));
@@ -117,7 +118,7 @@ function lines() {
 		return [{name: r.name, colour: colours[r.kind], reasons: [r.i]}];
 	}
 	return kinds.map((kind) => ({
-		name: kind, colour: colours[kind], reasons: reasons.filter((r) => r.kind === kind).map((r) => r.i),
+		name: word(kind), colour: colours[kind], reasons: reasons.filter((r) => r.kind === kind).map((r) => r.i),
 	})).filter((line) => line.reasons.some((r) => program.reasons[r].packets > 0));
 }
 

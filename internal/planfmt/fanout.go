@@ -12,7 +12,7 @@ func (w *writer) fanOut(p *ir.Program, s *ir.FanOut) {
 	if s.Drop {
 		what = "drop"
 	}
-	text := fmt.Sprintf("fan out to %s%s else up %s", s.Group.Name, members(s.Key), reason(p, s.Miss))
+	text := fmt.Sprintf("fan out to %s%s else %s", s.Group.Name, members(s.Key), toStack(p, s.Miss))
 	text += fmt.Sprintf(", %s %s, front %s", what, reason(p, s.Reason), offset(s.Front))
 	if s.End != nil {
 		text += ", cut off at " + expr(s.End)
@@ -20,7 +20,7 @@ func (w *writer) fanOut(p *ir.Program, s *ir.FanOut) {
 	for _, r := range s.Usage {
 		text += ", usage " + r.Name
 	}
-	text += fmt.Sprintf(", no room: up %s, fault: drop %s", reason(p, s.NoRoom), reason(p, s.Fault))
+	text += fmt.Sprintf(", no room: %s, fault: drop %s", toStack(p, s.NoRoom), reason(p, s.Fault))
 	w.line(s.Pos, "%s", text)
 	w.nested(func() {
 		w.effects(p, &s.Effects)

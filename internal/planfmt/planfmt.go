@@ -232,7 +232,11 @@ func (w *writer) program(p *ir.Program) {
 		w.line(none, "reasons from %d", p.Base)
 		w.nested(func() {
 			for i, r := range p.Reasons {
-				w.line(r.Pos, "%d %s %s: %s", i, reasonKinds[r.Kind], r.Name, r.Doc)
+				what := ""
+				if kind := ReasonKind(r.Kind); kind != r.Name {
+					what = " (" + kind + ")"
+				}
+				w.line(r.Pos, "%d %s%s: %s", i, r.Name, what, r.Doc)
 			}
 		})
 		for _, v := range p.Vars {
@@ -254,12 +258,23 @@ func (w *writer) program(p *ir.Program) {
 	})
 }
 
-// ReasonKind is the word for what becomes of packets that are counted under reasons of a kind.
+// ReasonKind is what happens to packets that are counted under reasons of a kind, in words for people.
 func ReasonKind(k ir.ReasonKind) string { return reasonKinds[k] }
 
 var reasonKinds = map[ir.ReasonKind]string{
-	ir.Sent: "sent", ir.Passed: "pass", ir.Dropped: "drop", ir.Punted: "up", ir.Fault: "fault", ir.Copied: "copy",
+	ir.Sent: "sent", ir.Passed: "pass", ir.Dropped: "drop", ir.Punted: toTheStack, ir.Fault: "fault", ir.Copied: "copy",
 	ir.Declined: "declined",
+}
+
+// toTheStack is what happens to a packet that isn't for the relay. Counters, tests and verdicts in JSON call it "up".
+const toTheStack = "to the stack"
+
+// Verdict is a verdict of the model, or the kind of a counter, in words for people.
+func Verdict(v string) string {
+	if v == "up" {
+		return toTheStack
+	}
+	return v
 }
 
 // reason names a reason of p; -1 is "-".
@@ -281,8 +296,10 @@ func stop(p *ir.Program, i int) string {
 			return "drop " + p.Reasons[i].Name
 		}
 	}
-	return "up " + reason(p, i)
+	return toStack(p, i)
 }
+
+func toStack(p *ir.Program, i int) string { return toTheStack + " (" + reason(p, i) + ")" }
 
 func typeName(t ir.Type) string {
 	if t.Levels > 0 {

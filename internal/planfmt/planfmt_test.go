@@ -68,14 +68,14 @@ program out tc/ingress
   path eth ipv4 udp
   pull 42
   reasons from 0
-    0 sent sent: sent
-    1 up short: too short
+    0 sent: sent
+    1 short (to the stack): too short
   var size u16, at most 1500
   row p of peers
   body
-    need 42 bytes else up short  ; eth.cue:7
+    need 42 bytes else to the stack (short)  ; eth.cue:7
     let size = 8 + (udp.dst_port[36 u16] & 0xfff)
-    lookup p = peers{client.port: udp.dst_port[36 u16]} else up short, if rows change up sent
+    lookup p = peers{client.port: udp.dst_port[36 u16]} else to the stack (short), if rows change to the stack (sent)
     forward sent through p.hop (IPv4)  ; 9:4
       rewrite in place, l2 14, front 42 -> 42
         [36 +2] = size  (dst_port)
@@ -193,17 +193,18 @@ program out tc/ingress
   link layer: no
   pull 0
   reasons from 0
-    0 pass fanned: 
-    1 up no_group: 
-    2 up no_room: 
-    3 fault fault: 
-    4 copy copied: 
-    5 declined declined: 
+    0 fanned (pass): 
+    1 no_group (to the stack): 
+    2 no_room (to the stack): 
+    3 fault: 
+    4 copied (copy): 
+    5 declined: 
   row r of subscribers
   body
     find found, length, value = element 5 of [54 +5, at most 8]
       form id 4 length 4+1, pad 0, stop 15, when found
-    fan out to subscribers{number: 5} else up no_group, pass fanned, front 54, no room: up no_room, fault: drop fault
+    fan out to subscribers{number: 5} else to the stack (no_group), ` +
+		`pass fanned, front 54, no room: to the stack (no_room), fault: drop fault
       each r
         check hop r.hop_to (IPv4) for 5 bytes
           none: decline declined

@@ -59,7 +59,7 @@ func (w *writer) stmt(p *ir.Program, s ir.Stmt) {
 	case *ir.Translate:
 		w.translate(p, s)
 	case *ir.Up:
-		w.line(s.Pos, "up %s", reason(p, s.Reason))
+		w.line(s.Pos, "%s", toStack(p, s.Reason))
 	case *ir.Drop:
 		w.line(s.Pos, "drop %s", reason(p, s.Reason))
 		w.nested(func() { w.effects(p, &s.Effects) })
@@ -107,7 +107,7 @@ func (w *writer) forward(p *ir.Program, s *ir.Forward) {
 		text += ", usage " + r.Name
 	}
 	if s.NoRoom >= 0 {
-		text += ", no room: up " + reason(p, s.NoRoom)
+		text += ", no room: " + toStack(p, s.NoRoom)
 	}
 	if s.Fault >= 0 {
 		text += ", fault: drop " + reason(p, s.Fault)
