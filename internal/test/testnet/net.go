@@ -39,7 +39,7 @@ func New() (*Net, error) {
 	if os.Geteuid() != 0 {
 		return nil, ErrNotRoot
 	}
-	if err := os.MkdirAll(runDir, 0o755); err != nil {
+	if err := shareRunDir(); err != nil {
 		return nil, err
 	}
 	if err := sweep(); err != nil {
@@ -50,6 +50,31 @@ func New() (*Net, error) {
 		return nil, err
 	}
 	return &Net{prefix: fmt.Sprintf("%s%s-%d-", namePrefix, self, networks.Add(1)), closed: make(chan struct{})}, nil
+}
+
+// shareRunDir makes the folder a mount whose mounts come and go in all mount namespaces, as `ip netns add` does where
+// it isn't one yet: done later, by another program, it would cover the mounts of our namespaces, which nothing can
+// remove then. The lock is the one that iproute2 takes.
+func shareRunDir() error {
+	if err := os.MkdirAll(runDir, 0o755); err != nil {
+		return err
+	}
+	dir, err := os.Open(runDir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		return err
+	}
+	share := func() error { return unix.Mount("", runDir, "none", unix.MS_SHARED|unix.MS_REC, "") }
+	if err := share(); !errors.Is(err, unix.EINVAL) { // nil, or why not; EINVAL: it isn't a mount
+		return err
+	}
+	if err := unix.Mount(runDir, runDir, "none", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return err
+	}
+	return share()
 }
 
 // Close ends all hosts: their programs are killed, their devices vanish. It may be called twice.

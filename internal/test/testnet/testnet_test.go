@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -212,6 +213,41 @@ func TestSweep(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(runDir, n.prefix+"alive")); err != nil {
 		t.Error(err)
+	}
+}
+
+// Where no namespace has had a name since the machine started, and another program names one meanwhile, ours can still
+// be removed. A mount namespace of its own has a folder that is as on such a machine.
+func TestFirstName(t *testing.T) {
+	needs.Root(t)
+	if os.Getenv("FASTRELAY_TEST_FIRST") == "" {
+		cmd := exec.Command("unshare", "--mount", os.Args[0], "-test.run=^TestFirstName$", "-test.v")
+		cmd.Env = append(os.Environ(), "FASTRELAY_TEST_FIRST=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
+	}
+	run := func(command string) {
+		t.Helper()
+		if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", command, err, out)
+		}
+	}
+	run("mount -t tmpfs tmpfs /run && mkdir /run/netns")
+	n, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Host("first"); err != nil {
+		t.Fatal(err)
+	}
+	run("ip netns add other && ip netns delete other")
+	if err := n.Close(); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(runDir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }
 
