@@ -100,8 +100,8 @@ events             50     0.0    100  lost: sent
 	if diff := cmp.Diff(want, table(rates, 0)); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
 	}
-	want = "spread: 1,000 packets/s 1.0 Mbit/s, 1,900 copies/s, 2,000 pass, 3,800 copy, 200 declined (refused_credit); " +
-		"events: 100 lost (sent)\n"
+	want = "spread: 1,000 packets/s 1.0 Mbit/s, 1,900 copies/s, 2,000 pass, 3,800 copy, " +
+		"200 declined (refused_credit); events: 100 lost (sent)\n"
 	if diff := cmp.Diff(want, line(rates)); diff != "" {
 		t.Errorf("line (-want +got):\n%s", diff)
 	}
