@@ -20,7 +20,7 @@ TESTFLAGS ?= -p 3 -timeout 30m
 # Objects that tests have compiled, by what they are made of: each is compiled once for all packages (internal/clang).
 OBJECTS  := $(CURDIR)/.cache/objects
 
-.PHONY: help build generate golden check portable test test-all faults test-kernels fresh bench results curves experiment demo fuzz fuzz-specs image release test-release tools quic test-quic quic-upstream quic-hooks clean
+.PHONY: help build generate golden check portable test test-all faults test-kernels fresh bench results curves experiment demo fuzz fuzz-specs image release test-release test-package tools quic test-quic quic-upstream quic-hooks clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,7 +60,7 @@ test-all: check portable ## everything: random packets and specs from a new SEED
 	@tools/ensure build test all quic root
 	@export FASTRELAY_TEST_SEED=$(or $(SEED),$$(date +%s)); echo "FASTRELAY_TEST_SEED=$$FASTRELAY_TEST_SEED"; \
 		FASTRELAY_OBJECTS=$(OBJECTS) $(GO) test -json $(TESTFLAGS) ./... | $(GO) run ./tools/testreport
-	@$(MAKE) --no-print-directory test-release test-quic quic-upstream quic-hooks test-kernels
+	@$(MAKE) --no-print-directory test-release test-package test-quic quic-upstream quic-hooks test-kernels
 
 faults: ## faults that are planted in the helpers, back ends, plans and the model: all have to be found
 	@tools/ensure build test root
@@ -133,6 +133,9 @@ release: ## a release in dist/: binaries, package, image, SBOM, checksums; VERSI
 test-release: ## a release made three times, in two folders: the same bytes, what it refuses, and what removing its package leaves
 	@tools/ensure build root
 	@cd tools/release && $(GO) vet ./... && $(GO) test -timeout 30m ./...
+
+test-package: ## the Debian package on a bare Debian under systemd: installed, upgraded and killed while packets flow, removed, purged
+	@tools/fresh tools/release/trial
 
 clean: ## what was built here
 	@rm -rf bin dist .cache fastrelay-failure-* runtime/quic/quic-go

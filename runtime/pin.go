@@ -41,7 +41,9 @@ func checkBPFFS(path string) error {
 	for {
 		var st unix.Statfs_t
 		err := unix.Statfs(dir, &st)
-		if errors.Is(err, unix.ENOENT) && dir != filepath.Dir(dir) {
+		// What can't be entered is pins' to explain: EACCES, too, where fs.protected_symlinks doesn't let root follow a
+		// link of another user's in a sticky folder.
+		if (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EACCES)) && dir != filepath.Dir(dir) {
 			dir = filepath.Dir(dir)
 			continue
 		}

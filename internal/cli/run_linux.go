@@ -75,6 +75,7 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 		Settings: in.settings,
 		PinPath:  opt.pin,
 		Grow:     opt.grow,
+		Lease:    opt.lease,
 		Logger:   slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		AttachmentChanged: func(program string, now runtime.Attachment) {
 			if !terminal(a.out) || opt.events { // else the table says so, and a line would be drawn over

@@ -32,6 +32,7 @@ type runOptions struct {
 	format       string
 	duration     time.Duration
 	interval     time.Duration
+	lease        time.Duration
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -59,7 +60,9 @@ each priority level all get the same value.
 
 With --control the relay has a control socket: show, watch, open, close and so on look at it and change it. With
 --detach it goes on in the background after the command has returned, until stop; it is pinned, so that another run
-of the same command takes it over when its process was killed. SIGHUP has it open its log anew, for logrotate.
+of the same command takes it over when its process was killed. SIGHUP has it open its log anew, for logrotate. With a
+--lease that is longer than a restart takes, no packet passes to the stack meanwhile; nor does one while the process
+hangs, and next hops aren't followed.
 
 With --grow it also takes over a relay of the same spec with smaller tables or fewer sessions: all rows, sessions and
 counters are copied. Packets pass to the stack meanwhile, and count as inactive; nothing is forwarded by what is half
@@ -112,6 +115,8 @@ sessions and groups; /metrics is for Prometheus. It changes nothing. Every user 
 	flags.BoolVar(&opt.detach, "detach", false, "leave the relay running in the background, until stop")
 	flags.StringVar(&opt.pin, "pin", "",
 		"keep the relay's state in this folder of the bpf file system, or take over what is there")
+	flags.DurationVar(&opt.lease, "lease", time.Second,
+		"how long the kernel goes on forwarding when the process is killed or hangs")
 	formatFlag(cmd, &opt.format)
 	flags.BoolVar(&opt.once, "once", false, "print the counters once, after a second or --duration, and stop")
 	flags.DurationVar(&opt.duration, "duration", 0, "stop after this time (for example 30s)")

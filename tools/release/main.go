@@ -40,10 +40,17 @@ func main() {
 	version := flag.String("version", "", "the version, such as v0.1.0")
 	root := flag.String("root", ".", "the tree")
 	out := flag.String("o", "dist", "the folder to write to; it must not hold anything but an earlier release")
+	only := flag.String("only", "", "one target alone, such as linux/amd64")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := release(ctx, *root, *version, *out, targets); err != nil {
+	which := targets
+	if *only != "" {
+		which = slices.DeleteFunc(slices.Clone(targets), func(t binary.Target) bool {
+			return t.System+"/"+t.Processor != *only
+		})
+	}
+	if err := release(ctx, *root, *version, *out, which); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		stop()
 		os.Exit(1)
@@ -54,6 +61,9 @@ func main() {
 func release(ctx context.Context, root, version, out string, targets []binary.Target) error {
 	if !semver.IsValid(version) || semver.Canonical(version) != version {
 		return fmt.Errorf("%q is not a version: say for example make release VERSION=v0.1.0", version)
+	}
+	if len(targets) == 0 {
+		return errors.New("there is no such target")
 	}
 	out, err := filepath.Abs(out)
 	if err != nil {
