@@ -44,13 +44,14 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	which := targets
-	if *only != "" {
-		which = slices.DeleteFunc(slices.Clone(targets), func(t binary.Target) bool {
-			return t.System+"/"+t.Processor != *only
-		})
+	which := slices.DeleteFunc(slices.Clone(targets), func(t binary.Target) bool {
+		return *only != "" && t.System+"/"+t.Processor != *only
+	})
+	err := fmt.Errorf("there is no target %q", *only)
+	if len(which) > 0 {
+		err = release(ctx, *root, *version, *out, which)
 	}
-	if err := release(ctx, *root, *version, *out, which); err != nil {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		stop()
 		os.Exit(1)
@@ -61,9 +62,6 @@ func main() {
 func release(ctx context.Context, root, version, out string, targets []binary.Target) error {
 	if !semver.IsValid(version) || semver.Canonical(version) != version {
 		return fmt.Errorf("%q is not a version: say for example make release VERSION=v0.1.0", version)
-	}
-	if len(targets) == 0 {
-		return errors.New("there is no such target")
 	}
 	out, err := filepath.Abs(out)
 	if err != nil {
