@@ -7,6 +7,7 @@ import (
 	"math"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -35,7 +36,7 @@ const warmUp = 0.1
 func MeasureDelay(
 	cpu, count int, rate float64, size int, send func(payload []byte) error, receiver, stamp int,
 ) (toDevice, toProcess Delays, err error) {
-	limit := &unix.Timeval{Usec: 300_000}
+	limit := &unix.Timeval{Sec: 1}
 	if err := unix.SetsockoptTimeval(receiver, unix.SOL_SOCKET, unix.SO_RCVTIMEO, limit); err != nil {
 		return nil, nil, err
 	}
@@ -45,15 +46,22 @@ func MeasureDelay(
 	defer func() { err = errors.Join(err, unix.SetsockoptInt(receiver, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 0)) }()
 	skip := int(warmUp * float64(count))
 	received := make(chan error, 1)
+	var allSent atomic.Bool
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread ends with its pinning
 		err := pinThread(cpu)
 		offset := clockOffset()
-		for n := 0; n < skip+count && err == nil; n++ {
+		for n := 0; n < skip+count && err == nil; {
+			all := allSent.Load()
 			var p datagram
-			if p, err = receive(receiver, stamp); err == nil && n >= skip {
-				toDevice = append(toDevice, p.arrived-p.sent-offset)
-				toProcess = append(toProcess, p.read-p.sent)
+			switch p, err = receive(receiver, stamp); {
+			case errors.Is(err, unix.EAGAIN) && !all:
+				err = nil // the sender is held up
+			case err == nil:
+				if n++; n > skip {
+					toDevice = append(toDevice, p.arrived-p.sent-offset)
+					toProcess = append(toProcess, p.read-p.sent)
+				}
 			}
 		}
 		if errors.Is(err, unix.EAGAIN) {
@@ -62,6 +70,7 @@ func MeasureDelay(
 		received <- err
 	}()
 	sendErr := SendStamped(cpu, skip+count, rate, make([]byte, size), 0, send)
+	allSent.Store(true)
 	if err := errors.Join(sendErr, <-received); err != nil {
 		return nil, nil, err
 	}
