@@ -12,8 +12,8 @@ const (
 	stageWidth = 352
 	turnIndent = 18
 	exitsLeft  = 408
-	exitsWidth = 440
-	labelWidth = 78 // of what happens to packets, in front of the reasons
+	exitsWidth = 454
+	labelWidth = 92 // of what happens to packets, in front of the reasons
 	lineHeight = 16
 	chipHeight = 19
 	rateRoom   = 62 // beside a reason
