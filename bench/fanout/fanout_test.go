@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -23,6 +24,29 @@ import (
 func TestMain(m *testing.M) {
 	Main()
 	m.Run()
+}
+
+// Each number that a packet may have comes with a right checksum, of which none is 0.
+func TestSequence(t *testing.T) {
+	from, to := netip.MustParseAddrPort("192.0.2.1:5004"), netip.MustParseAddrPort("192.0.2.2:5006")
+	frame, err := turnlab.UDPFrame(make(net.HardwareAddr, 6), make(net.HardwareAddr, 6), from, to, packet(200))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const addresses, udp = 14 + 12, 14 + 20
+	for n := range 1 << 16 {
+		setSequence(frame, uint16(n))
+		sum := uint32(unix.IPPROTO_UDP) + uint32(len(frame)-udp)
+		for at := addresses; at < len(frame); at += 2 {
+			sum += uint32(binary.BigEndian.Uint16(frame[at:]))
+		}
+		for sum>>16 > 0 {
+			sum = sum&0xFFFF + sum>>16
+		}
+		if field := frame[checksumAt : checksumAt+2]; sum != 0xFFFF || field[0]|field[1] == 0 {
+			t.Fatalf("%d: checksum %x is wrong", n, field)
+		}
+	}
 }
 
 // Every variant delivers each packet once to every receiver.

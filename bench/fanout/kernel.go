@@ -92,12 +92,7 @@ func measureCopies(o Options, n, size int) (c Copy, err error) {
 			Variant: v, Program: r.program(),
 			Next: func(frame []byte) {
 				sequence++ // a packet that came before would be late
-				old := binary.BigEndian.Uint16(frame[sequenceAt:])
-				binary.BigEndian.PutUint16(frame[sequenceAt:], sequence)
-				field := frame[checksumAt : checksumAt+2] // RFC 1624 §3, equation 3
-				sum := uint32(^binary.BigEndian.Uint16(field)) + uint32(^old) + uint32(sequence)
-				sum = sum&0xFFFF + sum>>16
-				binary.BigEndian.PutUint16(field, ^uint16(sum+sum>>16))
+				setSequence(frame, sequence)
 			},
 			After: func(copies int) error {
 				reported += uint64(copies)
@@ -108,6 +103,19 @@ func measureCopies(o Options, n, size int) (c Copy, err error) {
 	c = Copy{Receivers: n, Size: size}
 	c.Times, err = MeasureCopies(o, l, n, Traffic{publisher, server, packet(size)}, subjects...)
 	return c, err
+}
+
+// setSequence gives a packet its RTP sequence number, and the UDP checksum that follows (RFC 1624 §3, equation 3). One
+// that comes out as 0 is written as 0xFFFF (RFC 768): 0 is none, and the SFU learns by packets whose checksum is right.
+func setSequence(frame []byte, sequence uint16) {
+	old, field := frame[sequenceAt:sequenceAt+2], frame[checksumAt:checksumAt+2]
+	sum := uint32(^binary.BigEndian.Uint16(field)) + uint32(^binary.BigEndian.Uint16(old)) + uint32(sequence)
+	sum = sum&0xFFFF + sum>>16
+	if sum = ^(sum + sum>>16) & 0xFFFF; sum == 0 {
+		sum = 0xFFFF
+	}
+	binary.BigEndian.PutUint16(old, sequence)
+	binary.BigEndian.PutUint16(field, uint16(sum))
 }
 
 // Traffic is what relays copy: a payload from a publisher to a server.
@@ -188,7 +196,7 @@ func (s *Subject) measure(frame, device []byte, n int, sink *sink) (float64, err
 		}
 		want := uint64(copiesPerTry / n * n)
 		if got, err := sink.drain(arrived, want, quietTime); err != nil || got != want {
-			return 0, errors.Join(fmt.Errorf("%d of %d copies arrived", got, want), err)
+			return 0, errors.Join(fmt.Errorf("%v: %d of %d copies arrived", s.Variant, got, want), err)
 		}
 		least = min(least, float64(after.Runtime-before.Runtime)/float64(want))
 		if err := s.After(int(want)); err != nil {
