@@ -23,7 +23,7 @@ func printPath(w io.Writer, cells []Cell) {
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "subscribers\tobjects a stream\t\tdeliveries a second\tmissing\tby the kernel\t"+
-		"added p50 µs\tp99 µs\tsystem calls\tprocessor µs\t")
+		"added p50 µs\tp99 µs\tsystem calls\tCPU µs\t")
 	for _, c := range cells {
 		for _, v := range variants {
 			r := c.Results[v]
