@@ -120,8 +120,12 @@ func shows(t *testing.T, content string) {
 	line, _, _ = strings.Cut(line, " #")
 	var out bytes.Buffer
 	status := cli.Do(strings.Fields(line)[2:], strings.NewReader(""), &out, &out)
-	if failed := strings.Contains(shown, "error["); failed != (status != 0) {
+	mistakes := strings.Count(shown, "error[")
+	if mistakes != strings.Count(out.String(), "error[") || (mistakes > 0) != (status != 0) {
 		t.Errorf("%s: status %d\n%s", line, status, &out)
+	}
+	if mistakes > 0 && strings.Contains(out.String(), "low(") {
+		t.Errorf("the hint leads to one flow's packets at another one's peer:\n%s", &out)
 	}
 	for _, want := range strings.Split(shown, "\n") {
 		if want = strings.TrimSpace(want); want != "…" && !strings.Contains(out.String(), want) {
@@ -174,5 +178,7 @@ func flows(t *testing.T, file string) {
 	expect: up: "no_by_id"
 }
 `)
-	passes(t, file)
+	if n := passes(t, file); n != 4 {
+		t.Errorf("%d tests", n)
+	}
 }
