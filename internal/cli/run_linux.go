@@ -29,6 +29,10 @@ import (
 func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 	if log := os.Getenv(detachedVar); log != "" {
 		a.reopenLog(log)
+		// It runs /proc/self/exe, and would be called "exe" by ps and pgrep.
+		if err := os.WriteFile("/proc/self/comm", []byte("fastrelay-gen"), 0); err != nil {
+			return err
+		}
 	}
 	if err := checkTrafficFlags(opt); err != nil {
 		return err
