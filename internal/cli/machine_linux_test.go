@@ -259,13 +259,13 @@ func (m *machine) again(random *rand.Rand) {
 	case what == 3:
 		m.remove()
 	case what < 6 && m.pinned: // it grows where that is asked for, and doesn't shrink
-		m.resize(2 * m.size)
+		m.resize(m.size + 16)
 		fails("grow it (run --grow", m.spec, "--attach", first)
 		m.run(random, "--grow")
 		m.kill()
-		m.resize(m.size / 2)
+		m.resize(m.size - 16)
 		fails("laid out otherwise", m.spec, "--grow", "--attach", first)
-		m.resize(2 * m.size)
+		m.resize(m.size + 16)
 	default:
 		m.run(random)
 	}
