@@ -49,13 +49,13 @@ func TestGuide(t *testing.T) {
 		t.Errorf("%d commands", commands)
 	}
 	for file, least := range map[string]int{
-		"tunnel/spec.cue": 3, "stage/spec.cue": 3, "vxlan/spec.cue": 0, "fou/spec.cue": 2,
+		"myrelay/spec.cue": 3, "stage/spec.cue": 3, "vxlan/spec.cue": 0, "fou/spec.cue": 2,
 	} {
 		if n, ok := tests[file]; !ok || n < least {
 			t.Errorf("%d tests of %s", n, file)
 		}
 	}
-	flows(t, "tunnel/spec.cue")
+	flows(t, "myrelay/spec.cue")
 }
 
 // put saves a block that begins a spec. Of others, a declaration goes to the end, or takes the place of the one that is

@@ -105,9 +105,9 @@ package that loads the program, attaches it, and registers sessions.
 
 Exit status: 0 success, 1 error, 2 difference (build --check, fmt -l), 129, 130 or 143 if SIGHUP, SIGINT or
 SIGTERM ended it.`,
-		Example: `  fastrelay-gen init tunnel             a spec to begin with
-  fastrelay-gen test tunnel/spec.cue    run the tests that it holds
-  fastrelay-gen build tunnel/spec.cue   write the C, the object and the Go package
+		Example: `  fastrelay-gen init myrelay            a spec to begin with
+  fastrelay-gen test myrelay/spec.cue   run the tests that it holds
+  fastrelay-gen build myrelay/spec.cue  write the C, the object and the Go package
   fastrelay-gen doctor                  what this machine has and lacks`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,

@@ -30,8 +30,8 @@ func (a *app) initCommand() *cobra.Command {
 		Short: "Write a small spec to start from; it builds, passes its tests and runs",
 		Long: `Writes NAME/spec.cue: a relay for a small protocol, with comments that explain each part. It builds, its
 tests pass, and it runs without changes. An existing spec is never replaced.`,
-		Example: `  fastrelay-gen init tunnel
-  fastrelay-gen test tunnel/spec.cue`,
+		Example: `  fastrelay-gen init myrelay
+  fastrelay-gen test myrelay/spec.cue`,
 		Args: exactly("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			defer interrupt.Hold(cmd.Context())()
