@@ -4,6 +4,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -102,6 +106,61 @@ func TestUnknownNeighbour(t *testing.T) {
 			check(t, b.line.RelayIn.ForgetNeighbours())
 			b.roundTrip(100)
 		})
+	}
+}
+
+// Relayed packets pass no hook of netfilter, not even egress of the device that they leave by: Linux exempts what a TC
+// program has redirected (nf_skip_egress, 5.16). Packets from and to the server pass them.
+func TestNetfilterSeesNothing(t *testing.T) {
+	needs.Root(t)
+	b := newBed(t, 4, 4)
+	b.roundTrip(1)
+	hooks := map[string]string{
+		"ingress": "netdev device eth0", "egress": "netdev device eth0",
+		"prerouting": "inet", "input": "inet", "output": "inet", "postrouting": "inet",
+	}
+	var rules strings.Builder
+	for hook, at := range hooks {
+		family, device, _ := strings.Cut(at, " ")
+		fmt.Fprintf(&rules, `table %s count_%s {
+	counter %[2]s { }
+	chain udp_packets {
+		type filter hook %[2]s %s priority 0;
+		meta l4proto udp counter name %[2]s
+	}
+}
+`, family, hook, device)
+	}
+	file := filepath.Join(t.TempDir(), "rules")
+	check(t, os.WriteFile(file, []byte(rules.String()), 0o600))
+	check(t, b.line.Relay.Run("nft", "-f", file))
+	counts := func() map[string]string {
+		text, err := b.line.Relay.Command(t.Context(), "nft", "list", "counters").Output()
+		check(t, err)
+		got := map[string]string{}
+		for _, m := range regexp.MustCompile(`counter (\w+) \{\s+packets (\d+)`).FindAllSubmatch(text, -1) {
+			got[string(m[1])] = string(m[2])
+		}
+		if len(got) != len(hooks) {
+			t.Fatalf("nft lists\n%s", text)
+		}
+		return got
+	}
+	b.inKernel(3, func() {
+		for range 3 {
+			b.roundTrip(100)
+		}
+	})
+	for hook, n := range counts() {
+		if n != "0" {
+			t.Errorf("%s has seen %s packets", hook, n)
+		}
+	}
+	check(t, b.client.Refresh(time.Minute)) // a request to the server, and its answer
+	for hook, n := range counts() {
+		if n == "0" {
+			t.Errorf("%s counts nothing", hook)
+		}
 	}
 }
 
