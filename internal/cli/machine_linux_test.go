@@ -199,7 +199,8 @@ func (m *machine) step(random *rand.Rand) {
 		m.rows = append(m.rows, row)
 	case what == 8:
 		m.must(1, "end it first", "remove", "machine", "--pin", m.pin, "--socket", m.socket)
-		m.must(1, fmt.Sprintf("process %d (fastrelay-gen)", m.pid), "remove", "machine", "--pin", m.pin, "--socket", m.socket+"2")
+		m.must(1, fmt.Sprintf("process %d (fastrelay-gen)", m.pid), "remove", "machine", "--pin", m.pin, "--socket",
+			m.socket+"2")
 	default:
 		m.must(0, "", "stop", "--socket", m.socket)
 		m.pid, m.pinned, m.attached, m.rows = 0, false, nil, nil
