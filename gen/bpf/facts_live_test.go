@@ -526,7 +526,9 @@ func passOtherFamily(t *testing.T, u *unit, program string, partial bool) {
 			buf := make([]byte, 4096)
 			must(t, outer6.SetReadDeadline(time.Now().Add(patience)))
 			n, err := outer6.Read(buf)
-			must(t, err)
+			if err != nil {
+				t.Fatalf("%d bytes: %v; the program counts %v", size, err, reasons(relay.Program(program)))
+			}
 			got = buf[:n]
 		}
 		// The inner packet's checksum may still be left to a device: nobody has sent it.

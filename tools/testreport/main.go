@@ -48,9 +48,13 @@ const leftToAll = "left to make test-all"
 
 func main() {
 	r := &report{out: os.Stdout, output: map[string][]string{}, seed: os.Getenv("FASTRELAY_TEST_SEED")}
+	before := backlogDrops(readSoftnet())
 	if err := r.read(os.Stdin); err != nil {
 		fmt.Fprintln(os.Stderr, "testreport:", err)
 		os.Exit(1)
+	}
+	if n := backlogDrops(readSoftnet()) - before; n > 0 {
+		fmt.Fprintf(r.out, "the kernel dropped %d packets, since a processor's backlog was full\n", n)
 	}
 	if !r.close() {
 		os.Exit(1)
@@ -182,4 +186,22 @@ func (r *report) slowest(kind string, is func(slow) bool) {
 		}
 		fmt.Fprintf(r.out, "%7.1f s  %s\n", s.seconds, strings.TrimSpace(s.pkg+" "+s.test))
 	}
+}
+
+// readSoftnet returns the kernel's counters of each processor's backlog, or nothing where there are none.
+func readSoftnet() string {
+	text, _ := os.ReadFile("/proc/net/softnet_stat")
+	return string(text)
+}
+
+// backlogDrops is how many packets found no room in a processor's backlog (net.core.netdev_max_backlog), which all
+// network namespaces share: a test that fills it takes packets from the others. They are in the second column.
+func backlogDrops(softnet string) (n uint64) {
+	for line := range strings.Lines(softnet) {
+		var processed, dropped uint64
+		if _, err := fmt.Sscanf(line, "%x %x", &processed, &dropped); err == nil {
+			n += dropped
+		}
+	}
+	return n
 }

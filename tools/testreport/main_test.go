@@ -92,3 +92,12 @@ func TestNoTestsFail(t *testing.T) {
 		t.Error("a run without a test passed")
 	}
 }
+
+func TestBacklogDrops(t *testing.T) {
+	if n := backlogDrops("0001a2b3 00000010 00000001\n00000002 00000003 00000000\n"); n != 0x13 {
+		t.Errorf("%#x packets", n)
+	}
+	if n := backlogDrops(""); n != 0 {
+		t.Errorf("%d packets without counters", n)
+	}
+}

@@ -78,7 +78,8 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// AddAddr gives the device an address with the length of its network, such as "192.0.2.1/24".
+// AddAddr gives the device an address with the length of its network, such as "192.0.2.1/24". What is sent to it when
+// AddAddr returns arrives.
 func (d *Dev) AddAddr(prefix string) error {
 	p, err := netip.ParsePrefix(prefix)
 	if err != nil {
@@ -88,7 +89,19 @@ func (d *Dev) AddAddr(prefix string) error {
 	if p.Addr().Is6() {
 		addr.Flags = unix.IFA_F_NODAD
 	}
-	return d.wrap("address "+prefix, d.Host.links.AddrAdd(d.link(), addr))
+	if err = d.Host.links.AddrAdd(d.link(), addr); err != nil || p.Addr().Is4() {
+		return d.wrap("address "+prefix, err)
+	}
+	// The kernel adds the local route of an IPv6 address later, in a worker that needs the lock of all networks.
+	waited := Until(2*time.Second, "the address is local", func() bool {
+		var routes []netlink.Route
+		routes, err = d.Host.links.RouteGet(p.Addr().AsSlice())
+		return len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
+	})
+	if waited != nil {
+		return d.wrap("address "+prefix, errors.Join(waited, err))
+	}
+	return nil
 }
 
 // AddRoute sends a network, such as "0.0.0.0/0", through the router at via, which is in a network of the device.
