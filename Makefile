@@ -9,10 +9,13 @@ BYTES    ?= 20s
 N        ?= 500
 
 # What depends on time and is no test's business: the packages whose BenchmarkRatios measures it.
-RATIOS   := ./internal/test/testlink ./runtime/control ./examples/congestion
+RATIOS   := ./internal/test/testlink ./internal/test/control ./examples/congestion
+
+# All modules of the workspace (go.work).
+ALL      := work
 
 # What works on macOS and Windows as well: the compiler.
-PORTABLE = ./cmd/... ./gen/... ./sim/... ./spec/... ./templates/... ./runtime/abi $$($(GO) list ./internal/... | grep -vE '/internal/test(/|$$$$)')
+PORTABLE = ./cmd/... ./gen/... ./sim/... ./spec/... ./templates/... ./runtime/abi $(addprefix ./runtime/tool/,bpfload forwarding literal skbfacts) $$($(GO) list ./internal/... | grep -vE '/internal/test(/|$$$$)')
 
 # Three packages at a time: many tests wait for the kernel's clocks. A test that waits in vain ends by itself.
 TESTFLAGS ?= -p 3 -timeout 30m
@@ -20,7 +23,7 @@ TESTFLAGS ?= -p 3 -timeout 30m
 # Objects that tests have compiled, by what they are made of: each is compiled once for all packages (internal/clang).
 OBJECTS  := $(CURDIR)/.cache/objects
 
-.PHONY: help build generate golden check portable test test-all faults test-kernels fresh bench results curves experiment demo fuzz fuzz-specs image release test-release test-package tools quic test-quic quic-upstream quic-hooks clean
+.PHONY: help build generate golden check portable test test-all faults test-kernels fresh bench results curves experiment demo fuzz fuzz-specs image release test-release test-package tools quic test-quic quic-upstream quic-hooks tidy clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,14 +36,14 @@ build: tools ## the command line, in bin/
 
 generate: build ## the packages of the examples and the bench, docs/language.md, messages.md, the tables of internals.md and pictures, anew
 	@for s in $(SPECS); do $(BIN) build -q $$s || exit 1; done
-	@FASTRELAY_UPDATE=1 $(GO) test -count=1 -run '^Test(Language|ABI|Pictures|Results)' ./docs >/dev/null
+	@FASTRELAY_UPDATE=1 $(GO) test -count=1 -run '^Test(Language|ABI|Pictures|Results)' ./docs ./bench/results >/dev/null
 
 golden: build ## the golden files, anew; look at what changed before you commit it
 	@FASTRELAY_UPDATE=1 $(GO) test -count=1 ./golden/...
 
 check: build ## formatting, vet (also for macOS and Windows), linters, the exported API, generated files that are up to date
 	@unformatted=$$(gofmt -l $$(find . -name '*.go' -not -path './.*')); if [ -n "$$unformatted" ]; then echo "not formatted: $$unformatted"; exit 1; fi
-	@$(GO) vet ./...
+	@$(GO) vet $(ALL)
 	@for system in darwin windows; do GOOS=$$system $(GO) vet $(PORTABLE) || exit 1; done
 	@tools/lint
 	@unformatted=$$($(BIN) fmt -l $(SPECS) golden/*/spec.cue); if [ -n "$$unformatted" ]; then echo "not formatted: $$unformatted"; exit 1; fi
@@ -54,12 +57,12 @@ portable: ## the compiler and its tests, built for macOS and Windows
 test: ## every part, with the kernel, in 8 minutes on two processors; the same packets each time
 	@tools/ensure build test root
 	@find $(OBJECTS) -name '*.o' -mtime +7 -delete 2>/dev/null || true
-	@FASTRELAY_OBJECTS=$(OBJECTS) $(GO) test -short -json $(TESTFLAGS) ./... | $(GO) run ./tools/testreport
+	@FASTRELAY_OBJECTS=$(OBJECTS) $(GO) test -short -json $(TESTFLAGS) $(ALL) | $(GO) run ./tools/testreport
 
 test-all: check portable ## everything: random packets and specs from a new SEED, planted faults, browsers, QUIC, kernels; hours
 	@tools/ensure build test all quic root
 	@export FASTRELAY_TEST_SEED=$(or $(SEED),$$(date +%s)); echo "FASTRELAY_TEST_SEED=$$FASTRELAY_TEST_SEED"; \
-		FASTRELAY_OBJECTS=$(OBJECTS) $(GO) test -json $(TESTFLAGS) ./... | $(GO) run ./tools/testreport
+		FASTRELAY_OBJECTS=$(OBJECTS) $(GO) test -json $(TESTFLAGS) $(ALL) | $(GO) run ./tools/testreport
 	@$(MAKE) --no-print-directory test-release test-package test-quic quic-upstream quic-hooks test-kernels
 
 faults: ## faults that are planted in the helpers, back ends, plans and the model: all have to be found
@@ -136,6 +139,11 @@ test-release: ## a release made three times, in two folders: the same bytes, wha
 
 test-package: ## the Debian package on a bare Debian under systemd: installed, upgraded and killed while packets flow, removed, purged
 	@tools/fresh tools/release/trial
+
+tidy: quic ## go.mod and go.sum of all modules; the version of the runtime needs no tag for it
+	@runtime=github.com/fastrelay/fastrelay-gen/runtime; export GOWORK=off; \
+		$(GO) mod edit -replace $$runtime=./runtime && { $(GO) mod tidy; $(GO) mod edit -dropreplace $$runtime; }
+	@for m in runtime examples bench experiment runtime/quic examples/quic tools/release; do (cd $$m && $(GO) mod tidy) || exit 1; done
 
 clean: ## what was built here
 	@rm -rf bin dist .cache fastrelay-failure-* runtime/quic/quic-go

@@ -14,10 +14,11 @@ import (
 	"github.com/fastrelay/fastrelay-gen/bench/baseline"
 	"github.com/fastrelay/fastrelay-gen/bench/results"
 	"github.com/fastrelay/fastrelay-gen/examples/turn/turnrelay"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 const (
@@ -103,7 +104,7 @@ func measureCost(rounds int) (*results.Cost, error) {
 		cost.Programs = append(cost.Programs, size)
 	}
 	for _, s := range subjects {
-		s.Time = turnlab.Median(s.rounds)
+		s.Time = measure.Median(s.rounds)
 		cost.Packets = append(cost.Packets, s.PacketCost)
 	}
 	return cost, nil

@@ -24,13 +24,14 @@ import (
 	"github.com/fastrelay/fastrelay-gen/bench/quicproxy"
 	"github.com/fastrelay/fastrelay-gen/bench/results"
 	"github.com/fastrelay/fastrelay-gen/bench/tunnel"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
-	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/examples/sfu/lab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 func main() {
 	slog.SetLogLoggerLevel(slog.LevelWarn) // that a relay is attached is no news here
-	turnlab.Main()
+	lab.Main()
 	fanout.Main()
 	quicproxy.Main()
 	if err := run(); err != nil {
@@ -80,7 +81,7 @@ func run() error {
 		printCost(os.Stdout, report.Cost)
 	}
 	// All of this process stays away from the relay's processor.
-	if err := turnlab.Prefer(os.Getpid(), turnlab.LoadCPU); err != nil {
+	if err := measure.Prefer(os.Getpid(), measure.LoadCPU); err != nil {
 		return err
 	}
 	if runs("path") {

@@ -7,7 +7,8 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/bench/baseline"
 	"github.com/fastrelay/fastrelay-gen/bench/results"
-	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/examples/turn/lab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 )
 
 // retries is how often a variant is measured again that other work of the machine kept from its rate.
@@ -15,13 +16,13 @@ const retries = 1
 
 // measurePath compares all variants on all kinds of traffic.
 func measurePath(rounds int, partial bool) ([]results.Comparison, error) {
-	busy, err := turnlab.NewBusy(turnlab.RelayCPU)
+	busy, err := measure.NewBusy(measure.RelayCPU)
 	if err != nil {
 		return nil, err
 	}
 	defer busy.Close()
-	var paths []*turnlab.Path
-	add := func(p *turnlab.Path, err error) error {
+	var paths []*lab.Path
+	add := func(p *lab.Path, err error) error {
 		if err == nil {
 			paths = append(paths, p)
 		}
@@ -32,23 +33,23 @@ func measurePath(rounds int, partial bool) ([]results.Comparison, error) {
 			p.Close()
 		}
 	}()
-	for _, v := range []turnlab.Variant{turnlab.Forwarding, turnlab.InKernel, turnlab.UserSpace} {
-		if err := add(turnlab.NewPath(v, partial)); err != nil {
+	for _, v := range []lab.Variant{lab.Forwarding, lab.InKernel, lab.UserSpace} {
+		if err := add(lab.NewPath(v, partial)); err != nil {
 			return nil, fmt.Errorf("%s: %w", v, err)
 		}
 	}
 	for _, b := range baseline.Variants {
-		if partial && b.Traffic == turnlab.Channel {
+		if partial && b.Traffic == lab.Channel {
 			continue // the relays by hand take complete checksums only
 		}
-		if err := add(turnlab.NewBaseline(b, partial)); err != nil {
+		if err := add(lab.NewBaseline(b, partial)); err != nil {
 			return nil, fmt.Errorf("%s: %w", b.Variant, err)
 		}
 	}
 	var list []results.Comparison
 	for _, direction := range []string{"to_peer", "to_client"} {
 		for _, size := range []int{120, 1200} {
-			all := map[turnlab.Variant][]turnlab.Result{}
+			all := map[lab.Variant][]measure.Result{}
 			for range rounds {
 				for _, p := range paths {
 					fmt.Fprintf(os.Stderr, "\r%-40s", fmt.Sprintf("%s, %d bytes: %s", direction, size, p.Variant))
@@ -56,15 +57,15 @@ func measurePath(rounds int, partial bool) ([]results.Comparison, error) {
 					for again := 0; err != nil && again < retries; again++ {
 						r, err = p.Measure(direction, size, busy)
 					}
-					if err != nil && !errors.Is(err, turnlab.ErrUnsteady) {
+					if err != nil && !errors.Is(err, measure.ErrUnsteady) {
 						return nil, fmt.Errorf("%s, %s, %d bytes: %w", p.Variant, direction, size, err)
 					}
 					all[p.Variant] = append(all[p.Variant], r)
 				}
 			}
-			c := results.Comparison{Direction: direction, Size: size, Results: map[turnlab.Variant]turnlab.Result{}}
+			c := results.Comparison{Direction: direction, Size: size, Results: map[lab.Variant]measure.Result{}}
 			for v, list := range all {
-				c.Results[v] = turnlab.Medians(list)
+				c.Results[v] = measure.Medians(list)
 			}
 			list = append(list, c)
 		}

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/bench/results"
-	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/examples/turn/lab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 )
 
 func kernelRelease() string {
@@ -54,7 +55,7 @@ func printPath(w io.Writer, list []results.Comparison) {
 		fmt.Fprintf(w, "\n%s, %d bytes\n", c.Direction, c.Size)
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 		fmt.Fprintln(t, "\tdelivered kpps\tloss-free kpps\tCPU ns/packet\tp50 µs\tp99 µs\t")
-		var measured []turnlab.Variant
+		var measured []lab.Variant
 		for _, v := range results.Variants() {
 			r, ok := c.Results[v]
 			if !ok {
@@ -62,17 +63,17 @@ func printPath(w io.Writer, list []results.Comparison) {
 			}
 			measured = append(measured, v)
 			fmt.Fprintf(t, "%s\t%.0f\t%s\t%.0f\t%.0f\t%.0f\t\n", v,
-				r.Peak/1e3, turnlab.LossFreeKpps(r.LossFree), r.CPU, r.P50, r.P99)
+				r.Peak/1e3, measure.LossFreeKpps(r.LossFree), r.CPU, r.P50, r.P99)
 		}
-		relay := c.Results[turnlab.InKernel]
+		relay := c.Results[lab.InKernel]
 		for _, v := range measured {
-			if v == turnlab.InKernel {
+			if v == lab.InKernel {
 				continue
 			}
 			r := c.Results[v]
 			fmt.Fprintf(t, "relay / %s\t%s\t%s\t%s\t%s\t%s\t\n", v,
-				turnlab.Ratio(relay.Peak, r.Peak), turnlab.Ratio(relay.LossFree, r.LossFree),
-				turnlab.Ratio(relay.CPU, r.CPU), turnlab.Ratio(relay.P50, r.P50), turnlab.Ratio(relay.P99, r.P99))
+				measure.Ratio(relay.Peak, r.Peak), measure.Ratio(relay.LossFree, r.LossFree),
+				measure.Ratio(relay.CPU, r.CPU), measure.Ratio(relay.P50, r.P50), measure.Ratio(relay.P99, r.P99))
 		}
 		t.Flush()
 	}

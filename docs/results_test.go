@@ -1,7 +1,6 @@
 package docs_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,39 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/fastrelay/fastrelay-gen/bench/results"
 )
-
-// The page of results, and the tables that other pages have between markers, are made from the file of one run.
-func TestResults(t *testing.T) {
-	text, err := os.ReadFile("../bench/results.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var r results.Report
-	if err := json.Unmarshal(text, &r); err != nil {
-		t.Fatal(err)
-	}
-	golden(t, "results.md", r.Page())
-	blocks := r.Blocks()
-	for file, name := range map[string]string{"../README.md": "results", "comparison.md": "costs"} {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		at := block(name).FindSubmatchIndex(text)
-		if at == nil {
-			t.Fatalf("%s has no block %q", file, name)
-		}
-		golden(t, file, string(text[:at[2]])+blocks[name]+string(text[at[3]:]))
-	}
-}
-
-// block is a part of a page that is made: from its marker to the end's.
-func block(name string) *regexp.Regexp {
-	return regexp.MustCompile(`(?s)<!-- made of bench/results\.json: ` + name + ` -->\n\n(.*?)<!-- end -->`)
-}
 
 // figure is a number with a unit of cost, rate or time, or a ratio.
 var figure = regexp.MustCompile(`([0-9][0-9.,]*) (ns|µs|[kM]?pps|packets a second|Mbit/s|times)\b`)

@@ -22,8 +22,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/experiment/paths"
 	"github.com/fastrelay/fastrelay-gen/experiment/tree"
 	"github.com/fastrelay/fastrelay-gen/experiment/trial"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
-	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // experiments are all experiments by name.
@@ -37,7 +37,7 @@ var experiments = map[string]func(context.Context, *trial.Book) error{
 func main() {
 	slog.SetLogLoggerLevel(slog.LevelWarn) // that a relay is attached is no news here
 	// Copies of this program measure a processor, or count beside a transfer.
-	turnlab.Main()
+	measure.Main()
 	congestion.Main()
 	gate.Main()
 	tree.Main()

@@ -5,7 +5,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
-	"github.com/fastrelay/fastrelay-gen/internal/literal"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/literal"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 

@@ -16,7 +16,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/cli"
 	"github.com/fastrelay/fastrelay-gen/internal/planfmt"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 )
 
 // cases returns the folders that hold a spec.

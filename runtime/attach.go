@@ -14,10 +14,10 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/internal/bpfload"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/nldump"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/routes"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpfload"
 )
 
 // attachment is a program on an interface: a TCX link where the kernel has them (6.6), else a filter of a clsact qdisc.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
 )
 
 // groupsDesc describes testdata/fan.bpf.c.

@@ -15,8 +15,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
 )
 
 // loaded are the maps that the kernel holds and that have names of this relay's. Other processes may have some, and

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // logText is what a relay has logged.

@@ -11,9 +11,9 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
-	"github.com/fastrelay/fastrelay-gen/internal/forwarding"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/nldump"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/forwarding"
 )
 
 // Place says where a program is attached, and what there keeps packets from being forwarded.

@@ -14,10 +14,10 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netns"
 
-	"github.com/fastrelay/fastrelay-gen/internal/bpfload"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/mapmem"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/pins"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpfload"
 )
 
 // Options say how a relay is loaded. The zero value is good for a relay whose settings all have defaults.

@@ -18,9 +18,9 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/internal/lab"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/mapmem"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/namespace"
 )
 
 // manyFlows is how many sessions the relay has that is taken over under load.
@@ -73,8 +73,8 @@ func newStream(t *testing.T, b *bench) *stream {
 	s := &stream{b: b, stop: make(chan struct{}), stopped: make(chan error, 2)}
 	s.at, s.back = make([]atomic.Int64, room), make([]atomic.Bool, room)
 	var err error
-	if s.received, err = b.there.PacketSocket(unix.ETH_P_IP, lab.Option(unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20),
-		func(fd int) error {
+	if s.received, err = b.there.PacketSocket(unix.ETH_P_IP,
+		namespace.Option(unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20), func(fd int) error {
 			return unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000})
 		}); err != nil {
 		t.Fatal(err)

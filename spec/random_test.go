@@ -23,7 +23,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen"
 	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 

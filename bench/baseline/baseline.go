@@ -17,7 +17,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 //go:embed bpf/relay.c

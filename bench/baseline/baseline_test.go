@@ -9,12 +9,13 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/fastrelay/fastrelay-gen/examples/turn/lab"
 	"github.com/fastrelay/fastrelay-gen/examples/turn/turnrelay"
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Equal work: the relays by hand send the same bytes as the generated one, with and without a UDP checksum, and pass
@@ -115,7 +116,7 @@ func TestVariants(t *testing.T) {
 	needs.Root(t)
 	for _, b := range Variants {
 		t.Run(string(b.Variant), func(t *testing.T) {
-			p, err := turnlab.NewBaseline(b, false)
+			p, err := lab.NewBaseline(b, false)
 			check(t, err)
 			defer p.Close()
 			for _, direction := range []string{"to_peer", "to_client"} {

@@ -12,38 +12,41 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/examples/turn/lab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Variants of a path.
 const (
-	TCByHand  turnlab.Variant = "TC by hand"
-	XDPByHand turnlab.Variant = "XDP by hand"
-	NAT       turnlab.Variant = "nftables NAT"
-	Coturn    turnlab.Variant = "coturn"
+	TCByHand  lab.Variant = "TC by hand"
+	XDPByHand lab.Variant = "XDP by hand"
+	NAT       lab.Variant = "nftables NAT"
+	Coturn    lab.Variant = "coturn"
 )
 
 // Variants are all of them, ready to be set up. NAT sends payloads from the same addresses as the others, but can't
 // take out or put in the header of a channel.
-var Variants = []turnlab.Baseline{
+var Variants = []lab.Baseline{
 	{Variant: TCByHand, Start: startTC},
 	{Variant: XDPByHand, Start: startXDP},
-	{Variant: NAT, Traffic: turnlab.Payloads, Start: startNAT},
-	{Variant: Coturn, Traffic: turnlab.Asked, Start: startCoturn},
+	{Variant: NAT, Traffic: lab.Payloads, Start: startNAT},
+	{Variant: Coturn, Traffic: lab.Asked, Start: startCoturn},
 }
 
 // Variant is the variant of a path with the programs for a hook.
-func (h Hook) Variant() turnlab.Variant {
-	return map[Hook]turnlab.Variant{TC: TCByHand, XDP: XDPByHand}[h]
+func (h Hook) Variant() lab.Variant {
+	return map[Hook]lab.Variant{TC: TCByHand, XDP: XDPByHand}[h]
 }
 
-func startTC(l *testnet.Line, e turnlab.Ends) (int, func(), error) {
+func startTC(l *testnet.Line, e lab.Ends) (int, func(), error) {
 	stop, err := start(TC, l, e)
 	return 0, stop, err
 }
 
-func start(hook Hook, l *testnet.Line, e turnlab.Ends) (stop func(), err error) {
+func start(hook Hook, l *testnet.Line, e lab.Ends) (stop func(), err error) {
 	r, err := Load(hook)
 	if err != nil {
 		return nil, err
@@ -58,15 +61,15 @@ func start(hook Hook, l *testnet.Line, e turnlab.Ends) (stop func(), err error) 
 // startXDP: a veth runs XDP where NAPI polls it, which is the sender's processor, and takes what XDP sends only if its
 // other end has NAPI, too. So all devices get threads of their own, on the processors where packets of the other
 // variants are handled.
-func startXDP(l *testnet.Line, e turnlab.Ends) (pid int, stop func(), err error) {
+func startXDP(l *testnet.Line, e lab.Ends) (pid int, stop func(), err error) {
 	ends := []*testnet.Dev{l.ClientDev, l.PeerDev}
-	err = threads(turnlab.LoadCPU, ends, func() error {
-		return errors.Join(ends[0].SetGRO(true), ends[1].SetGRO(true))
+	err = threads(measure.LoadCPU, ends, func() error {
+		return errors.Join(offloads.GRO(ends[0], true), offloads.GRO(ends[1], true))
 	})
 	if err != nil {
 		return 0, nil, err
 	}
-	err = threads(turnlab.RelayCPU, []*testnet.Dev{l.RelayIn, l.RelayOut}, func() (err error) {
+	err = threads(measure.RelayCPU, []*testnet.Dev{l.RelayIn, l.RelayOut}, func() (err error) {
 		stop, err = start(XDP, l, e)
 		return err
 	})
@@ -96,7 +99,7 @@ func threads(cpu int, devices []*testnet.Dev, turnOn func() error) error {
 	for _, pid := range after {
 		if !slices.Contains(before, pid) {
 			found++
-			err = errors.Join(err, turnlab.Prefer(pid, cpu), turnlab.SetRealTime(pid, 2))
+			err = errors.Join(err, measure.Prefer(pid, cpu), measure.SetRealTime(pid, 2))
 		}
 	}
 	if found != len(devices) {
@@ -123,7 +126,7 @@ func pollers() (pids []int, err error) {
 }
 
 // startNAT translates both ways by rules, so that either end may send first.
-func startNAT(l *testnet.Line, e turnlab.Ends) (int, func(), error) {
+func startNAT(l *testnet.Line, e lab.Ends) (int, func(), error) {
 	rules := fmt.Sprintf(`table ip relay {
 	chain in {
 		type nat hook prerouting priority dstnat;
@@ -145,13 +148,13 @@ func startNAT(l *testnet.Line, e turnlab.Ends) (int, func(), error) {
 	return 0, nil, l.Relay.SetForwarding(true)
 }
 
-func startCoturn(l *testnet.Line, _ turnlab.Ends) (int, func(), error) {
+func startCoturn(l *testnet.Line, _ lab.Ends) (int, func(), error) {
 	dir, err := os.MkdirTemp("", "bench-coturn-")
 	if err != nil {
 		return 0, nil, err
 	}
-	coturn := l.Relay.Command(context.Background(), "turnserver", turnlab.Coturn(l, dir)...)
-	ready := &watch{text: turnlab.CoturnReady}
+	coturn := l.Relay.Command(context.Background(), "turnserver", lab.Coturn(l, dir)...)
+	ready := &watch{text: lab.CoturnReady}
 	coturn.Stdout, coturn.Stderr = ready, ready
 	if err := testnet.StartChild(coturn); err != nil {
 		_ = os.RemoveAll(dir)

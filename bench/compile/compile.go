@@ -22,7 +22,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
-	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -118,7 +118,7 @@ func Measure(rounds int, progress io.Writer) (*Report, error) {
 			}
 			s := Spec{What: k.what, Size: n, Stages: map[string]float64{}}
 			for stage, times := range all {
-				s.Stages[stage] = turnlab.Median(times)
+				s.Stages[stage] = measure.Median(times)
 			}
 			r.Specs = append(r.Specs, s)
 			largest = k.text(n)

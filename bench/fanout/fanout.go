@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 )
 
 // Options choose what is measured.
@@ -26,7 +26,7 @@ type Cell struct {
 }
 
 // MeasurePath measures all variants across namespaces. Rounds alternate between them. The calling process has to stay
-// away from the relay's processor (turnlab.Prefer).
+// away from the relay's processor (measure.Prefer).
 func MeasurePath(o Options) (cells []Cell, err error) {
 	undo, err := PrepareMachine()
 	if err != nil {
@@ -34,7 +34,7 @@ func MeasurePath(o Options) (cells []Cell, err error) {
 	}
 	defer func() { err = errors.Join(err, undo()) }()
 	b := &bench{}
-	if b.busy, err = turnlab.NewBusy(turnlab.RelayCPU); err != nil {
+	if b.busy, err = measure.NewBusy(measure.RelayCPU); err != nil {
 		return nil, err
 	}
 	defer b.busy.Close()
@@ -108,7 +108,7 @@ func medians(results []Result) (m Result) {
 		for i := range results {
 			values = append(values, *f(&results[i]))
 		}
-		*f(&m) = turnlab.Median(values)
+		*f(&m) = measure.Median(values)
 	}
 	of(func(r *Result) *float64 { return &r.Peak })
 	of(func(r *Result) *float64 { return &r.LossFree })

@@ -15,10 +15,11 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/spectest"
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 func TestMain(m *testing.M) {
@@ -143,7 +144,7 @@ func TestVariantsRewrite(t *testing.T) {
 			list := receiversAt(netip.AddrPortFrom(p.line.PeerAddr.V4, firstPort), receivers)
 			var sockets []int
 			for _, to := range list {
-				fd, _, err := turnlab.BlockingSocket(p.line.Peer, to.addr)
+				fd, _, err := measure.BlockingSocket(p.line.Peer, to.addr)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -159,7 +160,7 @@ func TestVariantsRewrite(t *testing.T) {
 			binary.BigEndian.PutUint32(sent[4:], 0xFFFFFFFF) // what is added wraps
 			for number := range packets {
 				binary.BigEndian.PutUint16(sent[sequence:], uint16(number+1))
-				if err := turnlab.SendTo(p.publisher, sent, p.to); err != nil {
+				if err := measure.SendTo(p.publisher, sent, p.to); err != nil {
 					t.Fatal(err)
 				}
 				for i, to := range list {

@@ -10,9 +10,10 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Copy is what a copy costs in the kernel, to a device whose peer drops it.
@@ -165,7 +166,7 @@ func MeasureCopies(o Options, l *testnet.Line, n int, t Traffic, relays ...*Subj
 	}
 	times := map[Variant]float64{}
 	for _, s := range subjects {
-		times[s.Variant] = turnlab.Median(s.rounds)
+		times[s.Variant] = measure.Median(s.rounds)
 	}
 	return times, nil
 }

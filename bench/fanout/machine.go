@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 )
 
 // backlog is how many packets may wait for a processor (netdev_max_backlog) while the bench runs, so that what bounds a
@@ -27,8 +27,8 @@ const (
 // packets in turn with processes (ksoftirqd) don't wait for what measures. It returns what undoes it, which an
 // interrupt does as well.
 func PrepareMachine() (undo func() error, err error) {
-	threads, err := kernelThreads("ksoftirqd/"+strconv.Itoa(turnlab.LoadCPU),
-		"ksoftirqd/"+strconv.Itoa(turnlab.RelayCPU))
+	threads, err := kernelThreads("ksoftirqd/"+strconv.Itoa(measure.LoadCPU),
+		"ksoftirqd/"+strconv.Itoa(measure.RelayCPU))
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func PrepareMachine() (undo func() error, err error) {
 	set := func(backlog []byte, priority int) error {
 		err := os.WriteFile(backlogFile, backlog, 0)
 		for _, pid := range threads {
-			err = errors.Join(err, turnlab.SetRealTime(pid, priority))
+			err = errors.Join(err, measure.SetRealTime(pid, priority))
 		}
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 )
 
 // Result is what one variant did with one kind of traffic. Packets are delivered copies.
@@ -59,7 +59,7 @@ const (
 
 // bench is what measures all paths alike.
 type bench struct {
-	busy  *turnlab.Busy
+	busy  *measure.Busy
 	calls *CallCounter
 }
 
@@ -88,7 +88,7 @@ func (b *bench) measure(p *path, size int) (r Result, err error) {
 // run is a path with traffic and a sink.
 type run struct {
 	path   *path
-	sender *turnlab.Sender
+	sender *measure.Sender
 	sink   *sink
 }
 
@@ -100,7 +100,7 @@ func (r *run) send(d time.Duration, rate float64) (want, delivered uint64, err e
 	if err != nil {
 		return 0, 0, err
 	}
-	sent, err := r.sender.Send(turnlab.LoadCPU, d, rate/float64(n))
+	sent, err := r.sender.Send(measure.LoadCPU, d, rate/float64(n))
 	if err != nil {
 		return 0, 0, err
 	}
@@ -204,7 +204,7 @@ func (b *bench) cost(run *run, rate float64) (float64, error) {
 		idles = append(idles, idle)
 		ended := make(chan error, 1)
 		go func() {
-			_, err := run.sender.Send(turnlab.LoadCPU, spellLoad, rate/float64(run.path.receivers))
+			_, err := run.sender.Send(measure.LoadCPU, spellLoad, rate/float64(run.path.receivers))
 			ended <- err
 		}()
 		share, delivered, err := b.spell(run)
@@ -226,7 +226,7 @@ func (b *bench) cost(run *run, rate float64) (float64, error) {
 			"received; is the machine busy with other work?",
 			run.path.variant, run.path.receivers, len(costs), spells, rate)
 	}
-	return turnlab.Median(costs) - slices.Min(idles)*1e9/rate, nil
+	return measure.Median(costs) - slices.Min(idles)*1e9/rate, nil
 }
 
 // spell returns the share of the relay's processor that is taken, and the copies a second that are delivered meanwhile.
@@ -284,7 +284,7 @@ func (r *run) delay(payload []byte) (p50, p99 float64, err error) {
 	send := func(payload []byte) error {
 		p.last++
 		binary.BigEndian.PutUint16(payload[sequence:], p.last)
-		return turnlab.SendTo(p.publisher, payload, p.to)
+		return measure.SendTo(p.publisher, payload, p.to)
 	}
 	rate := min(delayRate, delayLoad/float64(p.receivers))
 	count := min(delayCount, maxDelays/p.receivers, int(delayTime*rate))
@@ -292,7 +292,7 @@ func (r *run) delay(payload []byte) (p50, p99 float64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	if err := turnlab.SendStamped(turnlab.LoadCPU, count, rate, payload, stampAt, send); err != nil {
+	if err := measure.SendStamped(measure.LoadCPU, count, rate, payload, stampAt, send); err != nil {
 		return 0, 0, err
 	}
 	want := uint64(count * p.receivers)

@@ -15,8 +15,9 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
-	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Variant is a path from the publisher to its receivers.
@@ -110,8 +111,9 @@ func newPath(v Variant, receivers int, offload bool) (_ *path, err error) {
 	}
 	p.line = l
 	err = errors.Join(
-		l.RelayIn.SetReceiveCPU(turnlab.RelayCPU), l.PeerDev.SetReceiveCPU(turnlab.LoadCPU),
-		l.ClientDev.SetSegmentation(false), l.RelayOut.SetSegmentation(offload), l.ClientDev.SetTxChecksum(false),
+		l.RelayIn.SetReceiveCPU(measure.RelayCPU), l.PeerDev.SetReceiveCPU(measure.LoadCPU),
+		offloads.Segmentation(l.ClientDev, false), offloads.Segmentation(l.RelayOut, offload),
+		offloads.TxChecksum(l.ClientDev, false),
 		// The sink answers no questions for neighbours.
 		l.RelayIn.AddNeighbour(l.ClientAddr.V4, l.ClientDev.MAC), l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC),
 		l.ClientDev.AddNeighbour(l.RelayInAddr.V4, l.RelayIn.MAC),
@@ -120,7 +122,7 @@ func newPath(v Variant, receivers int, offload bool) (_ *path, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.publisher, _, err = turnlab.BlockingSocket(l.Client,
+	if p.publisher, _, err = measure.BlockingSocket(l.Client,
 		netip.AddrPortFrom(l.ClientAddr.V4, publisherPort)); err != nil {
 		return nil, err
 	}
@@ -172,10 +174,10 @@ func (p *path) start(as string, args ...string) error {
 		return fmt.Errorf("%s: the relay's process ended: %w", p.variant, err)
 	}
 	go io.Copy(io.Discard, out)
-	if err := turnlab.Prefer(p.process.Process.Pid, turnlab.RelayCPU); err != nil {
+	if err := measure.Prefer(p.process.Process.Pid, measure.RelayCPU); err != nil {
 		return err
 	}
-	return turnlab.SetRealTime(p.process.Process.Pid, relayPriority)
+	return measure.SetRealTime(p.process.Process.Pid, relayPriority)
 }
 
 func (p *path) close() {
@@ -196,12 +198,12 @@ func (p *path) close() {
 
 const (
 	publisherPort = 40000
-	relayPriority = 2 // above what measures, see turnlab.SetRealTime
+	relayPriority = 2 // above what measures, see measure.SetRealTime
 )
 
 // sender makes a sender of packets to the relay, numbered one by one.
-func (p *path) sender(size int) *turnlab.Sender {
-	s := turnlab.NewSender(p.publisher, p.to, packet(size))
+func (p *path) sender(size int) *measure.Sender {
+	s := measure.NewSender(p.publisher, p.to, packet(size))
 	s.SetNumber(sequence, &p.last)
 	return s
 }

@@ -10,8 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/bench/ipvs/balance/balancerelay"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // discard drops packets at the director's door: what is left is what sending costs.
@@ -42,7 +44,7 @@ type director struct {
 	client, server end
 	service        netip.AddrPort
 	relay          *balancerelay.Relay
-	sinks          []*turnlab.Sink
+	sinks          []*measure.Sink
 }
 
 // end is a socket.
@@ -69,8 +71,8 @@ func newDirector(v Variant) (_ *director, err error) {
 	}
 	l := d.line
 	if err := errors.Join(
-		l.ClientDev.SetSegmentation(false), l.PeerDev.SetSegmentation(false),
-		l.ClientDev.SetTxChecksum(false), l.PeerDev.SetTxChecksum(false),
+		offloads.Segmentation(l.ClientDev, false), offloads.Segmentation(l.PeerDev, false),
+		offloads.TxChecksum(l.ClientDev, false), offloads.TxChecksum(l.PeerDev, false),
 		// Where packets are dropped, no host answers for its address.
 		l.RelayIn.AddNeighbour(l.ClientAddr.V4, l.ClientDev.MAC), l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC),
 		l.ClientDev.AddNeighbour(l.RelayInAddr.V4, l.RelayIn.MAC),
@@ -97,7 +99,7 @@ func newDirector(v Variant) (_ *director, err error) {
 }
 
 func open(host *testnet.Host, local netip.AddrPort) (e end, err error) {
-	e.fd, e.addr, err = turnlab.BlockingSocket(host, local)
+	e.fd, e.addr, err = measure.BlockingSocket(host, local)
 	if err != nil {
 		e.fd = -1
 		return e, err
@@ -178,7 +180,7 @@ func (d *director) check() error {
 			seen = d.service
 		}
 		payload, got := turnlab.Payload(Sizes[0]), make([]byte, 2048)
-		if err := turnlab.SendTo(from.fd, payload, to); err != nil {
+		if err := measure.SendTo(from.fd, payload, to); err != nil {
 			return err
 		}
 		n, sender, err := unix.Recvfrom(at.fd, got, 0)
@@ -211,7 +213,7 @@ func (d *director) arrival(direction string) *testnet.Dev {
 // discard has all packets dropped where they end.
 func (d *director) discard() error {
 	for _, direction := range []string{Request, Answer} {
-		s, err := turnlab.NewSink(d.arrival(direction))
+		s, err := measure.NewSink(d.arrival(direction))
 		if err != nil {
 			return err
 		}
@@ -225,7 +227,7 @@ func (d *director) discard() error {
 func (d *director) cost(direction string, size int) (float64, error) {
 	from, to, _ := d.way(direction)
 	dev := d.arrival(direction)
-	sender := turnlab.NewSender(from.fd, to, turnlab.Payload(size))
+	sender := measure.NewSender(from.fd, to, turnlab.Payload(size))
 	before, err := dev.Received()
 	if err != nil {
 		return 0, err
@@ -301,7 +303,7 @@ func compare(directors []*director, rounds int, direction string, size int) (Cel
 	}
 	c := Cell{Direction: direction, Size: size, Instructions: map[Variant]float64{}}
 	for v, list := range costs {
-		c.Instructions[v] = turnlab.Median(list)
+		c.Instructions[v] = measure.Median(list)
 	}
 	return c, nil
 }

@@ -11,10 +11,12 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/spectest"
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Each variant delivers packets in its directions, from the right addresses; those of IPVS where this machine's kernel
@@ -37,10 +39,10 @@ func TestDirectors(t *testing.T) {
 			arriving, err := d.arrival(Request).Capture()
 			check(t, err)
 			check(t, unix.SetNonblock(at.fd, true))
-			check(t, turnlab.SendTo(from.fd, turnlab.Payload(Sizes[0]), to))
+			check(t, measure.SendTo(from.fd, turnlab.Payload(Sizes[0]), to))
 			check(t, testnet.Until(time.Second, "the packet arrives", func() bool {
 				return slices.ContainsFunc(arriving.Frames(), func(f testnet.Frame) bool {
-					_, payload, ok := f.UDP()
+					_, payload, ok := dissect.UDP(f)
 					return ok && !f.Outgoing && len(payload) == Sizes[0]
 				})
 			}))

@@ -6,15 +6,15 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 )
 
 // Comparison is what kernel and user space did with one kind of traffic.
 type Comparison struct {
 	Traffic string         `json:"traffic"`
 	Size    int            `json:"size"` // bytes of the UDP payload as it is sent
-	Kernel  turnlab.Result `json:"kernel"`
-	User    turnlab.Result `json:"user_space"`
+	Kernel  measure.Result `json:"kernel"`
+	User    measure.Result `json:"user_space"`
 }
 
 // traffic is a direction, and the length of the target's connection ID.
@@ -26,7 +26,7 @@ type traffic struct {
 
 // Measure compares kernel and user space: medians of rounds in which they alternate.
 func Measure(rounds int, progress io.Writer) ([]Comparison, error) {
-	busy, err := turnlab.NewBusy(turnlab.RelayCPU)
+	busy, err := measure.NewBusy(measure.RelayCPU)
 	if err != nil {
 		return nil, err
 	}
@@ -47,21 +47,21 @@ func Measure(rounds int, progress io.Writer) ([]Comparison, error) {
 		}
 		defer inUser.close()
 		for _, size := range []int{120, 1200} {
-			var kernel, user []turnlab.Result
+			var kernel, user []measure.Result
 			for range rounds {
 				fmt.Fprintf(progress, "\r%-50s", fmt.Sprintf("%s, %d bytes", t.name, size))
 				k, err := inKernel.measure(t, size, busy, nil)
 				if err != nil {
 					return nil, fmt.Errorf("kernel, %s: %w", t.name, err)
 				}
-				used := func() (time.Duration, error) { return turnlab.CPUTime(inUser.proxy.Process.Pid) }
+				used := func() (time.Duration, error) { return measure.CPUTime(inUser.proxy.Process.Pid) }
 				u, err := inUser.measure(t, size, busy, used)
 				if err != nil {
 					return nil, fmt.Errorf("user space, %s: %w", t.name, err)
 				}
 				kernel, user = append(kernel, k), append(user, u)
 			}
-			list = append(list, Comparison{t.name, size, turnlab.Medians(kernel), turnlab.Medians(user)})
+			list = append(list, Comparison{t.name, size, measure.Medians(kernel), measure.Medians(user)})
 		}
 	}
 	fmt.Fprintf(progress, "\r%-50s\r", "")
@@ -71,13 +71,13 @@ func Measure(rounds int, progress io.Writer) ([]Comparison, error) {
 // measure sends packets and finds the rates that the proxy takes, and what one costs. used is the processor time of the
 // proxy so far; nil where the kernel forwards.
 func (p *path) measure(
-	t traffic, size int, busy *turnlab.Busy, used func() (time.Duration, error),
-) (turnlab.Result, error) {
-	to, sender := p.line.PeerDev, turnlab.NewSender(p.client, p.at(), p.packet(p.virtual, size))
+	t traffic, size int, busy *measure.Busy, used func() (time.Duration, error),
+) (measure.Result, error) {
+	to, sender := p.line.PeerDev, measure.NewSender(p.client, p.at(), p.packet(p.virtual, size))
 	if t.toClient {
-		to, sender = p.line.ClientDev, turnlab.NewSender(p.target, p.relayed, p.packet(p.own, size))
+		to, sender = p.line.ClientDev, measure.NewSender(p.target, p.relayed, p.packet(p.own, size))
 	}
-	return turnlab.Throughput(to, sender, busy, used)
+	return measure.Throughput(to, sender, busy, used)
 }
 
 // Print prints a table for each kind of traffic.
@@ -87,10 +87,10 @@ func Print(w io.Writer, list []Comparison) {
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 		fmt.Fprintln(t, "\tdelivered kpps\tloss-free kpps\tCPU ns/packet\t")
 		k, u := c.Kernel, c.User
-		fmt.Fprintf(t, "kernel\t%.0f\t%s\t%.0f\t\n", k.Peak/1e3, turnlab.LossFreeKpps(k.LossFree), k.CPU)
-		fmt.Fprintf(t, "user space\t%.0f\t%s\t%.0f\t\n", u.Peak/1e3, turnlab.LossFreeKpps(u.LossFree), u.CPU)
+		fmt.Fprintf(t, "kernel\t%.0f\t%s\t%.0f\t\n", k.Peak/1e3, measure.LossFreeKpps(k.LossFree), k.CPU)
+		fmt.Fprintf(t, "user space\t%.0f\t%s\t%.0f\t\n", u.Peak/1e3, measure.LossFreeKpps(u.LossFree), u.CPU)
 		fmt.Fprintf(t, "kernel / user space\t%s\t%s\t%s\t\n",
-			turnlab.Ratio(k.Peak, u.Peak), turnlab.Ratio(k.LossFree, u.LossFree), turnlab.Ratio(k.CPU, u.CPU))
+			measure.Ratio(k.Peak, u.Peak), measure.Ratio(k.LossFree, u.LossFree), measure.Ratio(k.CPU, u.CPU))
 		t.Flush()
 	}
 }

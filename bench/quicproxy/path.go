@@ -19,8 +19,9 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/quicproxy/capsule"
 	"github.com/fastrelay/fastrelay-gen/examples/quicproxy/command"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
-	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // role is the environment variable that makes a copy of the running program a proxy.
@@ -69,10 +70,10 @@ func newPath(realSize int, offload bool) (_ *path, err error) {
 	}
 	p.line = l
 	err = errors.Join(
-		l.RelayIn.SetReceiveCPU(turnlab.RelayCPU), l.RelayOut.SetReceiveCPU(turnlab.RelayCPU),
-		l.ClientDev.SetReceiveCPU(turnlab.LoadCPU), l.PeerDev.SetReceiveCPU(turnlab.LoadCPU),
-		l.ClientDev.SetSegmentation(false), l.PeerDev.SetSegmentation(false),
-		l.ClientDev.SetTxChecksum(false), l.PeerDev.SetTxChecksum(false),
+		l.RelayIn.SetReceiveCPU(measure.RelayCPU), l.RelayOut.SetReceiveCPU(measure.RelayCPU),
+		l.ClientDev.SetReceiveCPU(measure.LoadCPU), l.PeerDev.SetReceiveCPU(measure.LoadCPU),
+		offloads.Segmentation(l.ClientDev, false), offloads.Segmentation(l.PeerDev, false),
+		offloads.TxChecksum(l.ClientDev, false), offloads.TxChecksum(l.PeerDev, false),
 		// While a sink is attached, no host answers neighbour solicitations.
 		l.RelayIn.AddNeighbour(l.ClientAddr.V4, l.ClientDev.MAC), l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC),
 		l.ClientDev.AddNeighbour(l.RelayInAddr.V4, l.RelayIn.MAC),
@@ -85,10 +86,10 @@ func newPath(realSize int, offload bool) (_ *path, err error) {
 		return nil, err
 	}
 	at := netip.AddrPortFrom(l.PeerAddr.V4, targetPort)
-	if p.target, _, err = turnlab.BlockingSocket(l.Peer, at); err != nil {
+	if p.target, _, err = measure.BlockingSocket(l.Peer, at); err != nil {
 		return nil, err
 	}
-	if p.client, _, err = turnlab.BlockingSocket(l.Client, netip.AddrPortFrom(l.ClientAddr.V4, 0)); err != nil {
+	if p.client, _, err = measure.BlockingSocket(l.Client, netip.AddrPortFrom(l.ClientAddr.V4, 0)); err != nil {
 		return nil, err
 	}
 	for _, fd := range []int{p.client, p.target} {
@@ -129,7 +130,7 @@ func (p *path) serve(offload bool) error {
 		_ = cmd.Wait()
 		return fmt.Errorf("the proxy ended at once: %s", say.String())
 	}
-	return turnlab.Prefer(cmd.Process.Pid, turnlab.RelayCPU)
+	return measure.Prefer(cmd.Process.Pid, measure.RelayCPU)
 }
 
 func (p *path) at() netip.AddrPort { return netip.AddrPortFrom(p.line.RelayInAddr.V4, proxyPort) }
@@ -180,7 +181,7 @@ func (p *path) connect(realSize int) error {
 		}
 	}
 	buf := make([]byte, 2000)
-	if err := turnlab.SendTo(p.client, p.packet(p.virtual, headerSize), p.at()); err != nil {
+	if err := measure.SendTo(p.client, p.packet(p.virtual, headerSize), p.at()); err != nil {
 		return err
 	}
 	_, from, err := unix.Recvfrom(p.target, buf, 0)
@@ -206,7 +207,7 @@ func (p *path) connect(realSize int) error {
 		return err
 	}
 	return testnet.Until(patience*time.Second, "the proxy forwards to the client", func() bool {
-		if turnlab.SendTo(p.target, p.packet(p.own, headerSize), p.relayed) != nil {
+		if measure.SendTo(p.target, p.packet(p.own, headerSize), p.relayed) != nil {
 			return false
 		}
 		n, _, err := unix.Recvfrom(p.client, buf, 0)

@@ -11,14 +11,15 @@ import (
 	"github.com/fastrelay/fastrelay-gen/bench/baseline"
 	"github.com/fastrelay/fastrelay-gen/bench/fanout"
 	"github.com/fastrelay/fastrelay-gen/bench/ipvs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/examples/turn/lab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 )
 
 // names are the variants as the pages call them.
-var names = map[turnlab.Variant]string{
-	turnlab.Forwarding: "plain forwarding",
-	turnlab.InKernel:   "our relay",
-	turnlab.UserSpace:  "pion (user space)",
+var names = map[lab.Variant]string{
+	lab.Forwarding:     "plain forwarding",
+	lab.InKernel:       "our relay",
+	lab.UserSpace:      "pion (user space)",
 	baseline.TCByHand:  "TC program by hand",
 	baseline.XDPByHand: "XDP program by hand",
 	baseline.NAT:       "nftables NAT",
@@ -87,14 +88,14 @@ func (p *page) through(r *Report) {
 	for _, c := range r.Through {
 		p.line("%s, %s bytes:", direction(c.Direction), number(float64(c.Size)))
 		var rows [][]string
-		ours := c.Results[turnlab.InKernel]
+		ours := c.Results[lab.InKernel]
 		for _, v := range Variants() {
 			x, ok := c.Results[v]
 			if !ok {
 				continue
 			}
 			rows = append(rows, []string{
-				names[v], least(x, x.Peak), without(x), number(x.CPU), turnlab.Ratio(x.CPU, ours.CPU),
+				names[v], least(x, x.Peak), without(x), number(x.CPU), measure.Ratio(x.CPU, ours.CPU),
 				number(x.P50), number(x.P99),
 			})
 		}
@@ -155,7 +156,7 @@ func (p *page) costs(r *Report) {
 			}
 			text := number(r.Cost.Packets[i].Time) + " ns"
 			if by != Generated {
-				text += " (ours: " + turnlab.Ratio(c.Time, r.Cost.Packets[i].Time) + " times)"
+				text += " (ours: " + measure.Ratio(c.Time, r.Cost.Packets[i].Time) + " times)"
 			}
 			row = append(row, text)
 		}
@@ -180,7 +181,7 @@ func (p *page) fanOut(r *Report) {
 			}
 			rows = append(rows, []string{
 				string(v), number(inKernel(r.FanOut, c, v)), number(x.LossFree), number(x.CPU),
-				turnlab.Ratio(x.CPU, ours.CPU), number(x.Single), number(x.P50),
+				measure.Ratio(x.CPU, ours.CPU), number(x.Single), number(x.P50),
 			})
 		}
 		p.table([]string{
@@ -212,7 +213,7 @@ func (p *page) tunnel(r *Report) {
 			unit += ", at least"
 		}
 		rows = append(rows, []string{
-			t.Traffic, unit, number(t.Relay), number(t.Device), turnlab.Ratio(t.Relay, t.Device),
+			t.Traffic, unit, number(t.Relay), number(t.Device), measure.Ratio(t.Relay, t.Device),
 		})
 	}
 	p.table([]string{"", "", "relay", "device", "relay / device"}, rows)
@@ -234,7 +235,7 @@ func (p *page) ipvs(r *Report) {
 		for _, v := range ipvs.Variants {
 			text := number(c.Instructions[v])
 			if v != ipvs.Routing && c.Instructions[v] != 0 {
-				text += " (" + turnlab.Ratio(c.Instructions[v], c.Instructions[ipvs.Routing]) + " times)"
+				text += " (" + measure.Ratio(c.Instructions[v], c.Instructions[ipvs.Routing]) + " times)"
 			}
 			row = append(row, text)
 		}
@@ -246,29 +247,29 @@ func (p *page) ipvs(r *Report) {
 // summary writes the README's table.
 func (p *page) summary(r *Report) {
 	p.line("%s", r.Machine())
-	columns := []turnlab.Variant{
-		turnlab.Forwarding, baseline.TCByHand, turnlab.InKernel, baseline.Coturn, turnlab.UserSpace,
+	columns := []lab.Variant{
+		lab.Forwarding, baseline.TCByHand, lab.InKernel, baseline.Coturn, lab.UserSpace,
 	}
 	head := []string{""}
 	for _, v := range columns {
 		head = append(head, names[v])
 	}
 	var rows [][]string
-	add := func(name string, c Comparison, figure func(turnlab.Result) string) {
+	add := func(name string, c Comparison, figure func(measure.Result) string) {
 		row := []string{name}
 		for _, v := range columns {
 			row = append(row, figure(c.Results[v]))
 		}
 		rows = append(rows, row)
 	}
-	cpu := func(x turnlab.Result) string { return number(x.CPU) + " ns" }
+	cpu := func(x measure.Result) string { return number(x.CPU) + " ns" }
 	for _, c := range r.Through {
 		switch {
 		case c.Direction == "to_peer" && c.Size == 120:
 			add("TURN, to the peer, 120 bytes: delivered pps", c,
-				func(x turnlab.Result) string { return least(x, x.Peak) })
+				func(x measure.Result) string { return least(x, x.Peak) })
 			add("… CPU time a packet", c, cpu)
-			add("… median delay at 10,000 pps", c, func(x turnlab.Result) string { return number(x.P50) + " µs" })
+			add("… median delay at 10,000 pps", c, func(x measure.Result) string { return number(x.P50) + " µs" })
 		case c.Direction == "to_client" && c.Size == 1200:
 			add("TURN, to the client, 1,200 bytes: CPU time a packet", c, cpu)
 		}
@@ -292,7 +293,7 @@ func (p *page) summary(r *Report) {
 }
 
 // least is a rate, at least which the variant reached where the generator was the limit.
-func least(r turnlab.Result, pps float64) string {
+func least(r measure.Result, pps float64) string {
 	if r.AtLeast {
 		return "≥ " + number(pps)
 	}
@@ -300,9 +301,9 @@ func least(r turnlab.Result, pps float64) string {
 }
 
 // without is the highest rate without loss.
-func without(r turnlab.Result) string {
+func without(r measure.Result) string {
 	if r.LossFree == 0 {
-		return turnlab.NoRate
+		return measure.NoRate
 	}
 	return least(r, r.LossFree)
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/bench/ipvs"
 	"github.com/fastrelay/fastrelay-gen/bench/quicproxy"
 	"github.com/fastrelay/fastrelay-gen/bench/tunnel"
-	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/examples/turn/lab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 )
 
 // Report is the result of a run.
@@ -38,9 +39,9 @@ type FanOut struct {
 
 // Comparison is what all variants did with one kind of traffic.
 type Comparison struct {
-	Direction string                             `json:"direction"` // "to_peer", "to_client"
-	Size      int                                `json:"size"`      // bytes of payload
-	Results   map[turnlab.Variant]turnlab.Result `json:"results"`
+	Direction string                         `json:"direction"` // "to_peer", "to_client"
+	Size      int                            `json:"size"`      // bytes of payload
+	Results   map[lab.Variant]measure.Result `json:"results"`
 }
 
 // Cost is what the programs cost, without a packet's path to them and from them.
@@ -71,8 +72,8 @@ type PacketCost struct {
 const Generated = "generated"
 
 // Variants are all that are compared: ours, then the others.
-func Variants() []turnlab.Variant {
-	list := []turnlab.Variant{turnlab.Forwarding, turnlab.InKernel, turnlab.UserSpace}
+func Variants() []lab.Variant {
+	list := []lab.Variant{lab.Forwarding, lab.InKernel, lab.UserSpace}
 	for _, b := range baseline.Variants {
 		list = append(list, b.Variant)
 	}

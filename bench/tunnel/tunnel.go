@@ -15,8 +15,10 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/tunnel/gateway"
 	"github.com/fastrelay/fastrelay-gen/examples/tunnel/lab"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Comparison is what relay and device did with one kind of packets.
@@ -47,11 +49,11 @@ type variant struct {
 }
 
 // figures measures one kind of packets.
-type figures func(v *variant) (turnlab.Result, error)
+type figures func(v *variant) (measure.Result, error)
 
 // Measure compares relay and device: medians of rounds in which they alternate.
 func Measure(rounds int, progress io.Writer) (list []Comparison, err error) {
-	busy, err := turnlab.NewBusy(turnlab.RelayCPU)
+	busy, err := measure.NewBusy(measure.RelayCPU)
 	if err != nil {
 		return nil, err
 	}
@@ -66,8 +68,8 @@ func Measure(rounds int, progress io.Writer) (list []Comparison, err error) {
 			defer v.close()
 			variants[i] = v
 		}
-		measure := func(traffic string, f figures) (medians [2]turnlab.Result, _ error) {
-			var results [2][]turnlab.Result
+		compare := func(traffic string, f figures) (medians [2]measure.Result, _ error) {
+			var results [2][]measure.Result
 			for range rounds {
 				for i, v := range variants {
 					fmt.Fprintf(progress, "\r%-50s", traffic)
@@ -78,18 +80,18 @@ func Measure(rounds int, progress io.Writer) (list []Comparison, err error) {
 					results[i] = append(results[i], r)
 				}
 			}
-			return [2]turnlab.Result{turnlab.Medians(results[0]), turnlab.Medians(results[1])}, nil
+			return [2]measure.Result{measure.Medians(results[0]), measure.Medians(results[1])}, nil
 		}
 		for _, size := range []int{120, 1200} {
 			for _, d := range []struct {
 				name    string
 				packets figures
 			}{
-				{"into", func(v *variant) (turnlab.Result, error) { return v.into(size, busy) }},
-				{"out of", func(v *variant) (turnlab.Result, error) { return v.outOf(size, busy) }},
+				{"into", func(v *variant) (measure.Result, error) { return v.into(size, busy) }},
+				{"out of", func(v *variant) (measure.Result, error) { return v.outOf(size, busy) }},
 			} {
 				name := fmt.Sprintf("%s a tunnel over IPv%d, %d bytes", d.name, outside, size)
-				medians, err := measure(name, d.packets)
+				medians, err := compare(name, d.packets)
 				if err != nil {
 					return nil, err
 				}
@@ -105,9 +107,9 @@ func Measure(rounds int, progress io.Writer) (list []Comparison, err error) {
 			if cut {
 				name += ", no GSO packets"
 			}
-			medians, err := measure(name, func(v *variant) (turnlab.Result, error) {
+			medians, err := compare(name, func(v *variant) (measure.Result, error) {
 				peak, err := v.tcp(cut)
-				return turnlab.Result{Peak: peak}, err
+				return measure.Result{Peak: peak}, err
 			})
 			if err != nil {
 				return nil, err
@@ -149,42 +151,43 @@ func newVariant(outside int, relay bool) (_ *variant, err error) {
 			v.PeerDev.AddNeighbour(v.RelayOutAddr.Of(family), v.RelayOut.MAC))
 	}
 	err = errors.Join(err,
-		v.RelayIn.SetReceiveCPU(turnlab.RelayCPU), v.RelayOut.SetReceiveCPU(turnlab.RelayCPU),
-		v.ClientDev.SetReceiveCPU(turnlab.LoadCPU), v.PeerDev.SetReceiveCPU(turnlab.LoadCPU))
+		v.RelayIn.SetReceiveCPU(measure.RelayCPU), v.RelayOut.SetReceiveCPU(measure.RelayCPU),
+		v.ClientDev.SetReceiveCPU(measure.LoadCPU), v.PeerDev.SetReceiveCPU(measure.LoadCPU))
 	if err != nil {
 		return nil, err
 	}
-	if v.client, _, err = turnlab.BlockingSocket(v.Client, netip.AddrPortFrom(v.ClientAddr.V4, 0)); err != nil {
+	if v.client, _, err = measure.BlockingSocket(v.Client, netip.AddrPortFrom(v.ClientAddr.V4, 0)); err != nil {
 		return nil, err
 	}
-	v.peer, _, err = turnlab.BlockingSocket(v.Peer, netip.AddrPortFrom(v.Inner.V4, 0))
+	v.peer, _, err = measure.BlockingSocket(v.Peer, netip.AddrPortFrom(v.Inner.V4, 0))
 	return v, err
 }
 
 // split has the hosts cut up what they send, as if it came from a network, or not.
 func (v *variant) split(on bool) error {
-	return errors.Join(v.ClientDev.SetSegmentation(!on), v.ClientDev.SetTxChecksum(!on),
-		v.PeerDev.SetSegmentation(!on), v.PeerDev.SetTxChecksum(!on), v.device().SetSegmentation(!on))
+	return errors.Join(offloads.Segmentation(v.ClientDev, !on), offloads.TxChecksum(v.ClientDev, !on),
+		offloads.Segmentation(v.PeerDev, !on), offloads.TxChecksum(v.PeerDev, !on),
+		offloads.Segmentation(v.device(), !on))
 }
 
 func (v *variant) device() *testnet.Dev { return &testnet.Dev{Host: v.Peer, Name: lab.Device} }
 
 // into measures packets from the client.
-func (v *variant) into(size int, busy *turnlab.Busy) (turnlab.Result, error) {
+func (v *variant) into(size int, busy *measure.Busy) (measure.Result, error) {
 	to := netip.AddrPortFrom(v.Inner.V4, 7000)
-	return v.packets(v.PeerDev, turnlab.NewSender(v.client, to, turnlab.Payload(size)), busy)
+	return v.packets(v.PeerDev, measure.NewSender(v.client, to, turnlab.Payload(size)), busy)
 }
 
 // outOf measures packets from the peer, whose own device puts them into the tunnel.
-func (v *variant) outOf(size int, busy *turnlab.Busy) (turnlab.Result, error) {
+func (v *variant) outOf(size int, busy *measure.Busy) (measure.Result, error) {
 	to := netip.AddrPortFrom(v.ClientAddr.V4, 7000)
-	return v.packets(v.ClientDev, turnlab.NewSender(v.peer, to, turnlab.Payload(size)), busy)
+	return v.packets(v.ClientDev, measure.NewSender(v.peer, to, turnlab.Payload(size)), busy)
 }
 
 // packets measures those to a device. All of them take the way that is measured: through the relay, or not.
 func (v *variant) packets(
-	to *testnet.Dev, sender *turnlab.Sender, busy *turnlab.Busy,
-) (r turnlab.Result, err error) {
+	to *testnet.Dev, sender *measure.Sender, busy *measure.Busy,
+) (r measure.Result, err error) {
 	if err := v.split(true); err != nil {
 		return r, err
 	}
@@ -192,7 +195,7 @@ func (v *variant) packets(
 	if err != nil {
 		return r, err
 	}
-	if r, err = turnlab.Throughput(to, sender, busy, nil); err != nil {
+	if r, err = measure.Throughput(to, sender, busy, nil); err != nil {
 		return r, err
 	}
 	after, err := v.sent()
@@ -277,12 +280,12 @@ func Print(w io.Writer, list []Comparison) {
 		}
 		figure := func(x float64) string {
 			if c.Unit == lossFree {
-				return turnlab.LossFreeKpps(1e3 * x)
+				return measure.LossFreeKpps(1e3 * x)
 			}
 			return fmt.Sprintf("%.0f", x)
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t\n", c.Traffic, unit, figure(c.Relay), figure(c.Device),
-			turnlab.Ratio(c.Relay, c.Device))
+			measure.Ratio(c.Relay, c.Device))
 	}
 	t.Flush()
 }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/mod/module"
 	"golang.org/x/mod/zip"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 )
 
 const (
@@ -21,9 +21,9 @@ const (
 )
 
 // A user has no checkout: the command is installed by its version, and a generated package is imported from another
-// module. Both come from a module proxy that is made from this tree, so a file that a module zip leaves out is found
-// missing here. Other modules come from this machine's module cache, and what that lacks from where the machine gets
-// modules.
+// module, which requires the runtime alone. Both come from a module proxy that is made from this tree, so a file that a
+// module zip leaves out is found missing here. Other modules come from this machine's module cache, and what that lacks
+// from where the machine gets modules.
 func TestInstall(t *testing.T) {
 	needs.All(t)
 	env := proxy(t)
@@ -36,36 +36,48 @@ func TestInstall(t *testing.T) {
 		}
 	}
 
-	server := t.TempDir()
-	write(t, filepath.Join(server, "go.mod"),
-		"module example.com/server\n\ngo 1.26.0\n\nrequire "+path+" "+release+"\n")
+	work := t.TempDir()
+	server := filepath.Join(work, "server")
+	if err := os.Mkdir(server, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	write(t, filepath.Join(server, "main.go"), `package main
 
 import (
 	"fmt"
 
-	"example.com/server/tunnel/tunnelrelay"
+	"example.com/server/myrelay/myrelay"
 
-	"`+path+`/examples/turn/turnrelay"
 	"`+path+`/runtime/abi"
+	"`+path+`/runtime/control"
 )
 
 func main() {
-	relay, err := tunnelrelay.Load(tunnelrelay.Options{})
+	relay, err := myrelay.Load(myrelay.Options{Control: control.Socket("`+filepath.Join(work, "sock")+`")})
 	if err == nil {
 		err = relay.Close()
 	}
-	fmt.Println(abi.Version, turnrelay.Channel{}.Number, err)
+	fmt.Println(abi.Version, err)
 }
 `)
-	run(t, server, env, command, "init", "tunnel")
-	run(t, server, env, command, "test", "tunnel/spec.cue")
-	run(t, server, env, command, "build", "tunnel/spec.cue")
+	run(t, server, env, "go", "mod", "init", "example.com/server")
+	run(t, server, env, command, "init", "myrelay")
+	run(t, server, env, command, "test", "myrelay/spec.cue")
+	run(t, server, env, command, "build", "myrelay/spec.cue")
+	run(t, server, env, "go", "get", path+"/runtime@"+release)
+	run(t, server, env, "go", "mod", "tidy")
 	run(t, server, env, "go", "vet", "./...")
-	out := run(t, server, env, "go", "run", ".")
-	if os.Geteuid() == 0 && !strings.HasSuffix(out, " 0 <nil>\n") {
+	if out := run(t, server, env, "go", "run", "."); os.Geteuid() == 0 && !strings.HasSuffix(out, " <nil>\n") {
 		t.Errorf("the server prints %s", out)
 	}
+	for module := range strings.FieldsSeq(run(t, server, env, "go", "list", "-m", "-f", "{{.Path}}", "all")) {
+		if module == path || strings.HasPrefix(module, "cuelang.org/") || strings.HasPrefix(module, "k8s.io/") {
+			t.Errorf("a server requires %s", module)
+		}
+	}
+	// In a workspace of the user's, too.
+	run(t, work, append(env, "GOWORK="), "go", "work", "init", "./server")
+	run(t, work, append(env, "GOWORK=", "GOFLAGS="), "go", "build", "-o", bin, "./server")
 }
 
 // proxy makes a module proxy of this tree, and returns an environment in which the go command uses it.
@@ -76,27 +88,29 @@ func proxy(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	version := filepath.Join(dir, filepath.FromSlash(path), "@v", release)
-	if err := os.MkdirAll(filepath.Dir(version), 0o755); err != nil {
-		t.Fatal(err)
+	for _, m := range []struct{ path, root string }{{path, root}, {path + "/runtime", filepath.Join(root, "runtime")}} {
+		version := filepath.Join(dir, filepath.FromSlash(m.path), "@v", release)
+		if err := os.MkdirAll(filepath.Dir(version), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		archive, err := os.Create(version + ".zip")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := zip.Create(archive, module.Version{Path: m.path, Version: release}, tree(t, m.root)); err != nil {
+			t.Fatal(err)
+		}
+		if err := archive.Close(); err != nil {
+			t.Fatal(err)
+		}
+		mod, err := os.ReadFile(filepath.Join(m.root, "go.mod"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, version+".mod", string(mod))
+		write(t, version+".info", fmt.Sprintf(`{"Version": %q}`, release))
+		write(t, filepath.Join(filepath.Dir(version), "list"), release+"\n")
 	}
-	archive, err := os.Create(version + ".zip")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := zip.Create(archive, module.Version{Path: path, Version: release}, tree(t, root)); err != nil {
-		t.Fatal(err)
-	}
-	if err := archive.Close(); err != nil {
-		t.Fatal(err)
-	}
-	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	write(t, version+".mod", string(mod))
-	write(t, version+".info", fmt.Sprintf(`{"Version": %q}`, release))
-	write(t, filepath.Join(filepath.Dir(version), "list"), release+"\n")
 
 	downloads := filepath.Join(strings.TrimSpace(run(t, root, nil, "go", "env", "GOMODCACHE")), "cache", "download")
 	cache := strings.TrimSpace(run(t, root, nil, "go", "env", "GOCACHE"))
@@ -122,7 +136,7 @@ func (f file) Open() (io.ReadCloser, error) { return os.Open(filepath.Join(f.roo
 func tree(t *testing.T, root string) []zip.File {
 	t.Helper()
 	var files []zip.File
-	if _, err := os.Stat(filepath.Join(root, ".git")); err == nil {
+	if _, err := os.Stat("../../.git"); err == nil {
 		out := run(t, root, nil, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
 		for name := range strings.SplitSeq(strings.TrimSuffix(out, "\x00"), "\x00") {
 			if _, err := os.Lstat(filepath.Join(root, name)); err == nil { // not deleted

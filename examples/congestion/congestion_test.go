@@ -21,9 +21,10 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/congestion/congestionrelay"
 	"github.com/fastrelay/fastrelay-gen/examples/congestion/control"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
 	relaycontrol "github.com/fastrelay/fastrelay-gen/runtime/control"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // childName makes the test binary a controller, which can be killed; childPins is where it is pinned.
@@ -69,7 +70,7 @@ func newPlace(t testing.TB) *place {
 		t.Fatal(err)
 	}
 	for _, err := range []error{
-		near.AddAddr("192.0.2.1/24"), far.AddAddr("192.0.2.2/24"), near.SetSegmentation(false),
+		near.AddAddr("192.0.2.1/24"), far.AddAddr("192.0.2.2/24"), offloads.Segmentation(near, false),
 		near.SetRate(rate, 100_000),
 	} {
 		if err != nil {

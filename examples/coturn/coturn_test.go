@@ -18,11 +18,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/examples/turn/lab"
 	"github.com/fastrelay/fastrelay-gen/examples/turn/turnrelay"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 	"github.com/fastrelay/fastrelay-gen/runtime/control"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 const (
@@ -117,9 +118,9 @@ func newBed(t *testing.T, lifetime time.Duration, coturn, helper []string) *bed 
 	t.Cleanup(func() { _ = b.relay.Close() })
 	b.check(b.relay.ToPeer.Attach("eth0"))
 	b.check(b.relay.ToClient.Attach("eth1"))
-	args := turnlab.Coturn(b.line, dir,
+	args := lab.Coturn(b.line, dir,
 		append([]string{fmt.Sprintf("--channel-lifetime=%d", int(lifetime.Seconds()))}, coturn...)...)
-	b.startCoturn = func() { b.coturn = b.start(turnlab.CoturnReady, "turnserver", args...) }
+	b.startCoturn = func() { b.coturn = b.start(lab.CoturnReady, "turnserver", args...) }
 	follow := append([]string{"helper.py", "--interface", "eth0", "--socket", socket,
 		"--channel-lifetime", strconv.Itoa(int(lifetime.Seconds())), "--hold", strconv.Itoa(int(hold.Seconds()))},
 		helper...)

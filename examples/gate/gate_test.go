@@ -14,11 +14,11 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/gate/gate"
 	"github.com/fastrelay/fastrelay-gen/examples/gate/gaterelay"
 	"github.com/fastrelay/fastrelay-gen/examples/gate/lab"
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/test/caddy"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // few are quotas that a test exceeds at once.

@@ -25,11 +25,11 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
 	"github.com/fastrelay/fastrelay-gen/internal/build"
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/control"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // The configuration and the rules are valid, and the rules do what they say.
@@ -192,7 +192,7 @@ func start(t *testing.T, host *testnet.Host) *prometheus {
 // metrics.
 func lab(t *testing.T, host *testnet.Host, metrics string) *runtime.Relay {
 	t.Helper()
-	built, list, err := build.Spec(t.Context(), "../../runtime/control/testdata/spec.cue", build.Options{})
+	built, list, err := build.Spec(t.Context(), "../../internal/test/control/testdata/spec.cue", build.Options{})
 	if err != nil || list.Len() > 0 {
 		t.Fatal(err, list)
 	}

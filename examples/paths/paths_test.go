@@ -14,9 +14,10 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/paths/lab"
 	"github.com/fastrelay/fastrelay-gen/examples/paths/router"
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // start builds the network and starts both routers.
@@ -161,7 +162,7 @@ func (f *flow) came(t *testing.T, c *testnet.Capture) (n int) {
 		t.Fatal(err)
 	}
 	for _, frame := range frames {
-		if udp, _, ok := frame.UDP(); ok && !frame.Outgoing && uint16(udp.DstPort) == f.Dst.Port() {
+		if udp, _, ok := dissect.UDP(frame); ok && !frame.Outgoing && uint16(udp.DstPort) == f.Dst.Port() {
 			n++
 		}
 	}

@@ -5,6 +5,9 @@ go 1.26.0
 require (
 	github.com/cilium/ebpf v0.22.0
 	github.com/fastrelay/fastrelay-gen v0.0.0
+	github.com/fastrelay/fastrelay-gen/bench v0.0.0
+	github.com/fastrelay/fastrelay-gen/examples v0.0.0
+	github.com/fastrelay/fastrelay-gen/runtime v0.1.0
 	github.com/fastrelay/fastrelay-gen/runtime/quic v0.0.0
 	golang.org/x/net v0.56.0
 	golang.org/x/sys v0.47.0
@@ -27,10 +30,8 @@ require (
 	github.com/pelletier/go-toml/v2 v2.3.1 // indirect
 	github.com/pion/dtls/v3 v3.1.9 // indirect
 	github.com/pion/logging v0.2.4 // indirect
-	github.com/pion/randutil v0.1.0 // indirect
 	github.com/pion/stun/v4 v4.0.1 // indirect
 	github.com/pion/transport/v5 v5.0.0 // indirect
-	github.com/pion/turn/v5 v5.1.2 // indirect
 	github.com/protocolbuffers/txtpbfmt v0.0.0-20260420112717-c39628bde8b5 // indirect
 	github.com/safchain/ethtool v0.7.0 // indirect
 	github.com/vishvananda/netlink v1.3.1 // indirect
@@ -43,8 +44,11 @@ require (
 	google.golang.org/protobuf v1.36.12-0.20260120151049-f2248ac996af // indirect
 )
 
-// Never anybody's dependency, so it can say where the two are.
+// Never anybody's dependency, so it can say where the others are.
 replace (
 	github.com/fastrelay/fastrelay-gen => ../..
+	github.com/fastrelay/fastrelay-gen/bench => ../../bench
+	github.com/fastrelay/fastrelay-gen/examples => ..
+	github.com/fastrelay/fastrelay-gen/runtime => ../../runtime
 	github.com/fastrelay/fastrelay-gen/runtime/quic => ../../runtime/quic
 )

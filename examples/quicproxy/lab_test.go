@@ -26,8 +26,9 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quicproxy/server"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Started with this variable, the test's binary is the quicproxy command.
@@ -142,8 +143,8 @@ func newBed(t *testing.T, e endpoints, family int, flags ...string) *bed {
 	l, err := testnet.Start(t).Line()
 	check(t, err)
 	// Their own hosts' segments: a network between them has cut GSO packets long before.
-	check(t, l.PeerDev.SetSegmentation(false))
-	check(t, l.ClientDev.SetSegmentation(false))
+	check(t, offloads.Segmentation(l.PeerDev, false))
+	check(t, offloads.Segmentation(l.ClientDev, false))
 	b := &bed{T: t, line: l, family: family, folder: certificates(t)}
 	self, err := os.Executable()
 	check(t, err)

@@ -20,7 +20,7 @@ import (
 
 	"github.com/quic-go/quic-go"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // asEndpoint is the first argument of the test's binary where it is an endpoint of quic-go:

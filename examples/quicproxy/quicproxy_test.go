@@ -6,9 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Each library, with connection IDs of several lengths: what comes back is what was sent, and once the connection IDs
@@ -98,14 +99,14 @@ const userTTL = 77
 // registered.
 func changes(in, out []testnet.Frame, id int, told bool) (ids, late int) {
 	short := func(f testnet.Frame, outgoing bool) []byte {
-		if _, payload, ok := f.UDP(); ok && f.Outgoing == outgoing && len(payload) > 36 && payload[0]&0x80 == 0 {
+		if _, payload, ok := dissect.UDP(f); ok && f.Outgoing == outgoing && len(payload) > 36 && payload[0]&0x80 == 0 {
 			return payload
 		}
 		return nil
 	}
 	kernel := map[string]bool{} // by the end of the packet, which is encrypted, and never the same again
 	for _, f := range out {
-		if p := short(f, true); p != nil && f.TTL() != userTTL {
+		if p := short(f, true); p != nil && dissect.TTL(f) != userTTL {
 			kernel[string(p[len(p)-16:])] = true
 		}
 	}
@@ -170,7 +171,8 @@ func TestClose(t *testing.T) {
 	check(t, err)
 	again := uint64(0)
 	for _, f := range frames {
-		if udp, payload, ok := f.UDP(); ok && !f.Outgoing && udp.DstPort == 443 && payload[0]&0x80 == 0 && again < 100 {
+		udp, payload, ok := dissect.UDP(f)
+		if ok && !f.Outgoing && udp.DstPort == 443 && payload[0]&0x80 == 0 && again < 100 {
 			check(t, b.line.ClientDev.Inject(f.Data))
 			again++
 		}

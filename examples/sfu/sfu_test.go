@@ -14,8 +14,9 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/sfu/lab"
 	"github.com/fastrelay/fastrelay-gen/examples/sfu/server"
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 func TestMain(m *testing.M) {
@@ -211,7 +212,7 @@ func (b *bed) seen(name string, capture *testnet.Capture, port uint16) []lab.See
 	frames, err := capture.Stop()
 	b.check(err)
 	for _, f := range frames {
-		if err := f.Check(); err != nil {
+		if err := dissect.Check(f); err != nil {
 			b.Fatalf("%s: %v", name, err)
 		}
 	}

@@ -14,7 +14,8 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/sfu/lab"
 	"github.com/fastrelay/fastrelay-gen/examples/sfu/server"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 )
 
 // first is the number of the first frame that subscribers get who were there before the publisher.
@@ -358,7 +359,7 @@ func TestKilled(t *testing.T) {
 	last := killed // when the last packet came
 	b.await(wait, "packets end", func() bool {
 		for _, f := range c.Frames() {
-			if udp, _, ok := f.UDP(); ok && udp.DstPort == layers.UDPPort(r.Addr.Port()) && f.At.After(last) {
+			if udp, _, ok := dissect.UDP(f); ok && udp.DstPort == layers.UDPPort(r.Addr.Port()) && f.At.After(last) {
 				last = f.At
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/fastrelay/fastrelay-gen/examples/tunnel/lab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
 )
 
 // Here tunnels are VXLAN, which this machine's kernel has. The same goes through all kinds in make test-kernels.
@@ -20,7 +21,7 @@ func each(t *testing.T, alone bool, check func(l *lab.Lab, inside int) error) {
 		} else if err := l.Next(o); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.PeerDev.SetTxChecksum(false); err != nil { // what comes to the gateway has complete ones
+		if err := offloads.TxChecksum(l.PeerDev, false); err != nil { // what comes to the gateway has complete ones
 			t.Fatal(err)
 		}
 		for _, inside := range o.Families() {

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/tunnel/lab"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // A stream and datagrams that come as GSO packets go into a tunnel without a checksum outside in one piece: there is no
@@ -23,8 +25,8 @@ func TestSuperPackets(t *testing.T) {
 		for _, cut := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v, cut %v", o, cut), func(t *testing.T) {
 				l, g := start(t, o)
-				err := errors.Join(l.ClientDev.SetSegmentation(true), l.ClientDev.SetTxChecksum(true),
-					l.PeerDev.SetTxChecksum(false), l.RelayOut.SetTxChecksum(!cut))
+				err := errors.Join(offloads.Segmentation(l.ClientDev, true), offloads.TxChecksum(l.ClientDev, true),
+					offloads.TxChecksum(l.PeerDev, false), offloads.TxChecksum(l.RelayOut, !cut))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -64,7 +66,7 @@ func TestSuperPackets(t *testing.T) {
 					if o.Outside == 6 && !o.Sums { // tshark doesn't know that this tunnel goes without
 						came = inner(t, came)
 					}
-					if err := testnet.CheckTshark(came); err != nil {
+					if err := dissect.Tshark(came); err != nil {
 						t.Error(err)
 					}
 				}
@@ -102,7 +104,8 @@ func TestSuperPackets(t *testing.T) {
 func TestMerged(t *testing.T) {
 	l, g := start(t, lab.VXLAN()[0])
 	out := g.Out(l.Kind)
-	err := errors.Join(l.ClientDev.SetSegmentation(false), l.RelayIn.SetGRO(true), l.PeerDev.SetTxChecksum(false))
+	err := errors.Join(offloads.Segmentation(l.ClientDev, false), offloads.GRO(l.RelayIn, true),
+		offloads.TxChecksum(l.PeerDev, false))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +126,7 @@ func TestMerged(t *testing.T) {
 			{"lists", false, true, datagrams, true},
 		} {
 			t.Run(fmt.Sprintf("%s, IPv%d", c.name, family), func(t *testing.T) {
-				if err := l.RelayIn.SetMergeUDP(c.one, c.list); err != nil {
+				if err := offloads.MergeUDP(l.RelayIn, c.one, c.list); err != nil {
 					t.Fatal(err)
 				}
 				counted := func(reason string) int {

@@ -9,10 +9,12 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/tunnel/gateway"
 	"github.com/fastrelay/fastrelay-gen/examples/tunnel/lab"
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // start builds the network and starts the gateway.
@@ -48,15 +50,17 @@ func TestThrough(t *testing.T) {
 				l, g := start(t, o)
 				device := &testnet.Dev{Host: l.Peer, Name: lab.Device}
 				for _, d := range []*testnet.Dev{l.ClientDev, device} {
-					if err := errors.Join(d.SetSegmentation(left.segments), d.SetTxChecksum(left.sums)); err != nil {
+					err := errors.Join(offloads.Segmentation(d, left.segments), offloads.TxChecksum(d, left.sums))
+					if err != nil {
 						t.Fatal(err)
 					}
 				}
-				if err := l.PeerDev.SetTxChecksum(left.sums); err != nil {
+				if err := offloads.TxChecksum(l.PeerDev, left.sums); err != nil {
 					t.Fatal(err)
 				}
 				// What leaves the relay has complete checksums.
-				if err := errors.Join(l.RelayIn.SetTxChecksum(false), l.RelayOut.SetTxChecksum(false)); err != nil {
+				err := errors.Join(offloads.TxChecksum(l.RelayIn, false), offloads.TxChecksum(l.RelayOut, false))
+				if err != nil {
 					t.Fatal(err)
 				}
 				captures := [2]*testnet.Capture{}
@@ -90,7 +94,7 @@ func TestThrough(t *testing.T) {
 					if i == 1 && o.Outside == 6 && !o.Sums { // tshark doesn't know that this tunnel goes without
 						came = inner(t, came)
 					}
-					if err := testnet.CheckTshark(came); err != nil {
+					if err := dissect.Tshark(came); err != nil {
 						t.Error(err)
 					}
 				}
@@ -103,7 +107,7 @@ func TestThrough(t *testing.T) {
 func inner(t *testing.T, frames []testnet.Frame) (list []testnet.Frame) {
 	t.Helper()
 	for _, f := range frames {
-		if udp, payload, ok := f.UDP(); ok && udp.DstPort == 4789 {
+		if udp, payload, ok := dissect.UDP(f); ok && udp.DstPort == 4789 {
 			if udp.Checksum != 0 {
 				t.Fatalf("there is a checksum: %#x", udp.Checksum)
 			}

@@ -7,9 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // ipFields are the fields of an IP header that a relay of datagrams chooses values for.
@@ -150,7 +151,7 @@ func (b *bed) arrives(in, out *testnet.Dev, frame []byte) (left ipFields) {
 	check(b.T, in.Inject(frame))
 	check(b.T, testnet.Until(wait, "the packet arrives", func() bool {
 		for _, f := range capture.Frames() {
-			if _, _, ok := f.UDP(); ok {
+			if _, _, ok := dissect.UDP(f); ok {
 				left = fieldsOf(f.Data)
 				return true
 			}

@@ -13,17 +13,21 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fastrelay/fastrelay-gen/examples/turn/lab"
 	"github.com/fastrelay/fastrelay-gen/examples/turn/server"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // bed is a line with a server, a client with an open channel, and the channel's peer.
 type bed struct {
 	*testing.T
 	line   *testnet.Line
-	server *turnlab.Process
+	server *lab.Process
 	client *turnlab.Client
 	peer   *net.UDPConn
 }
@@ -294,7 +298,7 @@ func TestChecksumOffload(t *testing.T) {
 			}
 			for set := range 1 << len(devices) {
 				for i, dev := range devices {
-					check(t, dev.SetTxChecksum(set&(1<<i) != 0))
+					check(t, offloads.TxChecksum(dev, set&(1<<i) != 0))
 				}
 				b.inKernel(len(sizes), func() {
 					for _, size := range sizes {
@@ -317,7 +321,7 @@ func checkFrames(t *testing.T, c *testnet.Capture, n int) {
 	t.Helper()
 	count := func() (found int) {
 		for _, f := range c.Frames() {
-			if _, _, ok := f.UDP(); ok {
+			if _, _, ok := dissect.UDP(f); ok {
 				found++
 			}
 		}
@@ -328,14 +332,14 @@ func checkFrames(t *testing.T, c *testnet.Capture, n int) {
 	check(t, err)
 	partial := 0
 	for _, f := range frames {
-		if err := f.Check(); err != nil {
+		if err := dissect.Check(f); err != nil {
 			t.Errorf("%v: % x", err, f.Data)
 		}
 		if f.Partial {
 			partial++
 		}
 	}
-	check(t, testnet.CheckTshark(frames))
+	check(t, dissect.Tshark(frames))
 	if partial == 0 || partial == len(frames) {
 		t.Errorf("%d of %d packets had partial checksums; the test wants both kinds", partial, len(frames))
 	}
@@ -356,7 +360,7 @@ func TestSuperPacket(t *testing.T) {
 			check(t, err)
 			defer unix.Close(fd)
 			before := b.stats()
-			check(t, turnlab.NewSender(fd, netip.AddrPort{}, turnlab.ChannelData(channel, payload)).Once(segments))
+			check(t, measure.NewSender(fd, netip.AddrPort{}, turnlab.ChannelData(channel, payload)).Once(segments))
 			for i := range segments {
 				buf := make([]byte, 2048)
 				check(t, b.peer.SetReadDeadline(time.Now().Add(wait)))
@@ -371,7 +375,7 @@ func TestSuperPacket(t *testing.T) {
 			check(t, err)
 			defer file.Close()
 			before = b.stats()
-			check(t, turnlab.NewSender(int(file.Fd()), b.client.Relayed, payload).Once(segments))
+			check(t, measure.NewSender(int(file.Fd()), b.client.Relayed, payload).Once(segments))
 			for i := range segments {
 				number, got, err := b.client.Receive(wait)
 				if err != nil || number != channel || string(got) != string(payload) {

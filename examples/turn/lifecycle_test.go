@@ -9,9 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // second is another client with its own channel to another peer on the same hosts. What it sends arrives after
@@ -191,7 +192,7 @@ func TestCloseWhileFlowing(t *testing.T) {
 	frames, err := capture.Stop()
 	check(t, err)
 	for _, f := range frames {
-		if err := f.Check(); err != nil {
+		if err := dissect.Check(f); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -8,9 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // The cases that relays written by hand got wrong, one packet each, put on the cable as they are. Whatever the program
@@ -264,7 +265,7 @@ func (b *oddBed) odd(program string, o oddity, in, out *testnet.Dev, frames [][]
 	wrong := 0
 	for _, f := range captured {
 		if !f.Outgoing {
-			if err := f.Check(); err != nil {
+			if err := dissect.Check(f); err != nil {
 				wrong++
 				if o.way != inVain {
 					b.Errorf("%s: %v", program, err)
@@ -322,7 +323,7 @@ func TestZeroChecksum(t *testing.T) {
 			// the sum FFFF.
 			payload := append(make([]byte, 2), turnlab.Payload(100)...)
 			checksum := func(frame []byte) uint16 {
-				udp, _, ok := testnet.Frame{Data: frame}.UDP()
+				udp, _, ok := dissect.UDP(testnet.Frame{Data: frame})
 				if !ok {
 					t.Fatal("no UDP header")
 				}
@@ -364,7 +365,7 @@ func TestZeroChecksum(t *testing.T) {
 					for _, f := range capture.Frames() {
 						// from the hop limit or the checksum of the IP header on
 						if bytes.Equal(f.Data[14+8:], want[14+8:]) {
-							return f.Check() == nil
+							return dissect.Check(f) == nil
 						}
 					}
 					return false
@@ -420,7 +421,7 @@ func TestRoutes(t *testing.T) {
 				frames, err := capture.Stop()
 				check(t, err)
 				for _, f := range frames {
-					if err := f.Check(); err != nil && !f.Outgoing {
+					if err := dissect.Check(f); err != nil && !f.Outgoing {
 						t.Error(err)
 					}
 				}

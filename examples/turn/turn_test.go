@@ -10,15 +10,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/examples/turn/lab"
 	"github.com/fastrelay/fastrelay-gen/examples/turn/server"
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 func TestMain(m *testing.M) {
-	turnlab.Main()
+	lab.Main()
 	os.Exit(m.Run())
 }
 
@@ -38,9 +39,9 @@ func line(t *testing.T) *testnet.Line {
 	return l
 }
 
-func serve(t *testing.T, host *testnet.Host, flags ...string) *turnlab.Process {
+func serve(t *testing.T, host *testnet.Host, flags ...string) *lab.Process {
 	t.Helper()
-	p, err := turnlab.Serve(host, flags...)
+	p, err := lab.Serve(host, flags...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +55,7 @@ func serve(t *testing.T, host *testnet.Host, flags ...string) *turnlab.Process {
 }
 
 // serveLine starts a server that listens and allocates in both families.
-func serveLine(t *testing.T, l *testnet.Line, flags ...string) *turnlab.Process {
+func serveLine(t *testing.T, l *testnet.Line, flags ...string) *lab.Process {
 	t.Helper()
 	return serve(t, l.Relay, append([]string{
 		"--listen", at(l.RelayInAddr.V4, turnPort).String(), "--listen", at(l.RelayInAddr.V6, turnPort).String(),
@@ -163,7 +164,7 @@ func TestUserSpace(t *testing.T) {
 func TestWithoutRights(t *testing.T) {
 	needs.Root(t)
 	l := line(t)
-	p, err := turnlab.ServeWithoutRights(l.Relay, "--listen", at(l.RelayInAddr.V4, turnPort).String(), "--relay",
+	p, err := lab.ServeWithoutRights(l.Relay, "--listen", at(l.RelayInAddr.V4, turnPort).String(), "--relay",
 		l.RelayOutAddr.V4.String())
 	check(t, err)
 	defer p.Kill()

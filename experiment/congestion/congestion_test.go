@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/experiment/trial"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 )
 
 func TestMain(m *testing.M) {

@@ -19,7 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/experiment/trial"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // The link is between a router and the receiver. Most of its round-trip time comes from its queue.
@@ -79,7 +80,7 @@ func (l *lab) build() (err error) {
 	}
 	l.linkIn, l.cableIn = in, cable
 	return errors.Join(l.router.SetForwarding(true), out.AddRoute("203.0.113.0/24", "192.0.2.254"),
-		in.AddRoute("192.0.2.0/24", "203.0.113.254"), out.SetSegmentation(false), far.SetRate(rate, queue))
+		in.AddRoute("192.0.2.0/24", "203.0.113.254"), offloads.Segmentation(out, false), far.SetRate(rate, queue))
 }
 
 // measure makes the transfers of a variant, on a network of its own. Other work of the machine takes time from the

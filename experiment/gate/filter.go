@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/examples/gate/lab"
-	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 )
 
 // This file measures what it costs to filter packets, in the kernel and in user space alike: the time of the server's
@@ -124,7 +124,7 @@ func (t *tracer) onPackets() (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	return time.Duration(all[turnlab.RelayCPU].Took), nil
+	return time.Duration(all[measure.RelayCPU].Took), nil
 }
 
 // running is how long the threads of a process have run.

@@ -19,8 +19,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/gate/gate"
 	"github.com/fastrelay/fastrelay-gen/examples/gate/lab"
 	"github.com/fastrelay/fastrelay-gen/experiment/trial"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
-	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Main lets a copy of this program be a server.
@@ -79,7 +79,7 @@ const unread lab.Variant = "dropped unread"
 // Run runs the experiment.
 func Run(ctx context.Context, b *trial.Book) error {
 	// Clients and attackers share one processor, the server and what the kernel does with its packets has the other.
-	if err := pin(os.Getpid(), turnlab.LoadCPU); err != nil {
+	if err := pin(os.Getpid(), measure.LoadCPU); err != nil {
 		return err
 	}
 	b.Parallel = 1
@@ -144,8 +144,8 @@ func start(v lab.Variant) (_ *server, err error) {
 		return nil, err
 	}
 	err = errors.Join(
-		s.ServerDev.SetReceiveCPU(turnlab.RelayCPU), s.AttackedDev.SetReceiveCPU(turnlab.RelayCPU),
-		s.ClientDev.SetReceiveCPU(turnlab.LoadCPU), s.AttackDev.SetReceiveCPU(turnlab.LoadCPU))
+		s.ServerDev.SetReceiveCPU(measure.RelayCPU), s.AttackedDev.SetReceiveCPU(measure.RelayCPU),
+		s.ClientDev.SetReceiveCPU(measure.LoadCPU), s.AttackDev.SetReceiveCPU(measure.LoadCPU))
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +159,7 @@ func start(v lab.Variant) (_ *server, err error) {
 	if s.Process, err = s.Start(v, config); err != nil {
 		return nil, err
 	}
-	if err = pin(s.Pid(), turnlab.RelayCPU); err != nil {
+	if err = pin(s.Pid(), measure.RelayCPU); err != nil {
 		s.Kill()
 	}
 	return s, err

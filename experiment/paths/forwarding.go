@@ -12,8 +12,10 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/paths/router"
 	"github.com/fastrelay/fastrelay-gen/experiment/trial"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // The variants of forwarding: the kernel's own routing, and the relay, on the same host with the same traffic.
@@ -32,10 +34,10 @@ func measureForwarding(ctx context.Context, b *trial.Book) error {
 	if b.Only != nil && !slices.ContainsFunc(forwarders, asked) {
 		return nil
 	}
-	if err := turnlab.Prefer(os.Getpid(), turnlab.LoadCPU); err != nil {
+	if err := measure.Prefer(os.Getpid(), measure.LoadCPU); err != nil {
 		return err
 	}
-	busy, err := turnlab.NewBusy(turnlab.RelayCPU)
+	busy, err := measure.NewBusy(measure.RelayCPU)
 	if err != nil {
 		return err
 	}
@@ -48,7 +50,7 @@ func measureForwarding(ctx context.Context, b *trial.Book) error {
 
 // forward sends video packets of 1,200 bytes through one router, and returns the nanoseconds of its processor that one
 // takes.
-func forward(name string, busy *turnlab.Busy) (_ float64, err error) {
+func forward(name string, busy *measure.Busy) (_ float64, err error) {
 	n, err := testnet.New()
 	if err != nil {
 		return 0, err
@@ -59,8 +61,8 @@ func forward(name string, busy *turnlab.Busy) (_ float64, err error) {
 		return 0, err
 	}
 	err = errors.Join(
-		l.RelayIn.SetReceiveCPU(turnlab.RelayCPU), l.PeerDev.SetReceiveCPU(turnlab.LoadCPU),
-		l.ClientDev.SetSegmentation(false), l.ClientDev.SetTxChecksum(false),
+		l.RelayIn.SetReceiveCPU(measure.RelayCPU), l.PeerDev.SetReceiveCPU(measure.LoadCPU),
+		offloads.Segmentation(l.ClientDev, false), offloads.TxChecksum(l.ClientDev, false),
 		// The receiver drops all packets, so it doesn't answer neighbour solicitations.
 		l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC),
 		l.ClientDev.AddNeighbour(l.RelayInAddr.V4, l.RelayIn.MAC))
@@ -87,15 +89,15 @@ func forward(name string, busy *turnlab.Busy) (_ float64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	fd, _, err := turnlab.BlockingSocket(l.Client, netip.AddrPortFrom(l.ClientAddr.V4, 0))
+	fd, _, err := measure.BlockingSocket(l.Client, netip.AddrPortFrom(l.ClientAddr.V4, 0))
 	if err != nil {
 		return 0, err
 	}
 	defer unix.Close(fd)
-	sender := turnlab.NewSender(fd, netip.AddrPortFrom(l.PeerAddr.V4, 443), turnlab.Payload(1200))
+	sender := measure.NewSender(fd, netip.AddrPortFrom(l.PeerAddr.V4, 443), turnlab.Payload(1200))
 	for range attempts { // it fails where the machine does something else
 		var ns float64
-		if ns, err = turnlab.Cost(l.PeerDev, sender, busy); err == nil {
+		if ns, err = measure.Cost(l.PeerDev, sender, busy); err == nil {
 			return ns, nil
 		}
 	}

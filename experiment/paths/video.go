@@ -17,7 +17,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/experiment/trial"
 	"github.com/fastrelay/fastrelay-gen/internal/test/browser"
 	"github.com/fastrelay/fastrelay-gen/internal/test/caddy"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // variant is one kind of run.
@@ -271,7 +272,7 @@ func video(f testnet.Frame) bool {
 	if f.Outgoing {
 		return false
 	}
-	p := f.Packet()
+	p := dissect.Packet(f)
 	if udp, ok := p.Layer(layers.LayerTypeUDP).(*layers.UDP); ok {
 		return udp.SrcPort == 443 && len(udp.Payload) > 500
 	}

@@ -11,9 +11,9 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
-	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // shape is how large a tree is: below the root, so many relays in the middle, each with so many at the edge, each with
@@ -70,7 +70,7 @@ func build(ctx context.Context, s shape, pin bool) (_ *network, err error) {
 	}
 	for i := range s.middle {
 		// A subtree's packets are handled on one processor, so that all processors have work.
-		cpu := []int{turnlab.LoadCPU, turnlab.RelayCPU}[i%2]
+		cpu := []int{measure.LoadCPU, measure.RelayCPU}[i%2]
 		m, err := t.below(t.root, fmt.Sprintf("middle%d", i), i, 1, i, cpu, pin)
 		if err != nil {
 			return nil, err

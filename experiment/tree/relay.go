@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/bench/fanout/rewrite/rewriterelay"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime/control"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // role is the environment variable that has a copy of the running program be a relay, with a job in JSON.

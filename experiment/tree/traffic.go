@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/experiment/trial"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Offsets in an RTP header (RFC 3550 §5.1). The timestamp counts packets: relays don't change it here.

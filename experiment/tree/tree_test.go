@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/experiment/trial"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 )
 
 func TestMain(m *testing.M) {

@@ -13,8 +13,9 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // The sum that a device made follows headers that become zeros: in copies, of which some have them and others don't, in
@@ -62,7 +63,7 @@ func TestBlankOfCompleteChecksums(t *testing.T) {
 		if want := sumOf(frame.Data[14:]); fold(uint64(w.sum)) != want {
 			t.Errorf("%s: the device's sum is %#04x, the packet's %#04x", what, fold(uint64(w.sum)), want)
 		}
-		if err := frame.Check(); err != nil {
+		if err := dissect.Check(frame); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/spectest"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 )
 
 // All specs become C that clang has nothing to say against. What it does is compared with the model's in

@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // A device that sums up whole packets (CHECKSUM_COMPLETE) is not at hand, but a VXLAN tunnel with checksums is one:
@@ -85,7 +86,7 @@ func tunnel(t *testing.T) (line *testnet.Line, relayIn, clientDev *testnet.Dev) 
 		t.Fatal(err)
 	}
 	for _, dev := range []*testnet.Dev{line.ClientDev, line.RelayIn, line.RelayOut, line.PeerDev} {
-		if err := dev.SetTxChecksum(false); err != nil {
+		if err := offloads.TxChecksum(dev, false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -113,7 +114,7 @@ func tunnel(t *testing.T) (line *testnet.Line, relayIn, clientDev *testnet.Dev) 
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := dev.SetTxChecksum(false); err != nil {
+		if err := offloads.TxChecksum(dev, false); err != nil {
 			t.Fatal(err)
 		}
 		return dev

@@ -17,10 +17,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/skbfacts"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // What the kernel knows of a packet, and its bytes don't show, on live devices: each test runs with what programs learn
@@ -99,7 +101,7 @@ func TestOwnTransport(t *testing.T) {
 func ownTransportOn(t *testing.T, u *unit, size int, partial bool) {
 	line, err := testnet.Start(t).Line()
 	must(t, err)
-	must(t, line.ClientDev.SetTxChecksum(partial), line.RelayOut.SetTxChecksum(false))
+	must(t, offloads.TxChecksum(line.ClientDev, partial), offloads.TxChecksum(line.RelayOut, false))
 	relay := loadRelay(t, u, line.Relay)
 	must(t, relay.Table("t").Put([]any{line.ClientAddr.V4}, []any{line.PeerAddr.V4}))
 	must(t, relay.Program("up").Attach("eth0"))
@@ -174,7 +176,7 @@ func TestLocalChecksumOffload(t *testing.T) {
 func localChecksumOffload(t *testing.T, u *unit, program string, front int) {
 	line, err := testnet.Start(t).Line()
 	must(t, err)
-	must(t, line.RelayOut.SetTxChecksum(false))
+	must(t, offloads.TxChecksum(line.RelayOut, false))
 	inner := netip.MustParseAddrPort("198.51.100.9:7")
 	neighbour := func(mac net.HardwareAddr) {
 		must(t, line.Client.Run("ip", "neigh", "replace", inner.Addr().String(), "lladdr", mac.String(), "dev", "vx"))
@@ -212,11 +214,11 @@ func localChecksumOffload(t *testing.T, u *unit, program string, front int) {
 			return len(tunnelled(in)) == n && len(tunnelled(out)) == n
 		}))
 		left := tunnelled(out)[n-1]
-		if err := left.Check(); err != nil {
+		if err := dissect.Check(left); err != nil {
 			t.Errorf("%d bytes: %v\n%x", size, err, left.Data[:54])
 		}
 		payload := left.Data[42:]
-		if err := (testnet.Frame{Data: payload[front:]}).Check(); err != nil {
+		if err := dissect.Check(testnet.Frame{Data: payload[front:]}); err != nil {
 			t.Errorf("%d bytes, the inner packet: %v\n%x", size, err, payload[:54])
 		}
 		return tunnelled(in)[n-1]
@@ -351,7 +353,7 @@ func TestSegmentedTunnel(t *testing.T) {
 func segmentedTunnel(t *testing.T, u *unit, offload bool, outer string) {
 	line, err := testnet.Start(t).Line()
 	must(t, err)
-	must(t, line.RelayOut.SetTxChecksum(offload), line.RelayIn.SetTxChecksum(offload))
+	must(t, offloads.TxChecksum(line.RelayOut, offload), offloads.TxChecksum(line.RelayIn, offload))
 	for i, end := range []struct {
 		host          *testnet.Host
 		local, remote netip.Addr
@@ -477,7 +479,7 @@ func TestPassOtherFamily(t *testing.T) {
 func passOtherFamily(t *testing.T, u *unit, program string, partial bool) {
 	line, err := testnet.Start(t).Line()
 	must(t, err)
-	must(t, line.ClientDev.SetTxChecksum(partial))
+	must(t, offloads.TxChecksum(line.ClientDev, partial))
 	relay := loadRelay(t, u, line.Relay)
 	must(t, relay.Program(program).Attach("eth0"))
 	family := map[string]int{"open6": 6, "wrap6": 6, "open4": 4, "wrap4": 4}[program] // of what is inside

@@ -15,8 +15,10 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Copies of real packets on real devices: checksums are partial, or summed up by the device, and
@@ -149,14 +151,14 @@ func TestCopies(t *testing.T) {
 					t.Fatal(err)
 				}
 				for dev, on := range map[*testnet.Dev]bool{line.ClientDev: offload[0], line.RelayOut: offload[1]} {
-					if err := dev.SetTxChecksum(on); err != nil {
+					if err := offloads.TxChecksum(dev, on); err != nil {
 						t.Fatal(err)
 					}
 				}
 				copies(t, u, line, line.RelayIn, family, line.ClientAddr.Of(family), line.RelayInAddr.Of(family),
 					func() {}, func(capture *testnet.Capture) {
 						for _, f := range arrived(capture) {
-							if err := f.Check(); err != nil {
+							if err := dissect.Check(f); err != nil {
 								t.Errorf("%v\n%x", err, f.Data)
 							}
 							if f.Partial && !offload[1] {

@@ -16,11 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // creditOf is the first of the credits of the i-th receiver, of four levels and a bucket.

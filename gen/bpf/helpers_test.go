@@ -15,7 +15,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 

@@ -15,10 +15,11 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
@@ -227,7 +228,7 @@ func (b *strangeBed) try(t *testing.T, s strange, family int) {
 	awaitReason(t, "ordinary", b.program, before, "sent")
 	if err := testnet.Until(2*time.Second, "the ordinary packet arrives", func() bool {
 		return slices.ContainsFunc(b.capture.Frames(), func(f testnet.Frame) bool {
-			return strings.HasSuffix(string(f.Data), string(ordinary)) && f.Check() == nil
+			return strings.HasSuffix(string(f.Data), string(ordinary)) && dissect.Check(f) == nil
 		})
 	}); err != nil {
 		t.Error(err)

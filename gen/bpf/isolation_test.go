@@ -21,8 +21,8 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 )
 
 var isolationPackets = flag.Int("isolation-packets", 3_000_000,

@@ -18,10 +18,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
@@ -145,7 +148,7 @@ func jumboFrames(t *testing.T, u *unit, program string, offload [2]bool) {
 		if err := d.dev.SetMTU(d.mtu); err != nil {
 			t.Fatal(err)
 		}
-		if err := d.dev.SetTxChecksum(d.offload); err != nil {
+		if err := offloads.TxChecksum(d.dev, d.offload); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -193,7 +196,7 @@ func jumboFrames(t *testing.T, u *unit, program string, offload [2]bool) {
 			t.Fatalf("%s: the checksum that came in is partial: %v: this test shows nothing", p, came.Partial)
 		}
 		if sendWays[p.way].name == likePartial && len(p.data) >= 6 &&
-			(testnet.Frame{Data: came.Data, Partial: true}).Check() != nil {
+			dissect.Check(testnet.Frame{Data: came.Data, Partial: true}) != nil {
 			t.Fatalf("%s: the checksum doesn't look like a partial one: this test shows nothing", p)
 		}
 		want, err := j.model.Run(program, sim.Packet{Data: came.Data, Partial: partialUDP(came)})
@@ -267,7 +270,7 @@ func (j *jumbo) open(t *testing.T, relay *runtime.Relay, families [2]int, n uint
 			families[0]
 		families[0], families[1] = families[1], families[0]
 	}
-	if s.fd, _, err = turnlab.BlockingSocket(host, s.src); err != nil {
+	if s.fd, _, err = measure.BlockingSocket(host, s.src); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Close(s.fd) })
@@ -341,7 +344,7 @@ func (j *jumbo) compare(t *testing.T, what string, want sim.Result, got testnet.
 	}
 	model := testnet.Frame{Data: want.Packet.Data, Partial: want.Packet.Partial != (sim.Partial{})}
 	for name, f := range map[string]testnet.Frame{"kernel": got, "model": model} {
-		if err := f.Check(); err != nil {
+		if err := dissect.Check(f); err != nil {
 			t.Errorf("%s: the %s's packet: %v", what, name, err)
 		}
 	}
@@ -401,7 +404,7 @@ func (a *arrivals) next(t *testing.T, what string) (next testnet.Frame) {
 		for a.seen < len(frames) {
 			f := frames[a.seen]
 			a.seen++
-			if _, _, ok := f.UDP(); ok && !f.Outgoing {
+			if _, _, ok := dissect.UDP(f); ok && !f.Outgoing {
 				next = f
 				return true
 			}

@@ -16,10 +16,12 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Packets of real sockets on real devices have partial checksums, which no BPF_PROG_TEST_RUN can show. Here they go
@@ -162,7 +164,7 @@ func partialChecksums(t *testing.T, u *unit, families [2]int, offload [2]bool, s
 	for dev, on := range map[*testnet.Dev]bool{
 		line.ClientDev: offload[0], line.PeerDev: offload[0], line.RelayIn: offload[1], line.RelayOut: offload[1],
 	} {
-		if err := dev.SetTxChecksum(on); err != nil {
+		if err := offloads.TxChecksum(dev, on); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -212,7 +214,7 @@ func partialChecksums(t *testing.T, u *unit, families [2]int, offload [2]bool, s
 			t.Error(err)
 		}
 		for _, f := range arrived(c) {
-			if err := f.Check(); err != nil {
+			if err := dissect.Check(f); err != nil {
 				t.Errorf("at the %s: %v\n%x", name, err, f.Data)
 			}
 			if f.Partial && !offload[1] {
@@ -225,7 +227,7 @@ func partialChecksums(t *testing.T, u *unit, families [2]int, offload [2]bool, s
 // arrived returns the UDP packets that came in.
 func arrived(c *testnet.Capture) (out []testnet.Frame) {
 	for _, f := range c.Frames() {
-		if _, _, ok := f.UDP(); ok && !f.Outgoing {
+		if _, _, ok := dissect.UDP(f); ok && !f.Outgoing {
 			out = append(out, f)
 		}
 	}

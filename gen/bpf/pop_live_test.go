@@ -11,8 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // A header of variable length goes from after a UDP header whose checksum a device has yet to complete: what follows
@@ -35,7 +37,7 @@ func popVariable(t *testing.T, u *unit, family int, offload [2]bool) {
 		t.Fatal(err)
 	}
 	for dev, on := range map[*testnet.Dev]bool{line.ClientDev: offload[0], line.RelayOut: offload[1]} {
-		if err := dev.SetTxChecksum(on); err != nil {
+		if err := offloads.TxChecksum(dev, on); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -82,7 +84,7 @@ func popVariable(t *testing.T, u *unit, family int, offload [2]bool) {
 		t.Error(err)
 	}
 	for _, f := range arrived(seen) {
-		if err := f.Check(); err != nil {
+		if err := dissect.Check(f); err != nil {
 			t.Errorf("%v\n%x", err, f.Data)
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Where no row says how a packet leaves, the kernel's routes decide, and each of their answers is a reason of ours,

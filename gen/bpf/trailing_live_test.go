@@ -14,8 +14,9 @@ import (
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Bytes after the IP datagram stay where they are: short frames are padded on their way in, and what is as large as
@@ -96,10 +97,10 @@ func afterTheDatagram(t *testing.T, u *unit, family int, program string) {
 		t.Error(err)
 	}
 	for _, f := range arrived(seen) {
-		if _, payload, _ := f.UDP(); len(f.Data) != 14+head+len(payload) {
+		if _, payload, _ := dissect.UDP(f); len(f.Data) != 14+head+len(payload) {
 			t.Errorf("a frame of %d bytes arrived, whose datagram ends at %d", len(f.Data), 14+head+len(payload))
 		}
-		if err := f.Check(); err != nil {
+		if err := dissect.Check(f); err != nil {
 			t.Errorf("%v\n%x", err, f.Data)
 		}
 	}

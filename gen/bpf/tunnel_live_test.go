@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // around puts datagrams into UDP with a checksum, at an even or an odd distance, and takes them out.
@@ -82,7 +84,7 @@ func TestChecksumOfTunnel(t *testing.T) {
 func checksumOfTunnel(t *testing.T, u *unit, filler, outer, inner int, partial bool) {
 	line, err := testnet.Start(t).Line()
 	must(t, err)
-	must(t, line.ClientDev.SetTxChecksum(partial))
+	must(t, offloads.TxChecksum(line.ClientDev, partial))
 	settings := map[string]any{"local4": line.RelayOutAddr.V4, "local6": line.RelayOutAddr.V6}
 	relay, far := loadRelayWith(t, u, line.Relay, settings), loadRelayWith(t, u, line.Peer, settings)
 	table := map[int]string{4: "four", 6: "six"}[outer]
@@ -118,7 +120,7 @@ func checksumOfTunnel(t *testing.T, u *unit, filler, outer, inner int, partial b
 	}
 	must(t, testnet.Until(2*time.Second, "all packets", func() bool { return len(arrived(seen)) >= n }))
 	for _, f := range arrived(seen) {
-		if err := f.Check(); err != nil {
+		if err := dissect.Check(f); err != nil {
 			t.Errorf("%v\n%x", err, f.Data[:62])
 		}
 	}

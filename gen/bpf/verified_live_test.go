@@ -14,8 +14,9 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // unwrap takes packets out of UDP, and out of a header after UDP, which stays.
@@ -81,7 +82,7 @@ func verifiedOutside(t *testing.T, u *unit, verified int, program string, outer,
 	line, err := testnet.Start(t).Line()
 	must(t, err)
 	if verified < 0 {
-		must(t, line.ClientDev.SetSegmentation(false), line.RelayIn.SetGRO(true))
+		must(t, offloads.Segmentation(line.ClientDev, false), offloads.GRO(line.RelayIn, true))
 	}
 	must(t, line.Relay.SetForwarding(true))
 	before := levels(t, line.RelayIn, verified)

@@ -13,10 +13,11 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
@@ -105,7 +106,7 @@ func TestTagsOnDevices(t *testing.T) {
 				if err := testnet.Until(2*time.Second, "the packet arrives as the model says", func() bool {
 					return slices.ContainsFunc(capture.Frames(), func(f testnet.Frame) bool {
 						return !f.Outgoing && f.VLAN == nil && want.Packet.VLAN == nil && len(f.Data) > 14 &&
-							bytes.Equal(f.Data[12:], want.Packet.Data[12:]) && f.Check() == nil
+							bytes.Equal(f.Data[12:], want.Packet.Data[12:]) && dissect.Check(f) == nil
 					})
 				}); err != nil {
 					t.Errorf("%v\nwant %x %+v", err, want.Packet.Data, want.Packet.VLAN)

@@ -16,9 +16,9 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
 	"github.com/fastrelay/fastrelay-gen/internal/build"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // tcpFlow is a connection inside of a host, whose sender has chosen a congestion control.

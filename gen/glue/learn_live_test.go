@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // A row that a packet makes ends with the session that it was learned with, and with no other: not with one that has

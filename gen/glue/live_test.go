@@ -21,11 +21,11 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
 	"github.com/fastrelay/fastrelay-gen/internal/build"
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // fan writes into each copy which version of its receiver's row it was made with, and how many the receiver got before.

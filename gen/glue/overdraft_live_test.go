@@ -16,10 +16,10 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
 	"github.com/fastrelay/fastrelay-gen/internal/build"
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 )
 
 // Programs on all processors and goroutines charge one credit and one bucket at once, far beyond what they cover, while

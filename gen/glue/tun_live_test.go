@@ -18,9 +18,9 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/lab"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // tunnel relays between clients behind a device without a link layer, and servers on an Ethernet.

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fastrelay/fastrelay-gen/internal/literal"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/literal"
 )
 
 // This file has the types of the language: a row for each kind, with its word in specs, its place in tables, what Go

@@ -11,8 +11,8 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/lua"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/specgen"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 

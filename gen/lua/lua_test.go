@@ -12,7 +12,8 @@ import (
 	"testing"
 
 	"github.com/fastrelay/fastrelay-gen/gen/lua"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -163,7 +164,7 @@ func files(t *testing.T, text string, packets [][]byte) (script, capture string)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(testnet.WritePcap(file, frames), file.Close()); err != nil {
+	if err := errors.Join(dissect.WritePcap(file, frames), file.Close()); err != nil {
 		t.Fatal(err)
 	}
 	return script, capture

@@ -23,8 +23,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/sample"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )

@@ -12,7 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 )
 
 // A fault is planted in the C of a spec: what is old in it becomes new.

@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 )
 
 // builder makes the test's binary a build in a process of its own: the spec in the working folder, written beside it.

@@ -12,9 +12,9 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/fastrelay/fastrelay-gen/internal/bpfload"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpfload"
 )
 
 // Verified is what the running kernel's verifier says of a program.

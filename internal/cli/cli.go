@@ -13,10 +13,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/fastrelay/fastrelay-gen/internal/bpfload"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/interrupt"
 	"github.com/fastrelay/fastrelay-gen/internal/spell"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpfload"
 )
 
 // Exit statuses.

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
-	"github.com/fastrelay/fastrelay-gen/internal/literal"
 	"github.com/fastrelay/fastrelay-gen/internal/spell"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/literal"
 )
 
 // Commands for relays that run, whoever runs them: they use the relay's control socket.

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
-	"github.com/fastrelay/fastrelay-gen/internal/forwarding"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/forwarding"
 )
 
 // relayLine is a relay as ps lists it.

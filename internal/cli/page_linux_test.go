@@ -21,9 +21,9 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/internal/test/browser"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // The page of a relay, in a browser: numbers are those of the kernel's counters, a click on a reason plots it, and

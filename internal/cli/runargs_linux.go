@@ -6,9 +6,9 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
-	"github.com/fastrelay/fastrelay-gen/internal/literal"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/literal"
 )
 
 // What `run` takes on the command line, in the values of package runtime.

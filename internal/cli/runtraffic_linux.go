@@ -17,6 +17,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/spectest"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/namespace"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -328,7 +329,7 @@ func (t *traffic) open() (err error) {
 			}
 		}
 	}
-	if t.net, err = lab.New(c); errors.Is(err, lab.ErrNotRoot) {
+	if t.net, err = lab.New(c); errors.Is(err, namespace.ErrNotRoot) {
 		return &diag.Diagnostic{
 			Code: codeRun, Message: "--traffic makes network namespaces, which needs root",
 			Hint: "sudo fastrelay-gen run … --traffic",

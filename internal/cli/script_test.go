@@ -23,8 +23,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/cli"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 func TestMain(m *testing.M) {
@@ -61,7 +61,7 @@ func scripts(t *testing.T, dir string) {
 			env.Setenv("EXAMPLES", filepath.Join(root, "examples"))
 			env.Setenv("CAPTURES", filepath.Join(root, "internal/capture/testdata"))
 			env.Setenv("PIN", fmt.Sprintf("/sys/fs/bpf/script-%d", os.Getpid()))
-			env.Setenv("LAB", filepath.Join(root, "runtime/control/testdata/spec.cue"))
+			env.Setenv("LAB", filepath.Join(root, "internal/test/control/testdata/spec.cue"))
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

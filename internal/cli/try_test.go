@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/internal/cli"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Live traffic, captured by the tools that people use, on a device and on all devices: try finds the same in each

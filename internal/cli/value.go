@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fastrelay/fastrelay-gen/internal/literal"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/literal"
 )
 
 // readValue reads a value of the kind as a person writes it: 3478, 0x4001, true, 00:11:22:33:44:55, 192.0.2.1,

@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/literal"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/literal"
 )
 
 func TestReadValue(t *testing.T) {

@@ -20,11 +20,11 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
 	"github.com/fastrelay/fastrelay-gen/internal/build"
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/control"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // terminal is a pseudo-terminal with a command of fastrelay-gen on it.
@@ -129,7 +129,7 @@ func (p *terminal) press(keys string, words ...string) string {
 // A person looks at programs, sessions and receivers, sorts and scrolls, and leaves.
 func TestWatch(t *testing.T) {
 	needs.Root(t)
-	built, list, err := build.Spec(t.Context(), "../../runtime/control/testdata/spec.cue", build.Options{})
+	built, list, err := build.Spec(t.Context(), "../test/control/testdata/spec.cue", build.Options{})
 	if err != nil || list.Len() > 0 {
 		t.Fatal(err, list)
 	}

@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
-	"github.com/fastrelay/fastrelay-gen/internal/forwarding"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/forwarding"
 )
 
 // Status is the result of a check.

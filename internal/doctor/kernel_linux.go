@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/internal/bpfload"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpfload"
 )
 
 // system looks at the kernel, at what this process may do, and at devices.

@@ -14,7 +14,8 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/internal/lab"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/namespace"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 )
 
 // frame is a UDP datagram over IPv4 with a right header checksum, which the kernel's own stack forwards.
@@ -187,12 +188,12 @@ func TestOnThread(t *testing.T) {
 	ended := make(chan bool)
 	go func() {
 		defer close(ended)
-		_ = lab.OnThread(netns.None(), func() error { runtime.Goexit(); return nil })
+		_ = namespace.OnThread(netns.None(), func() error { runtime.Goexit(); return nil })
 		t.Error("OnThread returned")
 	}()
 	<-ended
 	failure := errors.New("failure")
-	if err := lab.OnThread(netns.None(), func() error { return failure }); err != failure {
+	if err := namespace.OnThread(netns.None(), func() error { return failure }); err != failure {
 		t.Error(err)
 	}
 }

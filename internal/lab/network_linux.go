@@ -11,6 +11,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/namespace"
 )
 
 // MTU is the MTU of all devices.
@@ -30,10 +32,10 @@ type Config struct {
 
 // Network is a relay and the hosts around it.
 type Network struct {
-	relay *namespace
-	far   []*namespace // by device
-	index []int        // by device: its index in the relay's namespace
-	ends  []int        // by device: the index of its other end
+	relay *host
+	far   []*host // by device
+	index []int   // by device: its index in the relay's namespace
+	ends  []int   // by device: the index of its other end
 
 	sender    *sender
 	receivers []*receiver
@@ -54,12 +56,12 @@ func (n *Network) open(c Config) (err error) {
 		forward = "1"
 	}
 	// Without link-local addresses, no device of the relay sends anything by itself.
-	if n.relay, err = newNamespace("relay", [2]string{"ipv6/conf/default/addr_gen_mode", "1"},
+	if n.relay, err = newHost("relay", [2]string{"ipv6/conf/default/addr_gen_mode", "1"},
 		[2]string{"ipv4/ip_forward", forward}, [2]string{"ipv6/conf/all/forwarding", forward}); err != nil {
 		return err
 	}
 	for device := range max(c.Devices, defaultDevice+1) {
-		host, err := newNamespace(HostName(device), [2]string{"ipv6/conf/all/disable_ipv6", "1"},
+		host, err := newHost(HostName(device), [2]string{"ipv6/conf/all/disable_ipv6", "1"},
 			[2]string{"ipv6/conf/default/disable_ipv6", "1"})
 		if err != nil {
 			return err
@@ -195,7 +197,7 @@ func noIPv6(a netip.Addr, err error) bool {
 }
 
 // Do runs f on a thread that is in the relay's namespace.
-func (n *Network) Do(f func() error) error { return OnThread(n.relay.ns, f) }
+func (n *Network) Do(f func() error) error { return namespace.OnThread(n.relay.ns, f) }
 
 // Topology draws the hosts and the relay's devices in a line: "client --- eth0 relay eth1 --- peer".
 func (n *Network) Topology() string {
@@ -215,7 +217,7 @@ func (n *Network) Close() error {
 	for _, r := range n.receivers {
 		errs = append(errs, r.close())
 	}
-	for _, host := range slices.Concat(n.far, []*namespace{n.relay}) {
+	for _, host := range slices.Concat(n.far, []*host{n.relay}) {
 		if host != nil {
 			errs = append(errs, host.close())
 		}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/namespace"
 )
 
 // maxFlows is how many flows are counted by their addresses at each host; packets of all others are counted together.
@@ -42,11 +44,11 @@ type receiver struct {
 	others Arrival
 }
 
-func receive(host *namespace, index int) (*receiver, error) {
+func receive(host *host, index int) (*receiver, error) {
 	r := &receiver{host: host.name, known: map[flow]int{}, fd: -1, stop: -1}
 	var err error
-	if r.fd, err = PacketSocket(host.ns, index, unix.ETH_P_ALL, Option(unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20),
-		nonblocking); err == nil {
+	if r.fd, err = namespace.PacketSocket(host.ns, index, unix.ETH_P_ALL,
+		namespace.Option(unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20), nonblocking); err == nil {
 		r.stop, err = unix.Eventfd(0, unix.EFD_CLOEXEC)
 	}
 	if err != nil {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/namespace"
 )
 
 // Frame is a frame to send.
@@ -61,7 +63,7 @@ func (n *Network) Send(frames []Frame, rate int) error {
 }
 
 func (s *sender) socket(host netns.NsHandle, index int) (int, error) {
-	fd, err := PacketSocket(host, index, 0, Option(unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1))
+	fd, err := namespace.PacketSocket(host, index, 0, namespace.Option(unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1))
 	if err == nil {
 		s.opened = append(s.opened, fd)
 	}

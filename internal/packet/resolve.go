@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
-	"github.com/fastrelay/fastrelay-gen/internal/literal"
 	"github.com/fastrelay/fastrelay-gen/internal/spell"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/literal"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 

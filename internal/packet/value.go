@@ -9,7 +9,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/fastrelay/fastrelay-gen/internal/literal"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/literal"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 

@@ -12,10 +12,10 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
-	"github.com/fastrelay/fastrelay-gen/internal/literal"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/literal"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )

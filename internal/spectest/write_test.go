@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/fastrelay/fastrelay-gen/internal/spectest"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 

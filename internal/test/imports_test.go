@@ -2,7 +2,10 @@
 package test
 
 import (
+	"maps"
+	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -10,8 +13,12 @@ import (
 // TestProduct makes sure that what is shipped doesn't import what serves tests. Labs, demos, benchmarks,
 // experiments and tools may.
 func TestProduct(t *testing.T) {
-	const module = "github.com/fastrelay/fastrelay-gen"
-	cmd := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...")
+	const (
+		module = "github.com/fastrelay/fastrelay-gen"
+		tool   = module + "/runtime/tool/"
+	)
+	shared := []string{tool + "bpftest", tool + "needs", tool + "testnet"}
+	cmd := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "work")
 	cmd.Dir = "../.."
 	out, err := cmd.Output()
 	if err != nil {
@@ -22,7 +29,9 @@ func TestProduct(t *testing.T) {
 		pkg, imports, _ := strings.Cut(strings.TrimSpace(line), " ")
 		path := strings.TrimPrefix(pkg, module+"/")
 		serves := strings.HasSuffix(path, "/demo") || strings.HasSuffix(path, "/lab")
-		for _, folder := range []string{"internal/test/", "bench", "experiment", "tools/"} {
+		for _, folder := range []string{
+			"internal/test/", "examples/internal/", "bench", "experiment", "tools/", "runtime/tool/",
+		} {
 			serves = serves || strings.HasPrefix(path, folder)
 		}
 		if serves {
@@ -30,12 +39,34 @@ func TestProduct(t *testing.T) {
 		}
 		n++
 		for _, imported := range strings.Fields(imports) {
-			if strings.HasPrefix(imported, module+"/internal/test/") {
+			if strings.HasPrefix(imported, module+"/internal/test/") || slices.Contains(shared, imported) {
 				t.Errorf("%s imports %s, which serves tests", path, strings.TrimPrefix(imported, module+"/"))
 			}
 		}
 	}
 	if n < 20 {
 		t.Errorf("only %d packages were looked at", n)
+	}
+}
+
+// TestRuntimeModule makes sure that who imports a relay gets few modules: those that package runtime and those below it
+// are built of, without the workspace, and none for their tests.
+func TestRuntimeModule(t *testing.T) {
+	cmd := exec.Command("go", "list", "-mod=readonly", "-deps", "-test",
+		"-f", `{{with .Module}}{{.Path}}{{end}}`, "./...")
+	cmd.Dir, cmd.Env = "../../runtime", append(os.Environ(), "GOWORK=off")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("list the packages: %v", err)
+	}
+	modules := map[string]bool{}
+	for module := range strings.FieldsSeq(string(out)) {
+		modules[module] = true
+	}
+	got := slices.Sorted(maps.Keys(modules))
+	want := []string{"github.com/cilium/ebpf", "github.com/fastrelay/fastrelay-gen/runtime",
+		"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/net", "golang.org/x/sys"}
+	if !slices.Equal(got, want) {
+		t.Errorf("the runtime is built of %q, want %q", got, want)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/rlimit"
-	"github.com/fastrelay/fastrelay-gen/internal/bpfload"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpfload"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 )
 
 // cloner sends a copy to each device in turn, its first byte the device's place in the list, and adds up the places

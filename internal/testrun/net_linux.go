@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/lab"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/namespace"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
@@ -64,7 +64,7 @@ func Enter(plan *ir.Plan, plain bool) (*Net, error) {
 		return nil, fmt.Errorf("find the network namespace: %w", err)
 	}
 	n := &Net{was: was, plain: plain}
-	if n.own, err = lab.NewNetns(func() error { return nil }); err != nil {
+	if n.own, err = namespace.New(func() error { return nil }); err != nil {
 		return nil, errors.Join(fmt.Errorf("make a network namespace: %w", err), was.Close())
 	}
 	if err = n.Back(); err == nil {

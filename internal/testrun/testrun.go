@@ -22,8 +22,8 @@ import (
 	"github.com/cilium/ebpf/features"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/bpfload"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpfload"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 

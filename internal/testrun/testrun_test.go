@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/fastrelay/fastrelay-gen/internal/build"
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
 )
 
 const child = "FASTRELAY_TEST_CHILD"

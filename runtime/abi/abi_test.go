@@ -1,62 +1,17 @@
 package abi_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
-	"github.com/fastrelay/fastrelay-gen/templates"
 )
-
-// The structures in the C templates are those of the table: sizes, and the offset of every member.
-func TestStructsInC(t *testing.T) {
-	var header, source strings.Builder
-	for _, name := range []string{"fastrelay.h", "fanout.h"} {
-		text, err := templates.FS.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		header.Write(text)
-	}
-	for _, define := range []string{
-		"FR_REASONS 1", "FR_NEEDS_SLOTS 1", "FR_USAGES 1", "FR_NEEDS_SHARED 1", "FR_NEEDS_NAMED 1",
-		"FR_NEEDS_RECEIVERS 1", "FR_NEEDS_CREDITS 1",
-		"FR_LEVELS 1", "FR_NEEDS_TRANSLATIONS 1", "FR_NEEDS_RING 4096", "FR_EVENTS 1",
-	} {
-		fmt.Fprintln(&source, "#define", define)
-	}
-	fmt.Fprintln(&source, `#include "fastrelay.h"`)
-	asserts := 0
-	assert := func(format string, args ...any) {
-		text := fmt.Sprintf(format, args...)
-		fmt.Fprintf(&source, "_Static_assert(%s, %q);\n", text, text)
-		asserts++
-	}
-	for _, s := range abi.Structs() {
-		assert("sizeof(struct %s) == %d", s.Name, s.Size)
-		for _, m := range s.Members {
-			assert("__builtin_offsetof(struct %s, %s) == %d", s.Name, m.Name, m.Off)
-		}
-	}
-	for state := range abi.HopState(abi.HopStates) {
-		assert("FR_HOP_%s == %d", strings.ToUpper(state.String()), state)
-	}
-	if _, _, err := clang.Compile(context.Background(), source.String(), header.String(), clang.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	if asserts < 60 {
-		t.Errorf("%d assertions only", asserts)
-	}
-}
 
 // Members follow each other without gaps.
 func TestStructsHaveNoGaps(t *testing.T) {
@@ -140,9 +95,9 @@ func TestLayout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(strings.TrimSpace(string(want)), string(got)); diff != "" {
-		t.Errorf("the format of what is pinned is another one (raise abi.Version, then FASTRELAY_UPDATE=1); -%s "+
-			"+now:\n%s", file, diff)
+	if strings.TrimSpace(string(want)) != string(got) {
+		t.Errorf("the format of what is pinned is another one than that of %s (raise abi.Version, then "+
+			"FASTRELAY_UPDATE=1):\n%s", file, got)
 	}
 	l, err := abi.ReadLayout(text)
 	if err != nil {
@@ -152,7 +107,7 @@ func TestLayout(t *testing.T) {
 	back.Kernel = [2]int{}
 	back.Programs[0].Reasons[0].Doc = ""
 	if l.Version != abi.Version || !reflect.DeepEqual(l.Desc, *back) {
-		t.Errorf("read back: %s", cmp.Diff(*back, l.Desc))
+		t.Errorf("read back: %+v, want %+v", l.Desc, *back)
 	}
 }
 
@@ -195,8 +150,8 @@ func TestMaps(t *testing.T) {
 		"grp_all: hash of maps, 2 of 4 -> 4, lists of 68",
 		"rcv_all: array, 48 of 4 -> 4", "tbl_flows: hash, 8 of 4 -> 48", "tbl_seen: per-CPU LRU hash, 4 of 4 -> 1",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
+	if !slices.Equal(want, got) {
+		t.Errorf("%q, want %q", got, want)
 	}
 	if maps := (&abi.Desc{}).Maps(); len(maps) != 1 || maps[0].Name != abi.MapLease {
 		t.Errorf("a relay without anything has %+v", maps)

@@ -51,7 +51,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	_ = c.SetReadDeadline(time.Time{}) // a unix socket has deadlines
 	w.Header().Set("Content-Type", "text/event-stream")
 	send := func(text []byte) error {
-		_ = c.SetWriteDeadline(time.Now().Add(s.patience))
+		_ = c.SetWriteDeadline(time.Now().Add(s.Patience))
 		if _, err := w.Write(text); err != nil {
 			return err
 		}

@@ -243,7 +243,7 @@ func (s *Server) handler() http.Handler {
 			answer(w, nil, err)
 			return
 		}
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.patience)) // a unix socket has deadlines
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.Patience)) // a unix socket has deadlines
 		mux.ServeHTTP(w, r)
 	})
 }

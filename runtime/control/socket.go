@@ -30,6 +30,8 @@ type Server struct {
 	Metrics string
 	// Stop, where it is set, is called when an operator asks for the end of the relay's process.
 	Stop func()
+	// Patience is how long a client may send or take nothing; 0: ten seconds.
+	Patience time.Duration
 
 	path     string // that is in use
 	lock     *os.File
@@ -43,8 +45,7 @@ type Server struct {
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup
 	closing  sync.Once
-	patience time.Duration // with a client that sends or takes nothing; 0: the usual one
-	patching sync.Mutex    // one change of a row's values at a time, since it reads what it doesn't change
+	patching sync.Mutex // one change of a row's values at a time, since it reads what it doesn't change
 }
 
 // Socket returns a server at a path, or with a relay's name.
@@ -221,20 +222,20 @@ func peerOf(c *net.UnixConn) (peer *unix.Ucred, err error) {
 func (s *Server) Serve(r *runtime.Relay) {
 	s.relay = r
 	s.rates = newRates(r)
-	if s.patience == 0 {
-		s.patience = usualPatience
+	if s.Patience == 0 {
+		s.Patience = usualPatience
 	}
 	s.http = &http.Server{
 		Handler:           s.handler(),
-		ReadHeaderTimeout: s.patience,
-		ReadTimeout:       s.patience,
+		ReadHeaderTimeout: s.Patience,
+		ReadTimeout:       s.Patience,
 		IdleTimeout:       5 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ConnContext:       withPeer,
 		BaseContext:       func(net.Listener) context.Context { return s.ctx },
 		ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn),
 	}
-	s.metrics.serve(r, s.patience)
+	s.metrics.serve(r, s.Patience)
 	s.wg.Add(2)
 	go func() {
 		defer s.wg.Done()

@@ -11,13 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // object compiles a relay that counts every packet under its only reason.
@@ -104,8 +102,8 @@ fastrelay_lease_left_seconds{relay="odd \"name\\"} LEFT
 fastrelay_draining{relay="odd \"name\\"} 0
 `
 	got := regexp.MustCompile(`} (1.000|0.[0-9]{3})`).ReplaceAllString(text, "} LEFT")
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("metrics (-want +got):\n%s", diff)
+	if got != want {
+		t.Errorf("metrics:\n%s\nwant:\n%s", got, want)
 	}
 	if ct := rec.Header().Get("Content-Type"); !strings.HasPrefix(ct, "text/plain; version=0.0.4") {
 		t.Errorf("content type %q", ct)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // A small relay written by hand, for the tests of what sends to many: it walks a group's list as a generated one does, and reports
-// of each copy in an event instead of sending it. It includes nothing: bpf.h of internal/test/bpftest is prepended.
+// of each copy in an event instead of sending it. It includes nothing: bpf.h of tool/bpftest is prepended.
 #define GROUPS 4
 #define MAX 64
 #define ROWS 128

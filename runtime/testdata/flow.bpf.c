@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // A small relay written by hand, for the tests of the runtime: it looks packets up and counts them as a generated one does,
-// and then drops them instead of rewriting them. It includes nothing: bpf.h of internal/test/bpftest is prepended.
+// and then drops them instead of rewriting them. It includes nothing: bpf.h of tool/bpftest is prepended.
 struct endpoint { __u8 addr[16]; __u16 port; };
 struct hop { __u32 ifindex; __u16 mtu; __u8 state, pad, dst[6], src[6]; };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// Counts the system calls of one process, which has its number in a PID namespace. It includes nothing: bpf.h of internal/test/bpftest
+// Counts the system calls of one process, which has its number in a PID namespace. It includes nothing: bpf.h of tool/bpftest
 // is before it.
 
 const volatile __u32 process = 0;

@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/CycloneDX/cyclonedx-go v0.12.0
 	github.com/fastrelay/fastrelay-gen v0.0.0
+	github.com/fastrelay/fastrelay-gen/runtime v0.1.0
 	github.com/goreleaser/nfpm/v2 v2.43.4
 	github.com/spf13/cobra v1.10.2
 	golang.org/x/mod v0.37.0
@@ -86,3 +87,5 @@ require (
 )
 
 replace github.com/fastrelay/fastrelay-gen => ../..
+
+replace github.com/fastrelay/fastrelay-gen/runtime => ../../runtime

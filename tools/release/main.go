@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/mod/modfile"
 	"golang.org/x/mod/semver"
 
 	"github.com/fastrelay/fastrelay-gen/tools/binary"
@@ -49,6 +50,9 @@ func main() {
 	})
 	err := fmt.Errorf("there is no target %q", *only)
 	if len(which) > 0 {
+		err = required(*root, *version)
+	}
+	if err == nil {
 		err = release(ctx, *root, *version, *out, which)
 	}
 	if err != nil {
@@ -56,6 +60,30 @@ func main() {
 		stop()
 		os.Exit(1)
 	}
+}
+
+// required checks that who installs this version of the compiler gets the same version of the runtime.
+func required(root, version string) error {
+	const runtime = "github.com/fastrelay/fastrelay-gen/runtime"
+	if !semver.IsValid(version) {
+		return nil // release refuses it
+	}
+	name := filepath.Join(root, "go.mod")
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	mod, err := modfile.Parse(name, text, nil)
+	if err != nil {
+		return err
+	}
+	for _, r := range mod.Require {
+		if r.Mod.Path == runtime && r.Mod.Version != version {
+			return fmt.Errorf("%s:%d: requires %s, but this is a release of %s: write that there and into go.work",
+				name, r.Syntax.Start.Line, r.Mod, version)
+		}
+	}
+	return nil
 }
 
 // release builds all targets from the tree in root.

@@ -57,6 +57,9 @@ func writeBOM(path, program, version string, at time.Time) (err error) {
 		if m.Replace != nil {
 			m = m.Replace
 		}
+		if m.Version == "(devel)" { // the runtime, which is released with the compiler
+			m.Version = version
+		}
 		url := "pkg:golang/" + m.Path + "@" + m.Version
 		parts = append(parts, cyclonedx.Component{BOMRef: url, Type: cyclonedx.ComponentTypeLibrary, Name: m.Path,
 			Version: m.Version, PackageURL: url})

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 	"github.com/fastrelay/fastrelay-gen/tools/binary"
 )
 
@@ -23,7 +23,7 @@ func TestReproducible(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := t.TempDir()
-	for _, name := range []string{"go.mod", "go.sum", "LICENSE"} {
+	for _, name := range []string{"go.mod", "go.sum", "go.work", "LICENSE"} {
 		content, err := os.ReadFile(filepath.Join(tree, name))
 		if err != nil {
 			t.Fatal(err)
@@ -32,8 +32,8 @@ func TestReproducible(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, dir := range []string{"cmd", "gen", "internal", "runtime", "sim", "spec", "templates", "LICENSES", "deploy",
-		"tools", "examples/turn"} {
+	for _, dir := range []string{"bench", "cmd", "deploy", "examples", "experiment", "gen", "internal", "runtime",
+		"sim", "spec", "templates", "tools", "LICENSES"} {
 		if err := os.CopyFS(filepath.Join(other, dir), os.DirFS(filepath.Join(tree, dir))); err != nil {
 			t.Fatal(err)
 		}
@@ -102,5 +102,20 @@ func TestRefusals(t *testing.T) {
 		if _, err := os.Stat(precious); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// The compiler's module names the version of the runtime that is released with it.
+func TestRequired(t *testing.T) {
+	root := t.TempDir()
+	const text = "module m\n\nrequire github.com/fastrelay/fastrelay-gen/runtime v1.2.3\n"
+	if err := os.WriteFile(filepath.Join(root, "go.mod"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := required(root, "v1.2.3"); err != nil {
+		t.Error(err)
+	}
+	if err := required(root, "v1.2.4"); err == nil || !strings.Contains(err.Error(), "go.mod:3: requires") {
+		t.Errorf("another version: %v", err)
 	}
 }

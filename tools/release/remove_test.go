@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 )
 
 // removal kills pinned relays, with and without the specs that they were run from, and removes the package; then it

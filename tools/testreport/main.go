@@ -43,7 +43,7 @@ type slow struct {
 	seconds   float64
 }
 
-// leftToAll is what a test says that make test doesn't run (internal/test/needs).
+// leftToAll is what a test says that make test doesn't run (runtime/tool/needs).
 const leftToAll = "left to make test-all"
 
 func main() {

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	hosts "github.com/fastrelay/fastrelay-gen/internal/lab"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/namespace"
 )
 
 // Attack is a kind of attack.
@@ -85,7 +85,7 @@ func (l *Lab) NewAttacker(kind Attack) (*Attacker, error) {
 		return nil, err
 	}
 	// Packets go to the device at once, as from a program that does nothing else.
-	a.fd, err = l.AttackDev.PacketSocket(0, hosts.Option(unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1))
+	a.fd, err = l.AttackDev.PacketSocket(0, namespace.Option(unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1))
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,8 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Port is where the server listens.
@@ -64,7 +65,8 @@ func New(n *testnet.Net) (*Lab, error) {
 		l.AttackDev.AddAddr(attacker.String() + "/24"),
 		// What the server answers goes to the attackers' network, whatever source they say, and is lost there.
 		l.AttackedDev.AddNeighbour(attacker, l.AttackDev.MAC), l.AttackedDev.AddRoute("0.0.0.0/0", attacker.String()),
-		l.ClientDev.SetSegmentation(false), l.ServerDev.SetSegmentation(false), l.AttackedDev.SetSegmentation(false),
+		offloads.Segmentation(l.ClientDev, false), offloads.Segmentation(l.ServerDev, false),
+		offloads.Segmentation(l.AttackedDev, false),
 	}
 	for i := range Clients {
 		errs = append(errs, l.ClientDev.AddAddr(ClientAddr(i).String()+"/24"))

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/fastrelay/fastrelay-gen/examples/paths/router"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Lab is two routers with two links between them, and a host at each:

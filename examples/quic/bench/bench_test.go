@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
-	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 func TestMain(m *testing.M) {
-	turnlab.Main()
+	measure.Main()
 	relayMain()
 	m.Run()
 }
@@ -100,7 +100,7 @@ func TestDelays(t *testing.T) {
 		frame(true, 3, 95, 9),  // came before
 		part(true, 2, 25, object(11)[:400]), part(true, 2, 26, object(11)[400:]),
 	}
-	if got, want := delaysOf(came, left), (turnlab.Delays{3, 4, 4, 5, 5}); !slices.Equal(got, want) {
+	if got, want := delaysOf(came, left), (measure.Delays{3, 4, 4, 5, 5}); !slices.Equal(got, want) {
 		t.Errorf("delays %v, want %v", got, want)
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/bench/fanout"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // measureCopies measures what a copy of a packet costs in the kernel, beside a bare clone.

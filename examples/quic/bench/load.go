@@ -13,8 +13,8 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/client"
 	"github.com/fastrelay/fastrelay-gen/internal/test/selfsigned"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Objects are so many bytes long, and so many are delivered a second, to all subscribers together.

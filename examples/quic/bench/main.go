@@ -15,12 +15,12 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/bench/fanout"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
-	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 func main() {
-	turnlab.Main()
+	measure.Main()
 	relayMain()
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -62,7 +62,7 @@ func run() (err error) {
 	// What else runs on the machine mustn't hold up the load.
 	runtime.GOMAXPROCS(1)
 	if err := errors.Join(
-		turnlab.Prefer(os.Getpid(), turnlab.LoadCPU), turnlab.SetRealTime(os.Getpid(), loadPriority),
+		measure.Prefer(os.Getpid(), measure.LoadCPU), measure.SetRealTime(os.Getpid(), loadPriority),
 	); err != nil {
 		return err
 	}

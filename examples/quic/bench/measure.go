@@ -12,8 +12,9 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/bench/fanout"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
-	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // A Cell is what all variants did with one kind of traffic.
@@ -52,7 +53,7 @@ const (
 
 func measurePath(o options) (cells []Cell, err error) {
 	b := &bench{}
-	if b.busy, err = turnlab.NewBusy(turnlab.RelayCPU); err != nil {
+	if b.busy, err = measure.NewBusy(measure.RelayCPU); err != nil {
 		return nil, err
 	}
 	defer b.busy.Close()
@@ -95,7 +96,7 @@ func medians(results []Result) (m Result) {
 		for i := range results {
 			values = append(values, *f(&results[i]))
 		}
-		*f(&m) = turnlab.Median(values)
+		*f(&m) = measure.Median(values)
 	}
 	of(func(r *Result) *float64 { return &r.Rate })
 	of(func(r *Result) *float64 { return &r.CPU })
@@ -113,7 +114,7 @@ func (r *Result) added() float64 { return max(0, r.P50-r.Unit) }
 
 // bench is what measures all variants alike.
 type bench struct {
-	busy  *turnlab.Busy
+	busy  *measure.Busy
 	calls *fanout.CallCounter
 }
 
@@ -127,10 +128,11 @@ func newLine() (*testnet.Net, *testnet.Line, error) {
 	l, err := hosts.Line()
 	if err == nil {
 		err = errors.Join(
-			l.RelayIn.SetReceiveCPU(turnlab.RelayCPU), l.RelayOut.SetReceiveCPU(turnlab.RelayCPU),
-			l.ClientDev.SetReceiveCPU(turnlab.LoadCPU), l.PeerDev.SetReceiveCPU(turnlab.LoadCPU),
-			l.ClientDev.SetSegmentation(false), l.RelayOut.SetSegmentation(false), l.PeerDev.SetSegmentation(false),
-			l.ClientDev.SetTxChecksum(false), l.PeerDev.SetTxChecksum(false),
+			l.RelayIn.SetReceiveCPU(measure.RelayCPU), l.RelayOut.SetReceiveCPU(measure.RelayCPU),
+			l.ClientDev.SetReceiveCPU(measure.LoadCPU), l.PeerDev.SetReceiveCPU(measure.LoadCPU),
+			offloads.Segmentation(l.ClientDev, false), offloads.Segmentation(l.RelayOut, false),
+			offloads.Segmentation(l.PeerDev, false),
+			offloads.TxChecksum(l.ClientDev, false), offloads.TxChecksum(l.PeerDev, false),
 			l.RelayIn.AddNeighbour(l.ClientAddr.V4, l.ClientDev.MAC),
 			l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC),
 			l.ClientDev.AddNeighbour(l.RelayInAddr.V4, l.RelayIn.MAC),
@@ -229,7 +231,7 @@ func (b *bench) cost(a *audience, idle float64, r *Result) error {
 	if len(costs) == 0 {
 		return errors.New("nothing was delivered")
 	}
-	r.CPU = turnlab.Median(costs)
+	r.CPU = measure.Median(costs)
 	return nil
 }
 
@@ -259,7 +261,7 @@ func (b *bench) watch(p *process, l *testnet.Line, a *audience, r *Result) error
 }
 
 // forwarding measures the delays of objects that the relay's host only forwards.
-func forwarding(l *testnet.Line, rate float64) (delays turnlab.Delays, err error) {
+func forwarding(l *testnet.Line, rate float64) (delays measure.Delays, err error) {
 	if err := l.Relay.SetForwarding(true); err != nil {
 		return nil, err
 	}
@@ -292,7 +294,7 @@ func forwarding(l *testnet.Line, rate float64) (delays turnlab.Delays, err error
 }
 
 // capture returns the delays of what passes the relay's host meanwhile.
-func capture(l *testnet.Line, meanwhile func() error) (turnlab.Delays, error) {
+func capture(l *testnet.Line, meanwhile func() error) (measure.Delays, error) {
 	in, err := l.RelayIn.Capture()
 	if err != nil {
 		return nil, err
@@ -317,7 +319,7 @@ func capture(l *testnet.Line, meanwhile func() error) (turnlab.Delays, error) {
 
 // delaysOf returns for each copy of each object the time from when the relay's host had the object to when it sent the
 // copy. An object that is in several packets counts with the first one that has its number.
-func delaysOf(came, left []testnet.Frame) (all turnlab.Delays) {
+func delaysOf(came, left []testnet.Frame) (all measure.Delays) {
 	at := map[uint64]time.Time{}
 	for _, f := range came {
 		if !f.Outgoing {

@@ -16,9 +16,9 @@ import (
 	"sync"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/server"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
-	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // A Variant is a relay.
@@ -140,15 +140,15 @@ func start(l *testnet.Line, v Variant, profile string) (*process, error) {
 	if line, err := p.out.ReadString('\n'); line != ready+"\n" {
 		return nil, errors.Join(fmt.Errorf("%s: the relay's process ended", v), err, p.stop())
 	}
-	err = errors.Join(turnlab.Prefer(p.cmd.Process.Pid, turnlab.RelayCPU),
-		turnlab.SetRealTime(p.cmd.Process.Pid, relayPriority))
+	err = errors.Join(measure.Prefer(p.cmd.Process.Pid, measure.RelayCPU),
+		measure.SetRealTime(p.cmd.Process.Pid, relayPriority))
 	if err != nil {
 		return nil, errors.Join(err, p.stop())
 	}
 	return p, nil
 }
 
-// relayPriority is above the priority of what measures (turnlab.Busy).
+// relayPriority is above the priority of what measures (measure.Busy).
 const relayPriority = 2
 
 // share asks for the kernel's share of what was sent.

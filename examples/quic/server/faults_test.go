@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // declined counts the packets, and the copies, that the kernel left to user space for a reason.
@@ -185,7 +186,7 @@ func TestUnread(t *testing.T) {
 // several datagrams in one packet, which passes to the stack. User space forwards them.
 func TestSegments(t *testing.T) {
 	b := newBed(t, options{in: delayed(), out: delayed()})
-	b.check(b.in.B.SetSegmentation(true))
+	b.check(offloads.Segmentation(b.in.B, true))
 	viewers := []*viewer{b.subscribe(true, wide()), b.subscribe(false, wide())}
 	c := b.publish(true, nil)
 	p := plan{streams: 20, objects: 20}

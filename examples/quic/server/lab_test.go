@@ -19,11 +19,11 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/client"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/selfsigned"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 func TestMain(m *testing.M) {

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 const delay = 5 * time.Millisecond

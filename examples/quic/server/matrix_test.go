@@ -9,7 +9,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/client"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 var whole = flag.Bool("whole", false, "test each shape of traffic with each number of subscribers and each kind of "+

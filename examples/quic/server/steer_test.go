@@ -9,8 +9,8 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/congestion/control"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // fixed is an algorithm whose window never changes.

@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 func main() {

@@ -10,8 +10,8 @@ import (
 	"net"
 	"strings"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 const protocol = "fastrelay-twohops"

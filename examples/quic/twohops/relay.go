@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/internal/test/selfsigned"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go/quicvarint"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // relay forwards STREAM frames as they come from a publisher, out of order as well, to all subscribers.

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 )
 
 func TestMain(m *testing.M) {

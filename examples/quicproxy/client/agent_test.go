@@ -15,8 +15,8 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/quicproxy/capsule"
 	"github.com/fastrelay/fastrelay-gen/examples/quicproxy/server"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 const wait = 10 * time.Second

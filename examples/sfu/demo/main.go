@@ -14,7 +14,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/sfu/lab"
 	"github.com/fastrelay/fastrelay-gen/examples/sfu/server"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 func main() {

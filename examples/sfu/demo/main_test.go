@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/fastrelay/fastrelay-gen/examples/sfu/lab"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 )
 
 func TestMain(m *testing.M) {

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Decoder is ffmpeg, which receives a stream and decodes it.

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/sfu/server"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // role is the environment variable that makes a copy of the running program the server.

@@ -8,7 +8,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Seen is an RTP packet as tshark read it.
@@ -26,7 +27,7 @@ func Tshark(frames []testnet.Frame, port uint16) ([]Seen, error) {
 		return nil, err
 	}
 	defer os.Remove(file.Name())
-	if err := errors.Join(testnet.WritePcap(file, frames), file.Close()); err != nil {
+	if err := errors.Join(dissect.WritePcap(file, frames), file.Close()); err != nil {
 		return nil, err
 	}
 	cmd := exec.Command("tshark", "-n", "-r", file.Name(), "-d", fmt.Sprintf("udp.port==%d,rtp", port), "-o",

@@ -11,8 +11,10 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Checks of a tunnel, each for an IP version inside. The gateway has to run, and both ends have to know their
@@ -93,9 +95,9 @@ func (l *Lab) Stream(family, size int, least uint64) error {
 // end, and as they leave the gateway. Where it can cut them in this tunnel, none passes to the stack.
 func (l *Lab) SuperPackets() (err error) {
 	defer func() {
-		err = errors.Join(err, l.ClientDev.SetSegmentation(false), l.RelayOut.SetTxChecksum(true))
+		err = errors.Join(err, offloads.Segmentation(l.ClientDev, false), offloads.TxChecksum(l.RelayOut, true))
 	}()
-	if err := l.ClientDev.SetSegmentation(true); err != nil {
+	if err := offloads.Segmentation(l.ClientDev, true); err != nil {
 		return err
 	}
 	before, err := l.Gateway.Out(l.Kind).Count("gso_packet")
@@ -103,7 +105,7 @@ func (l *Lab) SuperPackets() (err error) {
 		return err
 	}
 	for _, whole := range []bool{true, false} {
-		if err := l.RelayOut.SetTxChecksum(whole); err != nil {
+		if err := offloads.TxChecksum(l.RelayOut, whole); err != nil {
 			return err
 		}
 		for _, family := range l.Families() {
@@ -269,7 +271,7 @@ func option(c *net.UDPConn, level, name int) (value int, err error) {
 
 // class is the traffic class of the outermost IP header.
 func class(f testnet.Frame) (uint8, error) {
-	switch ip := f.Packet().NetworkLayer().(type) {
+	switch ip := dissect.Packet(f).NetworkLayer().(type) {
 	case *layers.IPv4:
 		return ip.TOS, nil
 	case *layers.IPv6:

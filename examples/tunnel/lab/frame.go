@@ -10,7 +10,8 @@ import (
 	"github.com/gopacket/gopacket/layers"
 
 	"github.com/fastrelay/fastrelay-gen/examples/tunnel/gateway"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Packet is an IP packet that a frame is made of. Its upper bits of the traffic class are the DSCP, the lower two ECN.
@@ -39,7 +40,7 @@ func (l *Lab) Encapsulated(class uint8, inside Packet) ([]byte, error) {
 // sender chooses is as in another frame: IPv4's identification and flags, the flow label, UDP's source port.
 func (l *Lab) sent(like testnet.Frame, class uint8, inside Packet) ([]byte, error) {
 	ip := header(l.near.out, l.far.out, class, 64, l.next(inside))
-	switch was := like.Packet().NetworkLayer().(type) {
+	switch was := dissect.Packet(like).NetworkLayer().(type) {
 	case *layers.IPv4:
 		if ip, ok := ip.(*layers.IPv4); ok {
 			ip.Id, ip.Flags = was.Id, was.Flags
@@ -50,7 +51,7 @@ func (l *Lab) sent(like testnet.Frame, class uint8, inside Packet) ([]byte, erro
 		}
 	}
 	udp := &layers.UDP{}
-	if was, _, ok := like.UDP(); ok {
+	if was, _, ok := dissect.UDP(like); ok {
 		udp.SrcPort = was.SrcPort
 	}
 	return l.frame(around{

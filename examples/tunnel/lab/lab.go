@@ -10,7 +10,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/examples/tunnel/gateway"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Lab is a gateway with a host in its own network, and another host with the kernel's own tunnel device:

@@ -8,8 +8,9 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/tunnel/gateway"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // dscp is what packets have inside.
@@ -99,7 +100,7 @@ func (l *Lab) marks(family int, who string) (map[[2]uint8]uint8, error) {
 		for i := range uint8(4) {
 			if f, ok := find(frames, name(o, i)); ok {
 				got[[2]uint8{o, i}], failed = class(f)
-				err = errors.Join(err, failed, f.Check())
+				err = errors.Join(err, failed, dissect.Check(f))
 			}
 		}
 	}
@@ -160,7 +161,7 @@ func (l *Lab) compare(f testnet.Frame, class uint8, inside Packet) error {
 	}
 	if len(got) == len(want) {
 		if f.Partial { // a device would complete it
-			err = f.Check()
+			err = dissect.Check(f)
 			copy(want[checksum:][:2], got[checksum:])
 		}
 		// The kernel's FOU takes UDP's header off the length, before or after the capture has copied the frame.

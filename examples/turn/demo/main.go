@@ -13,12 +13,13 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
-	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/examples/turn/lab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 func main() {
-	turnlab.Main()
+	lab.Main()
 	if err := run(os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)
@@ -39,14 +40,14 @@ peer, as any TURN client does. Payloads have %d bytes; the relay has one process
 
 // stage is a variant and what the demo calls it.
 type stage struct {
-	variant turnlab.Variant
+	variant lab.Variant
 	name    string
 }
 
 var stages = []stage{
-	{turnlab.UserSpace, "user space (pion/turn)"},
-	{turnlab.InKernel, "the same, with its relay in the kernel"},
-	{turnlab.Forwarding, "for comparison: a plain router"},
+	{lab.UserSpace, "user space (pion/turn)"},
+	{lab.InKernel, "the same, with its relay in the kernel"},
+	{lab.Forwarding, "for comparison: a plain router"},
 }
 
 func run(w io.Writer) error {
@@ -56,10 +57,10 @@ func run(w io.Writer) error {
 	if runtime.NumCPU() < 2 {
 		return errors.New("two processors are needed: one for the relay, one for all others")
 	}
-	if err := turnlab.Prefer(os.Getpid(), turnlab.LoadCPU); err != nil {
+	if err := measure.Prefer(os.Getpid(), measure.LoadCPU); err != nil {
 		return err
 	}
-	busy, err := turnlab.NewBusy(turnlab.RelayCPU)
+	busy, err := measure.NewBusy(measure.RelayCPU)
 	if err != nil {
 		return err
 	}
@@ -68,18 +69,18 @@ func run(w io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(w, topology, size)
-	results := map[turnlab.Variant]turnlab.Result{}
+	results := map[lab.Variant]measure.Result{}
 	var proof string
 	for _, s := range stages {
 		fmt.Fprintf(w, "  %-42s", s.name)
 		start := time.Now()
-		r, seen, err := measure(s.variant, busy)
+		r, seen, err := measurePath(s.variant, busy)
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 		fmt.Fprintf(w, "%3.0f s\n", time.Since(start).Seconds())
 		results[s.variant] = r
-		if s.variant == turnlab.InKernel {
+		if s.variant == lab.InKernel {
 			proof = seen
 		}
 	}
@@ -97,9 +98,9 @@ The relay is examples/turn/spec.cue, one page. Begin one of your own:
 
 `
 
-// measure sends traffic from client to peer, and says how much of it the server received.
-func measure(v turnlab.Variant, busy *turnlab.Busy) (r turnlab.Result, seen string, err error) {
-	p, err := turnlab.NewPath(v, false)
+// measurePath sends traffic from client to peer, and says how much of it the server received.
+func measurePath(v lab.Variant, busy *measure.Busy) (r measure.Result, seen string, err error) {
+	p, err := lab.NewPath(v, false)
 	if err != nil {
 		return r, "", err
 	}
@@ -112,11 +113,11 @@ func measure(v turnlab.Variant, busy *turnlab.Busy) (r turnlab.Result, seen stri
 	return r, fmt.Sprintf(text, thousands(float64(s.Packets("to_peer", "sent"))), s.UserReceived), err
 }
 
-func report(w io.Writer, results map[turnlab.Variant]turnlab.Result) {
+func report(w io.Writer, results map[lab.Variant]measure.Result) {
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "\tpackets/s\tCPU a packet\tdelay p50\tp99\t")
-	row := func(name string, v turnlab.Variant) turnlab.Result {
+	row := func(name string, v lab.Variant) measure.Result {
 		r := results[v]
 		cpu := busyMachine
 		if measured(r.CPU) {
@@ -126,11 +127,11 @@ func report(w io.Writer, results map[turnlab.Variant]turnlab.Result) {
 			name, atLeast(r), thousands(r.Peak), cpu, r.DeviceP50, r.DeviceP99)
 		return r
 	}
-	user := row("user space", turnlab.UserSpace)
-	kernel := row("kernel", turnlab.InKernel)
+	user := row("user space", lab.UserSpace)
+	kernel := row("kernel", lab.InKernel)
 	fmt.Fprintf(t, "\t%s%s\t%s\t%s\t\t\n", atLeast(kernel), times(kernel.Peak, user.Peak, "times"),
 		times(user.CPU, kernel.CPU, "times less"), times(user.DeviceP50, kernel.DeviceP50, "times less"))
-	router := row("plain router", turnlab.Forwarding)
+	router := row("plain router", lab.Forwarding)
 	t.Flush()
 	if kernel.AtLeast || router.AtLeast {
 		fmt.Fprintln(w, senderNote)
@@ -139,7 +140,7 @@ func report(w io.Writer, results map[turnlab.Variant]turnlab.Result) {
 }
 
 // atLeast marks a rate that the sender was the limit of.
-func atLeast(r turnlab.Result) string {
+func atLeast(r measure.Result) string {
 	if r.AtLeast {
 		return "≥ "
 	}
@@ -156,7 +157,7 @@ The peer's process receives it when the scheduler runs that process: p99 %.0f µ
 // warnBusy measures for a moment how busy the machine is, and prints a note if that changes the figures.
 func warnBusy(w io.Writer) error {
 	const enough = 0.1 // of all processors
-	share, err := turnlab.Load(300 * time.Millisecond)
+	share, err := measure.Load(300 * time.Millisecond)
 	if err != nil || share < enough {
 		return err
 	}

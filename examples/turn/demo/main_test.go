@@ -5,15 +5,16 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/examples/turn/lab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 )
 
 func TestReport(t *testing.T) {
 	var b strings.Builder
-	report(&b, map[turnlab.Variant]turnlab.Result{
-		turnlab.UserSpace:  {Peak: 200_000, CPU: 5000, P99: 3000, DeviceP50: 90, DeviceP99: 200},
-		turnlab.InKernel:   {Peak: 1_000_000, CPU: 500, P99: 300, DeviceP50: 45, DeviceP99: 100},
-		turnlab.Forwarding: {Peak: 1_000_000, CPU: 500, P99: 301, DeviceP50: 45, DeviceP99: 100},
+	report(&b, map[lab.Variant]measure.Result{
+		lab.UserSpace:  {Peak: 200_000, CPU: 5000, P99: 3000, DeviceP50: 90, DeviceP99: 200},
+		lab.InKernel:   {Peak: 1_000_000, CPU: 500, P99: 300, DeviceP50: 45, DeviceP99: 100},
+		lab.Forwarding: {Peak: 1_000_000, CPU: 500, P99: 301, DeviceP50: 45, DeviceP99: 100},
 	})
 	for _, want := range []string{
 		"200,000", "1,000,000", "5.0 times", "10.0 times less", "2.0 times less", "p99 3000 µs, 300 µs and 301 µs",
@@ -27,10 +28,10 @@ func TestReport(t *testing.T) {
 // Where the sender was the limit, a rate and the ratio are said to be at least that.
 func TestReportOfASlowSender(t *testing.T) {
 	var b strings.Builder
-	report(&b, map[turnlab.Variant]turnlab.Result{
-		turnlab.UserSpace:  {Peak: 200_000, CPU: 5000},
-		turnlab.InKernel:   {Peak: 1_000_000, CPU: 500, AtLeast: true},
-		turnlab.Forwarding: {Peak: 900_000, CPU: 500},
+	report(&b, map[lab.Variant]measure.Result{
+		lab.UserSpace:  {Peak: 200_000, CPU: 5000},
+		lab.InKernel:   {Peak: 1_000_000, CPU: 500, AtLeast: true},
+		lab.Forwarding: {Peak: 900_000, CPU: 500},
 	})
 	for _, want := range []string{
 		"≥ 1,000,000", "≥ 5.0 times", " 900,000", "the sender, which has the other processor",
@@ -45,10 +46,10 @@ func TestReportOfASlowSender(t *testing.T) {
 func TestReportOfABusyMachine(t *testing.T) {
 	for _, cpu := range []float64{0, -40, math.Inf(1)} {
 		var b strings.Builder
-		report(&b, map[turnlab.Variant]turnlab.Result{
-			turnlab.UserSpace:  {Peak: 200_000, CPU: 5000, DeviceP50: 90, DeviceP99: 200},
-			turnlab.InKernel:   {Peak: 1_000_000, CPU: cpu, DeviceP50: 45, DeviceP99: 100},
-			turnlab.Forwarding: {Peak: 1_000_000, CPU: 500, DeviceP50: 45, DeviceP99: 100},
+		report(&b, map[lab.Variant]measure.Result{
+			lab.UserSpace:  {Peak: 200_000, CPU: 5000, DeviceP50: 90, DeviceP99: 200},
+			lab.InKernel:   {Peak: 1_000_000, CPU: cpu, DeviceP50: 45, DeviceP99: 100},
+			lab.Forwarding: {Peak: 1_000_000, CPU: 500, DeviceP50: 45, DeviceP99: 100},
 		})
 		text := b.String()
 		if !strings.Contains(text, busyMachine) || strings.Contains(text, "Inf") || strings.Contains(text, "0.00") ||

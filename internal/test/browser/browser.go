@@ -11,7 +11,7 @@ import (
 	"os/exec"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Browser is a headless Chromium, driven over a pipe (--remote-debugging-pipe): messages of the DevTools protocol, each

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/internal/test/selfsigned"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Server is Caddy with HTTP/2 and HTTP/3 at port 443.

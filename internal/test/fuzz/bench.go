@@ -10,8 +10,8 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/sample"
-	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/skbfacts"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 

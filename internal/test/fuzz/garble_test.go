@@ -5,9 +5,9 @@ import (
 	"os"
 	"testing"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/test/fuzz"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 )
 
 // A rule that asks for a checksum to be right learns nothing from a datagram of which a bit has flipped, or a word is

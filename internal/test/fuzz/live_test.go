@@ -12,11 +12,11 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/test/fuzz"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/skbfacts"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )

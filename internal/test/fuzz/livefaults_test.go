@@ -11,9 +11,9 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/test/fuzz"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 )
 
 // liveFaultPackets is within how many packets a fault has to be found, on devices of one kind, with one of so many

@@ -10,9 +10,9 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/test/fuzz"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 )
 
 // A difference becomes one short packet on a state with little in it, and is still one after it was saved and read.

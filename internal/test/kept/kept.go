@@ -146,8 +146,19 @@ func (k *Key) AddPackages(ctx context.Context, root, module string, tests bool, 
 	if len(files) == 0 {
 		return fmt.Errorf("%s: no package of this tree", strings.Join(patterns, " "))
 	}
-	for _, name := range []string{"go.mod", "go.sum"} {
-		files[filepath.ToSlash(filepath.Join(module, name))] = filepath.Join(root, module, name)
+	modules := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}") // of the workspace
+	modules.Dir = cmd.Dir
+	if out, err = modules.Output(); err != nil {
+		return fmt.Errorf("go list -m: %w", err)
+	}
+	for dir := range strings.FieldsSeq(string(out)) {
+		for _, name := range []string{"go.mod", "go.sum"} {
+			path := filepath.Join(dir, name)
+			if name, err = filepath.Rel(root, path); err != nil {
+				return err
+			}
+			files[filepath.ToSlash(name)] = path
+		}
 	}
 	names := make([]string, 0, len(files))
 	for name := range files {

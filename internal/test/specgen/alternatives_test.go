@@ -3,8 +3,8 @@ package specgen_test
 import (
 	"testing"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/specgen"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 )
 
 // Random specs do in the model what they say: this is TestSpecs without the kernel, and so for more specs.

@@ -13,8 +13,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/fuzz"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/specgen"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )

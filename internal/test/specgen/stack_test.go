@@ -13,10 +13,10 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/specgen"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 )
 
 // leastFields is how many fields a crowded spec's header has at least.

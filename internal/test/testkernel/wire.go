@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/fastrelay/fastrelay-gen/internal/lab"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/namespace"
 )
 
 // WireMACs are the link-layer addresses of the two virtio-net devices of a machine, which are the ends of one cable.
@@ -28,7 +29,7 @@ type wire struct {
 // newWire lays a cable. It needs root.
 func newWire() (w *wire, err error) {
 	w = &wire{}
-	ns, err := lab.NewNetns(w.lay)
+	ns, err := namespace.New(w.lay)
 	if err == nil {
 		err = ns.Close()
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // BenchmarkRatios measures how many datagrams the link carries a second, beside a plain cable in the same run, and how

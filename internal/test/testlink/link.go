@@ -12,7 +12,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Link is a link between two hosts.
@@ -85,7 +86,7 @@ func Join(n *testnet.Net, a *testnet.Host, aName string, b *testnet.Host, bName 
 		to         Direction
 	}{{l.A, toA, c.FromB}, {l.B, toB, c.FromA}} {
 		const longest = 65535 // the MTU of the link is that of its ends
-		err = errors.Join(end.host.SetSegmentation(false), end.link.SetMTU(longest), limit(end.link, end.to))
+		err = errors.Join(offloads.Segmentation(end.host, false), end.link.SetMTU(longest), limit(end.link, end.to))
 		if err != nil {
 			return nil, err
 		}

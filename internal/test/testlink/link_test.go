@@ -18,9 +18,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
-	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 func TestMain(m *testing.M) {
@@ -476,7 +478,7 @@ func TestRate(t *testing.T) {
 func TestMetadata(t *testing.T) {
 	l := start(t, Config{})
 	for _, partial := range []bool{true, false} {
-		if err := l.A.SetTxChecksum(partial); err != nil {
+		if err := offloads.TxChecksum(l.A, partial); err != nil {
 			t.Fatal(err)
 		}
 		capture, err := l.B.Capture()
@@ -490,7 +492,7 @@ func TestMetadata(t *testing.T) {
 		if err := testnet.Until(2*time.Second, "the datagrams captured", func() bool {
 			frames = nil
 			for _, f := range capture.Frames() {
-				if _, _, ok := f.UDP(); ok && !f.Outgoing {
+				if _, _, ok := dissect.UDP(f); ok && !f.Outgoing {
 					frames = append(frames, f)
 				}
 			}
@@ -499,12 +501,12 @@ func TestMetadata(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, f := range frames {
-			if err := f.Check(); err != nil || f.Partial != partial {
+			if err := dissect.Check(f); err != nil || f.Partial != partial {
 				t.Errorf("sent with partial %v, arrives with %v: %v", partial, f.Partial, err)
 			}
 		}
 		if !partial {
-			if err := testnet.CheckTshark(frames); err != nil {
+			if err := dissect.Tshark(frames); err != nil {
 				t.Error(err)
 			}
 		}
@@ -540,7 +542,7 @@ func TestSegmentation(t *testing.T) {
 	stream(t, a, b, 1, 1, 1000, 100)
 	const segments, size = 20, 1200
 	for _, whole := range []bool{false, true} {
-		if err := errors.Join(l.A.SetSegmentation(whole), l.B.SetSegmentation(whole)); err != nil {
+		if err := errors.Join(offloads.Segmentation(l.A, whole), offloads.Segmentation(l.B, whole)); err != nil {
 			t.Fatal(err)
 		}
 		before := stats(t, l).FromA

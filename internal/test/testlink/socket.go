@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/internal/lab"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/namespace"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 const (
@@ -28,12 +28,12 @@ const (
 // listen opens a packet socket for what a device receives, and to send from it.
 func listen(d *testnet.Dev) (fd int, err error) {
 	return d.PacketSocket(unix.ETH_P_ALL,
-		lab.Option(unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1),
-		lab.Option(unix.SOL_PACKET, unix.PACKET_AUXDATA, 1),
-		lab.Option(unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
-		lab.Option(unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
-		lab.Option(unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketSpace),
-		lab.Option(unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, socketSpace),
+		namespace.Option(unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1),
+		namespace.Option(unix.SOL_PACKET, unix.PACKET_AUXDATA, 1),
+		namespace.Option(unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
+		namespace.Option(unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
+		namespace.Option(unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketSpace),
+		namespace.Option(unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, socketSpace),
 		func(fd int) error { return unix.SetNonblock(fd, true) },
 	)
 }

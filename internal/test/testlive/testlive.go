@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/lab"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/namespace"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
@@ -282,8 +282,8 @@ func packetSocket(index int) (int, error) {
 		return -1, err
 	}
 	defer here.Close()
-	return lab.PacketSocket(here, index, 0, lab.Option(unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1),
-		lab.Option(unix.SOL_SOCKET, unix.SO_PRIORITY, ours))
+	return namespace.PacketSocket(here, index, 0, namespace.Option(unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1),
+		namespace.Option(unix.SOL_SOCKET, unix.SO_PRIORITY, ours))
 }
 
 // setOffload switches the checksums of what a device sends, and with them GSO packets (ETHTOOL_STXCSUM in

@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 
-	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/skbfacts"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 

@@ -13,7 +13,14 @@ import (
 	"github.com/pion/stun/v4"
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
+)
+
+// User and Password are the credentials of a server under test, Realm its realm.
+const (
+	User     = "user"
+	Password = "secret"
+	Realm    = "fastrelay"
 )
 
 // Client is a TURN client that a test controls: it sends nothing by itself, refreshes nothing and chooses no channel
@@ -32,6 +39,9 @@ const (
 	retransmit = 250 * time.Millisecond
 	patience   = 3 * time.Second
 )
+
+// ChannelNumber is a channel's number.
+const ChannelNumber = 0x4001
 
 // Dial makes a client on a host.
 func Dial(host *testnet.Host, local netip.Addr, server netip.AddrPort) (*Client, error) {

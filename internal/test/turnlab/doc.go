@@ -1,4 +1,3 @@
-// Package turnlab is a test bench for the TURN example: a server in a process of its own on a test host, a client that
-// sends only the TURN requests (RFC 8656) that a test asks for, and traffic at a given rate, whose losses and delays it
-// measures. Tests, the benchmark and the demo share it.
+// Package turnlab has a TURN client that sends only the requests (RFC 8656) that a test asks for, and the frames that
+// tests inject.
 package turnlab

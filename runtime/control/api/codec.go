@@ -11,8 +11,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fastrelay/fastrelay-gen/internal/literal"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/literal"
 )
 
 // FieldError says which member of a request is wrong, and why.

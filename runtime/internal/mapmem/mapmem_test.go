@@ -5,7 +5,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
 )
 
 // The memory is that of the map: what one side writes is what the other reads, in entries of any size.

@@ -16,7 +16,7 @@ import (
 
 const (
 	module = "github.com/fastrelay/fastrelay-gen"
-	guest  = "./internal/test/testkernel/guest"
+	guest  = "./examples/internal/guest"
 )
 
 // canaries are relays that always run, whatever was kept: one for sessions, one with copies, which old kernels refuse,

@@ -164,7 +164,7 @@ func (r *run) check() error {
 		return errors.New("loading programs into this machine's kernel, and cables between emulated devices, " +
 			"take root (sudo make test-kernels)")
 	}
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/fastrelay/fastrelay-gen").Output()
 	if err != nil {
 		return fmt.Errorf("find the module: %w", err)
 	}
