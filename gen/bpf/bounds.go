@@ -1,17 +1,26 @@
 package bpf
 
 import (
-	"fmt"
 	"math/bits"
 
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
 // Bounds: the checks that the verifier wants in front of each access to the packet.
 
+// exceeds compares two numbers, or two pointers.
+func exceeds(x, y c.Expr) c.Expr { return c.Binary{Op: ">", X: x, Y: y} }
+
+// pinned is a pointer to an offset of at most limit bytes after another one, which clang must not compute anew.
+func pinned(from, off c.Expr, limit uint64) c.Expr {
+	mask := c.Number{V: uint64(1)<<bits.Len64(limit) - 1, Form: c.Hex}
+	return c.Do("fr_pin", c.Binary{Op: "+", X: from, Y: c.Do("fr_bound", off, mask)})
+}
+
 // need makes sure of the bytes up to an offset.
-func (f *function) need(end ir.Off, reason string, pos diag.Pos) {
+func (f *function) need(end ir.Off, reason c.Ident, pos diag.Pos) {
 	if f.fan != nil {
 		f.holds(end)
 		return
@@ -19,36 +28,36 @@ func (f *function) need(end ir.Off, reason string, pos diag.Pos) {
 	if end.Base != nil && f.pointer(end.Base, reason, pos) {
 		f.known.bytes[end.Base] = 0
 	}
-	if cond := f.missing(end); cond != "" {
+	if cond := f.missing(end); cond != nil {
 		f.stopIf(pos, cond, nil, f.upFor(reason))
 	}
 }
 
-// missing is the condition that the packet ends before an offset; "": it is known not to. From now on it is.
-func (f *function) missing(end ir.Off) string {
+// missing is the condition that the packet ends before an offset; nil: it is known not to. From now on it is.
+func (f *function) missing(end ir.Off) c.Expr {
 	have, ok := f.known.bytes[end.Base]
 	if ok && have >= end.Const && end.Const > 0 {
-		return ""
+		return nil
 	}
 	f.usesData()
 	f.dataEnd = true
 	at := f.after(end)
-	if at == "" {
+	if at == nil {
 		at = f.raw(end)
 	}
 	f.known.bytes[end.Base] = max(end.Const, have)
-	return at + " > data_end"
+	return exceeds(at, dataEnd)
 }
 
 // pointer makes the pointer to a variable offset, unless it is there; it reports whether it did.
-func (f *function) pointer(v *ir.Var, reason string, pos diag.Pos) bool {
+func (f *function) pointer(v *ir.Var, reason c.Ident, pos diag.Pos) bool {
 	if _, ok := f.known.bytes[v]; ok || f.fan != nil {
 		return false
 	}
 	limit := v.Max
 	if limit == 0 || limit > 0x7FFF {
 		limit = 0x7FFF
-		f.stopIf(pos, f.variable(v)+" > 0x7fff", nil, fmt.Sprintf("return fr_up(skb, %s);", reason))
+		f.stopIf(pos, exceeds(f.variable(v), c.Num(0x7fff)), nil, c.Do("fr_up", skb, reason))
 	}
 	f.pointerAt(v, limit, pos)
 	return true
@@ -60,16 +69,13 @@ func (f *function) pointerTo(v *ir.Var) {
 	if limit == 0 || limit > 0x7FFF {
 		limit = 0x7FFF
 	}
-	f.pointerAt(v, limit, diag.Pos{})
+	f.pointerAt(v, limit, noPos)
 }
 
 func (f *function) pointerAt(v *ir.Var, limit uint64, pos diag.Pos) {
 	f.usesData()
-	at := f.variable(v)
-	if n := f.lowered[v]; n > 0 {
-		at += fmt.Sprintf(" - %d", n)
-	}
-	f.stmt(pos, "%s = fr_pin(data + fr_bound(%s, 0x%x));", f.base(v), at, uint64(1)<<bits.Len64(limit)-1)
+	off := c.Plus(f.variable(v), -f.lowered[v])
+	f.assign(pos, f.base(v), pinned(data, off, limit))
 	f.pointsTo(v, f.scope...)
 }
 

@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/bits"
@@ -10,6 +11,7 @@ import (
 	"text/template"
 	"unicode"
 
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/templates"
@@ -54,11 +56,24 @@ func Render(p *ir.Plan, opt Options) (*Source, error) {
 	if r.err != nil {
 		return nil, fmt.Errorf("plan %q: %w", p.Name, r.err)
 	}
-	var b strings.Builder
-	if err := tmpl.ExecuteTemplate(&b, FileC+".tmpl", data); err != nil {
+	file := &c.Printer{}
+	text := func(part string, data any) error {
+		var b strings.Builder
+		err := tmpl.ExecuteTemplate(&b, part, data)
+		file.Text(b.String())
+		return err
+	}
+	err := text("head", data)
+	for _, prog := range data.Programs {
+		err = errors.Join(err, text("program", prog))
+		file.Tops(prog.functions)
+	}
+	if data.Congestion != nil {
+		err = errors.Join(err, text("congestion", data.Congestion))
+	}
+	if err != nil {
 		return nil, fmt.Errorf("plan %q: %w", p.Name, err)
 	}
-	c, lines := r.attribute(b.String())
 	files := []string{FileHeader}
 	if r.more {
 		files = append(files, fileFanOut)
@@ -74,7 +89,7 @@ func Render(p *ir.Plan, opt Options) (*Source, error) {
 		}
 		header.Write(h)
 	}
-	return &Source{C: c, Header: header.String(), Lines: lines}, nil
+	return &Source{C: file.String(), Header: header.String(), Lines: file.Pos}, nil
 }
 
 // renderer holds what all parts of one rendering share.
@@ -86,14 +101,13 @@ type renderer struct {
 	vals       map[*ir.Table]string
 	headers    map[string]*header // of packets, by their fields
 	headerList []*header
-	marks      []diag.Pos // positions that lines refer to by number until the file is whole
 	needs      map[string]string
 	rowsAt     map[*ir.Row]int   // where in fr_rows rows are copied to
 	learned    map[*ir.Table]int // of these, the tables that programs write to
 	sameSize   int               // numbers that go with it
 	frontSize  int               // bytes of the front of a packet that goes to many
 	more       bool              // the second part of the header is needed
-	checks     map[string]*check // what is checked, as C
+	checks     map[c.Key]*check  // what is checked, as C
 	dry        bool              // what is rendered is only looked at
 	err        error
 }
@@ -164,8 +178,7 @@ type mapData struct {
 type programData struct {
 	Name, Hook string
 	Paths      []string
-	Reasons    []string
-	Functions  [][]string
+	functions  []c.Top
 }
 
 func (r *renderer) file() *fileData {

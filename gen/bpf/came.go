@@ -2,9 +2,8 @@ package bpf
 
 import (
 	"maps"
-	"regexp"
-	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
@@ -13,9 +12,9 @@ import (
 
 // came is that, for a way.
 type came struct {
-	oldLen string            // the name of the bytes of headers that came
-	values map[string]string // as in a function
-	csums  map[string]string // the names of checksums that may be partial, by the field
+	oldLen c.Ident              // the name of the bytes of headers that came
+	values map[valueKey]c.Ident // as in a function
+	csums  map[string]c.Ident   // the names of checksums that may be partial, by the field
 }
 
 // beforeParting renders what both ways of a branch know of the packet that came; it reports whether there is something.
@@ -27,15 +26,15 @@ func (f *function) beforeParting(s *ir.If) bool {
 	for _, way := range []*ir.Forward{then, other} {
 		f.prog.writer(way.Rewrite, &ir.Effects{}).coverAll(f, way.Pos)
 	}
-	mine, c := f.sumsCame(then)
+	mine, both := f.sumsCame(then)
 	theirs, _ := f.sumsCame(other)
 	f.keepNames()
-	if len(c.csums) == 0 || unmarked(mine.lines) != unmarked(theirs.lines) {
+	if len(both.csums) == 0 || c.KeyOfBody(mine.body) != c.KeyOfBody(theirs.body) {
 		return false
 	}
 	f.absorb(mine.function)
 	f.names = mine.names
-	f.came[then], f.came[other] = c, c
+	f.came[then], f.came[other] = both, both
 	return true
 }
 
@@ -58,21 +57,18 @@ func (f *function) writesInHalves(block []ir.Stmt) *ir.Forward {
 // sumsCame renders what is known of the checksums of a packet that came.
 func (f *function) sumsCame(s *ir.Forward) (*writer, *came) {
 	o := f.firstHalf(s)
-	c := &came{oldLen: o.oldLen, csums: map[string]string{}}
+	out := &came{oldLen: o.oldLen, csums: map[string]c.Ident{}}
 	for _, sum := range s.Rewrite.Sums {
 		if mayBePartial(sum) {
 			mine := o.newSum(sum)
 			was, _ := o.changes(sum)
 			o.sumCame(mine, was)
-			c.csums[sum.Name] = mine.name("csum")
+			out.csums[sum.Name] = mine.name("csum")
 		}
 	}
 	o.once()
 	o.declareConstants()
-	maps.DeleteFunc(o.values, func(_, name string) bool {
-		word := regexp.MustCompile(`\b` + name + `\b`)
-		return !slices.ContainsFunc(o.lines, word.MatchString)
-	})
-	c.values = o.values
-	return o, c
+	maps.DeleteFunc(o.values, func(_ valueKey, name c.Ident) bool { return c.Count(o.body, name) == 0 })
+	out.values = o.values
+	return o, out
 }

@@ -3,10 +3,10 @@ package bpf
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
@@ -34,21 +34,17 @@ type checking struct {
 	size int
 }
 
-const (
-	atPlace = "at"   // where the header begins
-	whyMark = "\x02" // around the name of a reason, while functions are compared
-)
-
-var whys = regexp.MustCompile(whyMark + `(\w+)` + whyMark)
+// atPlace is where the header begins.
+const atPlace = "at"
 
 // findChecks renders all programs to see what is checked more than once.
 func (r *renderer) findChecks() {
-	names, marks := maps.Clone(r.names), len(r.marks)
-	r.checks, r.dry = map[string]*check{}, true
+	names := maps.Clone(r.names)
+	r.checks, r.dry = map[c.Key]*check{}, true
 	for _, p := range r.plan.Programs {
 		r.program(p)
 	}
-	r.names, r.marks, r.dry = names, r.marks[:marks], false
+	r.names, r.dry = names, false
 }
 
 // minChecks is how many lines are worth a function.
@@ -105,51 +101,64 @@ func (f *function) check(stmts []ir.Stmt) int {
 	g.scope, g.known, g.reason = f.scope, f.known.clone(), f.reason
 	g.names[atPlace], g.names["end"], g.names["of"] = true, true, true
 	g.names["of_2"] = true
-	g.block(stmts)
+	g.statements(stmts)
 	end, ok := f.found(stmts)
-	text := strings.Join(append(g.headerPointers(packetCame, fixed), g.text()...), "\n")
-	for _, v := range f.prog.ir.Vars { // parameters
-		if contains(g.varsUsed, v) && !g.own[v] {
-			text += fmt.Sprint("\n", g.nameOf(v), v.Type.IsBytes())
-		}
-	}
-	if end != nil {
-		text += "\n*" + g.nameOf(end)
-	}
-	if !ok || strings.Count(text, "fr_up(") != len(whys.FindAllString(text, -1)) ||
-		strings.Contains(text, "fr_drop(") || len(g.rowsUsed) > 0 || len(g.hopsUsed) > 0 || len(g.ptrsUsed) > 0 ||
-		g.now || g.leased || !g.dataEnd {
+	text := append(g.headerPointers(packetCame, fixed), g.text()...)
+	if !ok || !onlyChecks(text) || len(g.rowsUsed) > 0 || len(g.hopsUsed) > 0 || len(g.ptrsUsed) > 0 || g.now ||
+		g.leased || !g.dataEnd {
 		return 0
 	}
 	use := checkUse{f.prog, map[string]int{}}
-	text = marked.ReplaceAllString(whys.ReplaceAllStringFunc(text, func(s string) string {
-		i := slices.Index(f.prog.reasons, strings.Trim(s, whyMark))
-		name := f.prog.ir.Reasons[i].Name
-		use.numbers[name] = f.prog.ir.Base + i
-		return name
-	}), "")
-	if f.dry {
-		c := f.checks[text]
-		if c == nil {
-			c = &check{}
-			f.checks[text] = c
+	c.Exprs(text, func(x c.Expr) {
+		if why, ok := x.(c.Alias); ok {
+			use.numbers[why.As] = f.prog.ir.Base + slices.Index(f.prog.reasons, why.Name)
 		}
-		c.uses = append(c.uses, use)
+	})
+	for _, v := range f.prog.ir.Vars { // parameters
+		if contains(g.varsUsed, v) && !g.own[v] {
+			text = append(text, variable(fmt.Sprint(v.Type.IsBytes()), c.Ident(g.nameOf(v))))
+		}
+	}
+	if end != nil {
+		text = append(text, variable("__u64 *", c.Ident(g.nameOf(end))))
+	}
+	key := c.KeyOfBody(text)
+	if f.dry {
+		found := f.checks[key]
+		if found == nil {
+			found = &check{}
+			f.checks[key] = found
+		}
+		found.uses = append(found.uses, use)
 		for _, s := range stmts {
 			f.prog.inCheck[s] = true
 		}
 		return 0
 	}
-	c := f.checks[text]
-	if c == nil || len(c.uses) < 2 {
+	found := f.checks[key]
+	if found == nil || len(found.uses) < 2 {
 		return 0
 	}
-	groups := c.groups()
+	groups := found.groups()
 	if len(groups) > 2 {
 		return 0
 	}
-	f.callCheck(c, g, stmts, end, use, groups)
+	f.callCheck(found, g, stmts, end, use, groups)
 	return n
+}
+
+// onlyChecks reports whether what statements return is only that a packet passes to the stack, for a reason of its own.
+func onlyChecks(body []c.Stmt) (ok bool) {
+	ok = true
+	c.Exprs(body, func(x c.Expr) {
+		call, isCall := x.(c.Call)
+		if !isCall || call.Name != "fr_up" && call.Name != "fr_drop" {
+			return
+		}
+		_, named := call.Args[len(call.Args)-1].(c.Alias)
+		ok = ok && call.Name == "fr_up" && named
+	})
+	return ok
 }
 
 // found is the variable that checks give a value which others read; false: there are several, or they are declared.
@@ -180,15 +189,15 @@ func (f *function) found(stmts []ir.Stmt) (end *ir.Var, ok bool) {
 }
 
 // groups are reasons that are at the same distance from each other wherever the checks are made: the first one of each.
-func (c *check) groups() (first map[string]string) {
+func (k *check) groups() (first map[string]string) {
 	first = map[string]string{}
 	var heads []string
-	names := slices.SortedFunc(maps.Keys(c.uses[0].numbers), func(a, b string) int {
-		return c.uses[0].numbers[a] - c.uses[0].numbers[b]
+	names := slices.SortedFunc(maps.Keys(k.uses[0].numbers), func(a, b string) int {
+		return k.uses[0].numbers[a] - k.uses[0].numbers[b]
 	})
 	for _, name := range names {
 		i := slices.IndexFunc(heads, func(head string) bool {
-			return !slices.ContainsFunc(c.uses, func(u checkUse) bool { return c.moved(u, head) != c.moved(u, name) })
+			return !slices.ContainsFunc(k.uses, func(u checkUse) bool { return k.moved(u, head) != k.moved(u, name) })
 		})
 		if i < 0 {
 			i = len(heads)
@@ -200,101 +209,103 @@ func (c *check) groups() (first map[string]string) {
 }
 
 // moved is how far a reason is in a place from where it is in the first one.
-func (c *check) moved(u checkUse, name string) int { return u.numbers[name] - c.uses[0].numbers[name] }
+func (k *check) moved(u checkUse, name string) int { return u.numbers[name] - k.uses[0].numbers[name] }
 
 // callCheck renders the call of a function that checks, and the function, unless it is there.
 func (f *function) callCheck(
-	c *check, g *function, stmts []ir.Stmt, end *ir.Var, use checkUse, groups map[string]string,
+	k *check, g *function, stmts []ir.Stmt, end *ir.Var, use checkUse, groups map[string]string,
 ) {
-	part := g.checking.part
-	f.quote(ir.Pos(stmts[0]))
-	own := func(name string) string { return f.prog.reasons[use.numbers[name]-f.prog.ir.Base] }
-	their := func(name string) string {
-		p := c.uses[0].prog
-		return p.reasons[c.uses[0].numbers[name]-p.ir.Base]
+	part, pos := g.checking.part, ir.Pos(stmts[0])
+	f.quote(pos)
+	own := func(name string) c.Ident { return f.prog.reasons[use.numbers[name]-f.prog.ir.Base] }
+	their := func(name string) c.Ident {
+		p := k.uses[0].prog
+		return p.reasons[k.uses[0].numbers[name]-p.ir.Base]
 	}
 	f.known, f.reason, f.scope = g.known.clone(), g.reason, g.scope
-	result := ""
-	if end != nil {
-		f.variable(end)
-		f.declare(end)
-		f.outs = append(f.outs, f.nameOf(end))
-		result = "&" + f.nameOf(end)
-	}
 	w := f.prog.function() // what the call needs
 	w.varsUsed, w.own, w.varNames, w.dataEnd, w.data = g.varsUsed, g.own, g.varNames, true, true
+	if end != nil {
+		f.declared[end], f.own[end] = true, true
+		f.outs = append(f.outs, f.variable(end))
+	}
 	params, args := f.pass(w)
+	give := func(typ string, name c.Ident, arg c.Expr) {
+		params, args = append(params, c.Param{Type: typ, Name: name}), append(args, arg)
+	}
 	if part.At.Const > 0 {
-		params, args = append(params, "const __u32 "+atPlace), append(args, fmt.Sprint(part.At.Const))
+		give("const __u32", atPlace, c.Dec(part.At.Const))
 	}
 	if end != nil {
-		params, args = append(params, "__u64 *end"), append(args, result)
+		give("__u64 *", "end", c.Address(f.variable(end)))
 	}
 	heads := slices.SortedFunc(maps.Keys(groups), func(a, b string) int {
-		return c.uses[0].numbers[a] - c.uses[0].numbers[b]
+		return k.uses[0].numbers[a] - k.uses[0].numbers[b]
 	})
-	of := map[string]string{} // what is added to a reason
-	next := "of"
+	of := map[string]c.Ident{} // what is added to a reason
+	next := c.Ident("of")
 	for _, head := range heads {
-		if !slices.ContainsFunc(c.uses, func(u checkUse) bool { return c.moved(u, head) != 0 }) {
+		if !slices.ContainsFunc(k.uses, func(u checkUse) bool { return k.moved(u, head) != 0 }) {
 			continue
 		}
 		for _, name := range strings.Fields(groups[head]) {
-			of[name] = " + " + next
+			of[name] = next
 		}
-		arg := "0"
+		arg := c.Expr(c.Num(0))
 		if own(head) != their(head) {
-			arg = f.apart(c.uses[0].prog, their(head), own(head), head)
+			arg = f.apart(k.uses[0].prog, their(head), own(head), head)
 		}
-		params, args = append(params, "const __u32 "+next), append(args, arg)
+		give("const __u32", next, arg)
 		next = "of_2"
 	}
-	if c.name == "" {
-		c.name = f.prog.unique("check_" + ident(part.Header))
-		g.lines = append(g.lines, "")
+	if k.name == "" {
+		k.name = f.prog.unique("check_" + ident(part.Header))
+		g.gap()
 		if end != nil {
-			g.line("*end = %s;", g.nameOf(end))
+			g.assign(noPos, c.Unary{Op: "*", X: c.Ident("end")}, c.Ident(g.nameOf(end)))
 		}
-		g.line("return 0;")
-		lines := g.assemble("static __always_inline int " + c.name + "(" + strings.Join(params, ", ") + ")")
-		for i, line := range lines {
-			lines[i] = whys.ReplaceAllStringFunc(line, func(s string) string {
-				name := f.prog.ir.Reasons[slices.Index(f.prog.reasons, strings.Trim(s, whyMark))].Name
-				return their(name) + of[name]
-			})
-		}
-		f.prog.writes = append(f.prog.writes, lines)
+		g.end(noPos, c.Num(0))
+		out := g.assemble("int", k.name, params)
+		c.ReplaceIn(out.Body, func(x c.Expr) c.Expr {
+			why, ok := x.(c.Alias)
+			if !ok {
+				return nil
+			}
+			if by := of[why.As]; by != "" {
+				return c.Binary{Op: "+", X: their(why.As), Y: by}
+			}
+			return their(why.As)
+		})
+		f.prog.functions = append(f.prog.functions, out)
 	}
-	call := fmt.Sprintf("%s(%s)", c.name, strings.Join(args, ", "))
-	if n := len(f.lines); n > 1 && [2]string(f.lines[n-2:]) == f.lastCheck { // nothing came in between
-		last := strings.Trim(unmarked(f.lines[n-2:n-1]), "\t")
-		f.lines = f.lines[:n-2]
-		f.stmt(ir.Pos(stmts[0]), "%s || %s)", strings.TrimSuffix(last, ")"), call)
-	} else {
-		f.stmt(ir.Pos(stmts[0]), "if (%s)", call)
+	call := c.Do(k.name, args...)
+	if body := *f.block; len(body) > 0 && f.lastCheck != nil && body[len(body)-1] == c.Stmt(f.lastCheck) {
+		f.lastCheck.Cond = c.Join("||", f.lastCheck.Cond, call) // nothing came in between
+		return
 	}
-	f.stmt(ir.Pos(stmts[0]), "\treturn TC_ACT_UNSPEC;")
-	f.lastCheck = [2]string(f.lines[len(f.lines)-2:])
+	f.lastCheck = f.when(pos, call, func() { f.end(pos, c.Ident("TC_ACT_UNSPEC")) })
 }
 
 // apart is how far a reason is from one of another program.
-func (f *function) apart(other *program, their, own, reason string) string {
-	theirs, ours, name := ident(other.ir.Name), ident(f.prog.ir.Name), ident(reason)
+func (f *function) apart(other *program, their, own c.Ident, reason string) c.Expr {
+	theirs, ours, name := c.Ident(ident(other.ir.Name)), c.Ident(ident(f.prog.ir.Name)), c.Ident(ident(reason))
 	if their == "reason_"+theirs+"_"+name && own == "reason_"+ours+"_"+name {
-		return fmt.Sprintf("FR_APART(%s, %s, %s)", theirs, ours, name)
+		return c.Do("FR_APART", theirs, ours, name)
 	}
-	return own + " - " + their
+	return c.Binary{Op: "-", X: own, Y: their}
 }
 
-// constant is an integer in C: where a header begins or ends that is checked has a name.
-func (f *function) constantOf(v uint64, suffix string) string {
-	if c := f.checking; c != nil && c.part.At.Const > 0 {
+// constantOf is an integer: where a header begins or ends that is checked has a name.
+func (f *function) constantOf(v uint64, form c.Form) c.Expr {
+	if x := f.checking; x != nil && x.part.At.Const > 0 {
+		at := c.Ident(atPlace)
 		switch int(v) {
-		case c.part.At.Const:
-			return atPlace
-		case c.part.At.Const + c.size:
-			return fmt.Sprintf("(%s + sizeof(*%s))", atPlace, f.to(c.part, packetCame))
+		case x.part.At.Const:
+			return at
+		case x.part.At.Const + x.size:
+			header := c.Unary{Op: "*", X: f.to(x.part, packetCame)}
+			return c.Binary{Op: "+", X: at, Y: c.Do("sizeof", header)}
 		}
 	}
-	return number(v) + suffix
+	return c.Number{V: v, Form: form}
 }

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
@@ -32,16 +32,16 @@ func (f *function) copy(s *ir.Copy) {
 	w.cover(s.Pos, &s.Effects)
 	w.coverAll(w.function, s.Pos)
 	n.write(w)
-	f.stmt(s.Pos, "return %s;", f.made(w, "long", "copy"))
+	f.end(s.Pos, f.made(w, "long", "copy"))
 }
 
 // copies has a function make a copy, or a part of one, for f.
 func (w *writer) copies(f *function, s *ir.Copy) {
 	w.copy, w.linked, w.inPlace = s, f.prog.ir.L2, true
 	w.scope, w.makes = f.scope, f.makes
-	for _, c := range f.fan.all { // all that any of them writes
-		if c.Rewrite != nil {
-			w.leaves = append(w.leaves, c.Rewrite.Parts...)
+	for _, other := range f.fan.all { // all that any of them writes
+		if other.Rewrite != nil {
+			w.leaves = append(w.leaves, other.Rewrite.Parts...)
 		}
 	}
 	w.sharesNames(f)
@@ -51,14 +51,13 @@ func (w *writer) copies(f *function, s *ir.Copy) {
 }
 
 // made puts a function that makes a copy, or a part of one, in front of f. It returns the call.
-func (f *function) made(w *writer, result, what string) string {
+func (f *function) made(w *writer, result, what string) c.Expr {
 	name := f.prog.unique(fmt.Sprintf("%s_%s%d", f.prog.short, what, f.prog.copies))
 	f.timed, w.timed = f.timed || w.timed, false
 	params, args := f.pass(w.function)
-	params, args = append([]string{f.fan.same() + " *same"}, params...), append([]string{"same"}, args...)
-	*f.makes = append(*f.makes,
-		w.assemble(fmt.Sprintf("static __always_inline %s %s(%s)", result, name, strings.Join(params, ", "))))
-	return fmt.Sprintf("%s(%s)", name, strings.Join(args, ", "))
+	params, args = slices.Insert(params, 0, f.fan.sameParam()), slices.Insert(args, 0, c.Expr(same))
+	*f.makes = append(*f.makes, w.assemble(result, name, params))
+	return c.Do(name, args...)
 }
 
 // write renders the function. Where something has to be given back if the kernel refuses, another function rewrites the
@@ -66,60 +65,60 @@ func (f *function) made(w *writer, result, what string) string {
 func (n *fan) write(w *writer) {
 	s := w.copy
 	w.fx.before()
-	refused := ""
+	var refused c.Expr
 	if len(w.fx.undo) == 0 {
 		refused = n.rewrite(w)
 	} else {
 		inner := w.prog.writer(s.Rewrite, &ir.Effects{})
 		inner.copies(w.function, s)
 		inner.inner = true
-		inner.line("return %s;", n.rewrite(inner))
+		inner.end(noPos, n.rewrite(inner))
 		refused = w.made(inner, "int", "write")
 	}
-	w.line("")
-	w.failIf("unlikely(" + refused + ")")
+	w.gap()
+	w.failIf(c.Unlikely(refused))
 	i := slices.Index(n.tallies, s.Reason)
 	if i < 0 {
 		i = len(n.tallies)
 		n.tallies = append(n.tallies, s.Reason)
 	}
-	w.line("same->%s++;", tally(i))
-	w.line("fr_copied(%s, skb->len);", w.identity(n.Row))
+	w.add(&c.Assign{To: c.To(same, tally(i)), Op: "+=", X: c.Dec(1)})
+	w.do(noPos, "fr_copied", w.identity(n.Row), ofSKB("len"))
 	w.fx.after()
-	w.line("return 0;")
+	w.end(noPos, c.Num(0))
 }
 
 // rewrite renders how the packet is rewritten. It returns the call that has it cloned and sent, and is true where the
 // kernel refuses.
-func (n *fan) rewrite(w *writer) string {
+func (n *fan) rewrite(w *writer) c.Expr {
 	s := w.copy
 	w.cells = append(w.back(), w.stores()...)
 	odd := n.copySums(w)
 	w.metadata()
-	hop := w.hop(s.Hop)
+	index := w.ofHop(s.Hop, "ifindex")
 
-	blanks, csum := n.blanks(w)
+	blanks, sum := n.blanks(w)
 	w.fan = nil // what follows is about the packet
 	if len(blanks) > 0 {
-		w.line("")
+		w.gap()
 		for _, b := range blanks {
 			w.failIf(b)
 		}
 	}
 	w.rederive()
-	w.line("")
-	w.newAt = len(w.lines)
-	w.line("")
+	w.gap()
+	w.newAt = w.place()
+	w.gap()
 	if w.linked {
-		w.line("fr_link(data, %s);", w.hopPointer(s.Hop))
+		w.do(noPos, "fr_link", data, w.hop(s.Hop))
 	}
-	for _, c := range w.cells {
-		w.put(c)
+	for _, x := range w.cells {
+		w.put(x)
 	}
 	for _, s := range w.sums {
-		w.stmt(s.Pos, "st16(%s, %s);", w.newPtr(s.New), s.leaves)
+		w.do(s.Pos, "st16", w.newPtr(s.New), s.leaves)
 	}
-	w.completes(csum, n.sums(w.function))
+	w.completes(sum, n.sums(w.function))
 	for _, m := range []struct {
 		name string
 		x    ir.Expr
@@ -127,71 +126,70 @@ func (n *fan) rewrite(w *writer) string {
 		switch {
 		case m.x != nil:
 			w.asItCame(m.name)
-			w.line("skb->%s = %s;", m.name, w.beside[m.name])
+			w.assign(noPos, ofSKB(m.name), w.beside[m.name])
 		case n.sets(m.name):
-			w.line("skb->%s = %s;", m.name, w.asItCame(m.name))
+			w.assign(noPos, ofSKB(m.name), w.asItCame(m.name))
 		}
 	}
 	w.newPointers()
-	var here []string
+	var here []c.Stmt
 	if w.data {
-		here = append(here, "\tvoid *data;")
+		here = append(here, variable("void *", data))
 	}
 	for _, v := range w.prog.ir.Vars {
 		if contains(w.ptrsUsed, v) {
-			here = append(here, "\tvoid *"+w.pointerName(v)+";")
+			here = append(here, variable("void *", w.pointerName(v)))
 		}
 	}
-	w.lines = append(here, w.lines...)
+	w.body = append(here, w.body...)
 	w.data, w.ptrsUsed, w.fan = false, nil, n
 
-	refused := fmt.Sprintf("bpf_clone_redirect(skb, %sifindex, 0)", hop)
-	for _, kind := range odd {
-		refused = fmt.Sprintf("%s == FR_SUM_ODD || %s", kind, refused)
+	var refused []c.Expr
+	for _, kind := range slices.Backward(odd) {
+		refused = append(refused, equals(kind, c.Ident("FR_SUM_ODD")))
 	}
-	return refused
+	return c.Join("||", append(refused, c.Do("bpf_clone_redirect", skb, index, c.Num(0)))...)
 }
 
 // blanks are the calls that make zeros of headers, and those that put back what only other copies make zeros of; and
 // the sum of the device without the bytes that copies change, and without what is zero.
-func (n *fan) blanks(w *writer) (calls []string, csum string) {
-	for _, c := range n.all {
-		if c.Rewrite == nil {
+func (n *fan) blanks(w *writer) (calls []c.Expr, sum c.Expr) {
+	for _, made := range n.all {
+		if made.Rewrite == nil {
 			continue
 		}
-		for _, b := range c.Rewrite.Blanks {
+		for _, b := range made.Rewrite.Blanks {
 			if !slices.ContainsFunc(n.zeroed, func(k ir.Blank) bool { return k.At == b.At }) {
 				n.zeroed = append(n.zeroed, b)
 			}
 		}
 	}
-	without := ""
+	sum = c.To(same, "csum")
+	without := c.Expr(c.Binary{Op: "+", X: zero, Y: sum})
 	for i, b := range n.zeroed {
 		at, size := w.offset(b.At), w.expr(b.Len)
 		if slices.ContainsFunc(w.rw.Blanks, func(own ir.Blank) bool { return own.At == b.At }) {
-			calls = append(calls, w.unlessEmpty(b, fmt.Sprintf("fr_blank(skb, %s, %s)", at, size)))
-			without += " - " + n.keep("__u32", fmt.Sprint("zeroed", i), "0")
+			calls = append(calls, w.unlessEmpty(b, c.Do("fr_blank", skb, at, size)))
+			without = c.Binary{Op: "-", X: without, Y: n.keep("__u32", fmt.Sprint("zeroed", i), c.Num(0))}
+			sum = c.Do("fr_fold", without)
 			continue
 		}
 		room := roomOf(b.Max)
 		w.holds(plus(b.At, room))
-		call := fmt.Sprintf("fr_put_back(skb, %s, %s, %s, %d)", at, w.ptr(b.At), size, room)
+		call := c.Do("fr_put_back", skb, at, w.ptr(b.At), size, c.Dec(room))
 		calls = append(calls, w.unlessEmpty(b, call))
 	}
-	if csum = "same->csum"; without != "" {
-		csum = fmt.Sprintf("fr_fold(FR_ZERO + %s%s)", csum, without)
-	}
-	return calls, csum
+	return calls, sum
 }
 
 // back returns stores that undo what only other copies change.
 func (w *writer) back() (out []cell) {
 	own, widths := map[ir.Off]bool{}, map[ir.Off]bool{}
 	each := func(rw *ir.Rewrite, visit func(o ir.Off)) {
-		for _, c := range rw.Stores {
-			if c.Width == nil {
-				for i := range c.Size {
-					visit(plus(c.Off, i))
+		for _, st := range rw.Stores {
+			if st.Width == nil {
+				for i := range st.Size {
+					visit(plus(st.Off, i))
 				}
 			}
 		}
@@ -201,33 +199,33 @@ func (w *writer) back() (out []cell) {
 		}
 	}
 	each(w.rw, func(o ir.Off) { own[o] = true })
-	for _, c := range w.rw.Stores {
-		if c.Width != nil {
-			widths[c.Off] = true
+	for _, st := range w.rw.Stores {
+		if st.Width != nil {
+			widths[st.Off] = true
 		}
 	}
 	var missing []ir.Off
-	for _, c := range w.turn.all {
-		if c.Rewrite == nil {
+	for _, made := range w.turn.all {
+		if made.Rewrite == nil {
 			continue
 		}
-		each(c.Rewrite, func(o ir.Off) {
+		each(made.Rewrite, func(o ir.Off) {
 			if !own[o] {
 				own[o] = true
 				missing = append(missing, o)
 			}
 		})
-		for _, x := range c.Rewrite.Stores {
+		for _, x := range made.Rewrite.Stores {
 			if x.Width != nil && !widths[x.Off] {
 				widths[x.Off] = true
 				w.holds(plus(x.Off, 8))
-				c := cell{scalar: w.packet(x.Off, 8), off: x.Off, width: x.Width}
+				back := cell{scalar: w.packet(x.Off, 8), off: x.Off, width: x.Width}
 				if x.Plain {
 					w.more = true
-					c.code = fmt.Sprintf("fr_first(be64(%s), %s)", w.ptr(x.Off), w.variable(x.Width))
-					c.le, c.load, c.word = true, nil, x.Size
+					back.code = c.Do("fr_first", c.Bytes("be", 8, w.ptr(x.Off)), w.variable(x.Width))
+					back.le, back.load, back.word = true, nil, x.Size
 				}
-				out = append(out, c)
+				out = append(out, back)
 			}
 		}
 	}
@@ -254,31 +252,29 @@ func (w *writer) back() (out []cell) {
 
 // copySums computes the checksums of a copy. What doesn't depend on the receiver is computed in front of the loop. It
 // returns how a turn gets at the kinds of those that the kernel may be unable to finish.
-func (n *fan) copySums(w *writer) (odd []string) {
+func (n *fan) copySums(w *writer) (odd []c.Expr) {
 	for _, s := range w.rw.Sums {
 		s := w.newSum(s)
 		w.sums = append(w.sums, s)
-		if kind := n.copySum(w, s); kind != "" && (s.New.Base != nil || s.New.Const&1 != 0) {
+		if kind := n.copySum(w, s); kind != nil && (s.New.Base != nil || s.New.Const&1 != 0) {
 			odd = append(odd, kind)
 		}
 	}
 	return odd
 }
 
-func (n *fan) copySum(w *writer, s *sum) (kind string) {
+func (n *fan) copySum(w *writer, s *sum) (kind c.Expr) {
 	if s.Swap != nil || s.Tail {
 		w.fail("%s of the copy at %s follows a payload that moves", s.Name, w.copy.Pos)
-		return ""
+		return nil
 	}
 	pre, value := n.pre, s.name("")
 	s.leaves = value
-	if s.Offloaded && !s.Fresh {
-		kind = "yes"
-	}
+	mayBePartial := s.Offloaded && !s.Fresh
 	sameNow, now := n.split(s.NewTerms)
 	samePseudo, nowPseudo := n.split(s.NewPseudo)
-	w.line("")
-	w.line("/* %s */", comment(s.Name))
+	w.gap()
+	w.note(comment(s.Name))
 	own, ownPseudo := w.summands(now), w.pseudoHeader(nowPseudo)
 
 	// In front of the loop.
@@ -289,85 +285,71 @@ func (n *fan) copySum(w *writer, s *sum) (kind string) {
 		pre.cover(s.Pos, t.Value, t.Len, t.OddIf)
 	}
 	same, pseudo := pre.summands(sameNow), pre.pseudoHeader(samePseudo)
-	full, partial := "FR_ZERO"+plusSum(pre.add, slices.Concat(same, pseudo)), ""
-	old := ""
+	full, partial := pre.plus(zero, slices.Concat(same, pseudo)), c.Expr(nil)
 	if !s.Fresh {
-		old = pre.value(scalar{size: 2, code: fmt.Sprintf("ld16(%s)", pre.ptr(s.Old))}, s.Name, s.Pos)
+		old := pre.value(scalar{size: 2, code: c.Bytes("ld", 2, pre.ptr(s.Old))}, s.Name, s.Pos)
 		was, wasPseudo := pre.summands(s.OldTerms), pre.pseudoHeader(s.OldPseudo)
 		minus, add := cancel(slices.Concat(was, wasPseudo), slices.Concat(same, pseudo))
-		full = fmt.Sprintf("fr_sum_of(%s)%s%s", old, minusSum(pre.add, minus), plusSum(pre.add, add))
+		full = pre.plus(pre.minus(c.Do("fr_sum_of", old), minus), add)
 		minus, add = cancel(wasPseudo, pseudo)
-		partial = fmt.Sprintf("FR_ZERO + %s%s%s", old, minusSum(pre.add, minus), plusSum(pre.add, add))
-		if kind != "" {
-			kind = fmt.Sprintf("fr_sum_kind(skb, %s, %s, fr_fold(%s))", pre.offset(s.Old), old, pre.add(wasPseudo))
+		partial = pre.plus(pre.minus(c.Binary{Op: "+", X: zero, Y: old}, minus), add)
+		if mayBePartial {
+			kind = c.Do("fr_sum_kind", skb, pre.offset(s.Old), old, c.Do("fr_fold", pre.total(wasPseudo)))
 			if s.Absent {
-				kind = fmt.Sprintf("%s ? %s : FR_SUM_ABSENT", old, kind)
+				kind = c.Choice{If: old, Then: kind, Else: c.Ident("FR_SUM_ABSENT")}
 			}
 		}
 	}
-	key := kind + "\n" + full + "\n" + partial
+	key := [3]c.Key{c.KeyOf(kind), c.KeyOf(full), c.KeyOf(partial)}
 	i, known := n.rests[key]
 	if !known {
 		i = len(n.rests)
 		n.rests[key] = i
-		pre.line("")
-		pre.line("/* %s, without what depends on the receiver */", comment(s.Name))
+		pre.gap()
+		pre.note(comment(s.Name) + ", without what depends on the receiver")
 	}
 	name, whole := func(what string) string { return fmt.Sprint(what, i) }, full
-	if kind != "" {
+	if kind != nil {
 		kind = n.keep("__u32", name("kind"), kind)
 		if !known {
-			pre.stopIf(s.Pos, kind+" == FR_SUM_FAULT", pre.fx.undo, pre.up(n.NoRoom))
+			pre.stopIf(s.Pos, equals(kind, c.Ident("FR_SUM_FAULT")), pre.fx.undo, pre.up(n.NoRoom))
 		}
-		full = fmt.Sprintf("%s == FR_SUM_PARTIAL ? %s : %s", kind, partial, full)
+		full = c.Choice{If: equals(kind, sumPartial), Then: partial, Else: full}
 	}
 	rest := n.keep("__u64", name("rest"), full)
 
 	// For each receiver.
-	if kind == "" {
-		w.line("__be16 %s = %s(%s%s);", value, s.function(), rest, plusSum(w.add, slices.Concat(own, ownPseudo)))
+	if kind == nil {
+		w.define(noPos, "__be16", value, c.Do(s.function(), w.plus(rest, slices.Concat(own, ownPseudo))))
 		if s.Absent {
-			w.line("if (!%s) /* no checksum came, none leaves */",
-				w.value(scalar{size: 2, code: fmt.Sprintf("ld16(%s)", w.ptr(s.Old))}, "", s.Pos))
-			w.line("\t%s = 0;", value)
+			came := w.value(scalar{size: 2, code: c.Bytes("ld", 2, w.ptr(s.Old))}, "", s.Pos)
+			w.absent(c.Not(came), value)
 		}
-		return ""
+		return nil
 	}
-	w.line("__u64 %s = %s;", s.name("new_pseudo"), w.add(ownPseudo))
+	newPseudo := s.name("new_pseudo")
+	w.define(noPos, "__u64", newPseudo, w.total(ownPseudo))
+	withPseudo := func(x c.Expr) c.Expr { return c.Binary{Op: "+", X: x, Y: newPseudo} }
+	folded := c.Do("fr_fold", withPseudo(rest))
 	if covered(w.rw, s.Sum) { // another checksum wants to know what it will be
 		whole := n.keep("__u64", name("full"), whole)
-		w.line("__be16 %s = %s(%s + %s%s);", value, s.function(), whole, s.name("new_pseudo"), plusSum(w.add, own))
-		s.leaves = fmt.Sprintf("%s == FR_SUM_PARTIAL ? fr_fold(%s + %s) : %s", kind, rest, s.name("new_pseudo"), value)
+		w.define(noPos, "__be16", value, c.Do(s.function(), w.plus(withPseudo(whole), own)))
+		s.leaves = c.Choice{If: equals(kind, sumPartial), Then: folded, Else: value}
 	} else {
-		w.line("__be16 %s;", value)
-		w.line("if (%s == FR_SUM_PARTIAL)", kind)
-		w.line("\t%s = fr_fold(%s + %s);", value, rest, s.name("new_pseudo"))
-		w.line("else")
-		w.line("\t%s = %s(%s + %s%s);", value, s.function(), rest, s.name("new_pseudo"), plusSum(w.add, own))
+		w.define(noPos, "__be16", value, nil)
+		branch := w.when(noPos, equals(kind, sumPartial), func() { w.assign(noPos, value, folded) })
+		w.inside(&branch.Else, func() {
+			w.assign(noPos, value, c.Do(s.function(), w.plus(withPseudo(rest), own)))
+		})
 	}
 	if s.Absent {
-		w.line("if (%s == FR_SUM_ABSENT) /* no checksum came, none leaves */", kind)
-		w.line("\t%s = 0;", value)
+		w.absent(equals(kind, c.Ident("FR_SUM_ABSENT")), value)
 	}
 	return kind
 }
 
-func plusSum(add func([]summand) string, list []summand) string {
-	if len(list) == 0 {
-		return ""
-	}
-	return " + " + add(list)
-}
-
-func minusSum(add func([]summand) string, list []summand) string {
-	if len(list) == 0 {
-		return ""
-	}
-	if len(list) == 1 {
-		return " - " + add(list)
-	}
-	return " - (" + add(list) + ")"
-}
+// sumPartial is the kind of a checksum that is left to a device.
+const sumPartial = c.Ident("FR_SUM_PARTIAL")
 
 func covered(rw *ir.Rewrite, s *ir.Sum) bool {
 	return slices.ContainsFunc(rw.Sums, func(t *ir.Sum) bool {

@@ -36,7 +36,8 @@
 //
 // # Lines
 //
-// The text follows the kernel's style, in lines of at most 100 columns (wrap.go). Each statement has its line of the
+// Functions are trees of package c until the end, where it prints them in the kernel's style. Nothing looks at C as
+// text: what is the same, or used once, is found in the trees. Each statement has its line of the
 // spec in Source.Lines; clang reads a copy with #line directives (internal/clang), which it keeps in BTF, so that the
 // verifier's log shows the spec.
 package bpf

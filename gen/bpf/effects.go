@@ -3,6 +3,7 @@ package bpf
 import (
 	"fmt"
 
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
@@ -16,7 +17,7 @@ type effects struct {
 	*function
 	fx    *ir.Effects
 	early bool // what records and counters say of the packet is read before it changes: nothing keeps what it was
-	undo  []string
+	undo  []c.Expr
 	said  map[*ir.Emit][]ir.MemberValue // what was read for a record that is reserved late
 	by    map[*ir.Count]ir.Expr         // what was read for a counter
 }
@@ -27,7 +28,7 @@ func (f *function) effects(fx *ir.Effects) *effects {
 	}
 }
 
-func event(i int) string { return fmt.Sprintf("event%d", i) }
+func event(i int) c.Ident { return c.Ident(fmt.Sprintf("event%d", i)) }
 
 // before renders what comes before transmission.
 func (e *effects) before() {
@@ -37,8 +38,8 @@ func (e *effects) before() {
 		}
 		e.quote(s.Pos)
 		e.reserve(i, s)
-		e.stopIf(s.Pos, "!"+event(i), e.undo, e.up(s.Full))
-		e.undo = append(e.undo, fmt.Sprintf("bpf_ringbuf_discard(%s, 0);", event(i)))
+		e.stopIf(s.Pos, c.Not(event(i)), e.undo, e.up(s.Full))
+		e.undo = append(e.undo, c.Do("bpf_ringbuf_discard", event(i), c.Num(0)))
 	}
 	for i, s := range e.fx.Admits {
 		e.admit(i, s)
@@ -107,72 +108,71 @@ func ofPacket(e ir.Expr) bool {
 // admit spends a credit.
 func (e *effects) admit(i int, s *ir.Admit) {
 	e.quote(s.Pos)
-	credit, level, spent := fmt.Sprintf("credit%d", i), "0", fmt.Sprintf("spent%d", i)
+	name := func(what string) c.Ident { return c.Ident(fmt.Sprint(what, i)) }
+	credit, level := name("credit"), c.Expr(c.Num(0))
 	if s.Level != nil {
-		level = fmt.Sprintf("level%d", i)
-		e.stmt(s.Pos, "__u32 %s = %s;", level, e.expr(s.Level))
+		level = name("level")
+		e.define(s.Pos, "__u32", name("level"), e.expr(s.Level))
 	}
-	first := fmt.Sprintf("%s->%s", e.row(s.Row), member(s.Member))
-	at := "0"
+	first := c.To(e.row(s.Row), member(s.Member))
+	at := c.Expr(c.Num(0))
 	if s.Member.Type.Levels > 0 {
 		at = level
 	}
-	e.stmt(s.Pos, "__u32 %s = fr_credit(%s, %s);", credit, first, at)
-	e.stmt(s.Pos, "__u64 %s = %s;", spent, e.expr(s.Cost))
-	floor := "0"
+	e.define(s.Pos, "__u32", credit, c.Do("fr_credit", first, at))
+	cost := name("spent")
+	e.define(s.Pos, "__u64", cost, e.expr(s.Cost))
+	floor, spent := c.Expr(c.Num(0)), c.Expr(cost)
 	if s.Floor != nil {
 		floor = e.expr(s.Floor)
 	}
-	admitted := fmt.Sprintf("admitted%d", i)
+	admitted := name("admitted")
 	if s.Member.Type.Kind == ir.Bucket {
-		e.stmt(s.Pos, "__u64 %s = fr_admit_timed(%s, %s, %s, %s);", admitted, credit, spent, floor, e.clock())
-		spent = admitted + " - FR_ADMITTED"
+		e.define(s.Pos, "__u64", admitted, c.Do("fr_admit_timed", credit, cost, floor, e.clock()))
+		spent = c.Binary{Op: "-", X: admitted, Y: c.Ident("FR_ADMITTED")}
 	} else {
-		e.stmt(s.Pos, "int %s = fr_admit(%s, %s, %s);", admitted, credit, spent, floor)
+		e.define(s.Pos, "int", admitted, c.Do("fr_admit", credit, cost, floor))
 	}
 	if s.Overdraft {
-		e.overdraw(i, s, credit, spent)
+		e.overdraw(s, credit, cost, admitted)
 	} else {
-		e.stmt(s.Pos, "if (%s == FR_REFUSED) {", admitted)
-		e.indent++
-		e.stmt(s.Pos, "fr_refused(%s, %s);", credit, level)
-		if s.Count != nil {
-			e.counter(s.Count)
-		}
-		for _, u := range e.undo {
-			e.line("%s", u)
-		}
-		e.stmt(s.Pos, "%s", e.up(s.Refused))
-		e.indent--
-		e.line("}")
-		e.stopIf(s.Pos, "unlikely("+admitted+" == FR_CONTENDED)", e.undo, e.up(s.Contended))
+		e.when(s.Pos, equals(admitted, refused), func() {
+			e.do(s.Pos, "fr_refused", credit, level)
+			if s.Count != nil {
+				e.counter(s.Count)
+			}
+			e.giveBack(e.undo)
+			e.end(s.Pos, e.up(s.Refused))
+		})
+		e.stopIf(s.Pos, c.Unlikely(equals(admitted, c.Ident("FR_CONTENDED"))), e.undo, e.up(s.Contended))
 	}
-	e.undo = append(e.undo, fmt.Sprintf("fr_refund(%s, %s);", credit, spent))
+	e.undo = append(e.undo, c.Do("fr_refund", credit, spent))
 }
 
+// refused is what a credit answers of which too little is left.
+const refused = c.Ident("FR_REFUSED")
+
 // overdraw spends what isn't admitted all the same.
-func (e *effects) overdraw(i int, s *ir.Admit, credit, spent string) {
+func (e *effects) overdraw(s *ir.Admit, credit, cost, admitted c.Ident) {
 	e.needs["overdraft"] = "yes"
 	if s.Count != nil {
-		e.stmt(s.Pos, "if (admitted%d == FR_REFUSED) {", i)
-		e.indent++
-		e.counter(s.Count)
-		e.indent--
-		e.line("}")
+		e.when(s.Pos, equals(admitted, refused), func() { e.counter(s.Count) })
 	}
-	e.stmt(s.Pos, "if (admitted%d < FR_ADMITTED)", i)
-	if s.Member.Type.Kind == ir.Bucket {
-		e.stmt(s.Pos, "\tadmitted%d = fr_overdraw_timed(%s, spent%d, %s);", i, credit, i, e.clock())
-	} else {
-		e.stmt(s.Pos, "\t%s = fr_overdraw(%s, %s);", spent, credit, spent)
-	}
+	e.when(s.Pos, c.Binary{Op: "<", X: admitted, Y: c.Ident("FR_ADMITTED")}, func() {
+		if s.Member.Type.Kind == ir.Bucket {
+			e.assign(s.Pos, admitted, c.Do("fr_overdraw_timed", credit, cost, e.clock()))
+		} else {
+			e.assign(s.Pos, cost, c.Do("fr_overdraw", credit, cost))
+		}
+	})
 }
 
 // alloc takes a number from a shared counter.
 func (f *function) alloc(s *ir.Alloc) {
 	f.quote(s.Pos)
 	f.more = true
-	f.stmt(s.Pos, "%s = fr_alloc(%s->%s, %s);", f.set(s.Var), f.row(s.Row), member(s.Member), number(s.Step))
+	f.variable(s.Var)
+	f.set(s.Pos, s.Var, c.Do("fr_alloc", c.To(f.row(s.Row), member(s.Member)), c.Num(s.Step)))
 }
 
 // after renders what comes when the packet has left, or is about to and can't be held up any more.
@@ -183,26 +183,19 @@ func (e *effects) after() {
 				continue
 			}
 			e.quote(s.Pos)
-			if !required {
-				e.reserve(i, s)
-				e.line("if (%s) {", event(i))
-				e.indent++
+			submit := func() {
+				if !required || !e.early {
+					e.fill(i, s)
+				}
+				e.submit(i, s)
 			}
-			if !required || !e.early {
-				e.fill(i, s)
+			if required {
+				submit()
+				continue
 			}
-			if e.turn != nil {
-				e.stmt(s.Pos, "%s |= fr_submit_more(&%s->head, %s);", e.turn.keep("__u64", "quiet", "0"), event(i),
-					e.clock())
-			} else {
-				e.stmt(s.Pos, "fr_submit(&%s->head, %s);", event(i), e.clock())
-			}
-			if !required {
-				e.indent--
-				e.line("} else {")
-				e.line("\tfr_lose(%d);", s.Event.ID)
-				e.line("}")
-			}
+			e.reserve(i, s)
+			there := e.when(noPos, event(i), submit)
+			e.inside(&there.Else, func() { e.do(noPos, "fr_lose", c.Dec(s.Event.ID)) })
 		}
 	}
 	for _, s := range e.fx.Counts {
@@ -215,19 +208,32 @@ func (e *effects) after() {
 }
 
 func (e *effects) reserve(i int, s *ir.Emit) {
-	name := ident(s.Event.Name)
-	e.stmt(s.Pos, "struct event_%s *%s = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_%s), 0);", name,
-		event(i), name)
+	typ := "struct event_" + ident(s.Event.Name)
+	reserve := c.Do("bpf_ringbuf_reserve", c.Address(c.Ident("fr_events")), c.Do("sizeof", c.Ident(typ)), c.Num(0))
+	e.define(s.Pos, typ+" *", event(i), reserve)
+}
+
+// submit renders that a record is complete.
+func (e *effects) submit(i int, s *ir.Emit) {
+	head := c.Address(c.To(event(i), "head"))
+	if e.turn == nil {
+		e.do(s.Pos, "fr_submit", head, e.clock())
+		return
+	}
+	quiet := e.turn.keep("__u64", "quiet", c.Num(0))
+	e.add(&c.Assign{Pos: s.Pos, To: quiet, Op: "|=", X: c.Do("fr_submit_more", head, e.clock())})
 }
 
 // fill renders the contents of a record, but for its time. The ring's memory has whatever was there before.
 func (e *effects) fill(i int, s *ir.Emit) {
-	receiver := "0"
+	receiver := c.Expr(c.Num(0))
 	if s.Row != nil {
 		receiver = e.identity(s.Row)
 	}
-	e.stmt(s.Pos, "fr_head(&%s->head, %s, %d, sizeof(*%s));", event(i), receiver, s.Event.ID, event(i))
-	p := inMemory{access: event(i) + "->", address: "(void *)" + event(i), dirty: true}
+	record := event(i)
+	e.do(s.Pos, "fr_head", c.Address(c.To(record, "head")), receiver, c.Dec(s.Event.ID),
+		c.Do("sizeof", c.Unary{Op: "*", X: record}))
+	p := inMemory{func(member string) c.Expr { return c.To(record, member) }, untyped(record), true}
 	end := abi.EventHeader
 	for _, m := range s.Event.Fields.Members {
 		e.zero(p, end, m.Off-end, s.Pos)
@@ -242,27 +248,27 @@ func (e *effects) fill(i int, s *ir.Emit) {
 }
 
 // identity is the identity of the receiver whose row it is.
-func (f *function) identity(r *ir.Row) string {
+func (f *function) identity(r *ir.Row) c.Expr {
 	for _, m := range r.Table.Value.Members {
 		if m.Hidden && m.Name == "receiver" {
-			return f.row(r) + "->" + member(m)
+			return c.To(f.row(r), member(m))
 		}
 	}
 	f.fail("row %q is no receiver's", r.Name)
-	return "0"
+	return c.Num(0)
 }
 
 // clockEvery is how many turns go by one reading of the clock, which takes a tenth of the time of a copy.
 const clockEvery = 8
 
 // clock is the monotonic clock in nanoseconds.
-func (f *function) clock() string {
+func (f *function) clock() c.Expr {
 	if !f.writes && f.turn == nil { // it sees many packets that don't need it
-		return "bpf_ktime_get_ns()"
+		return c.Do("bpf_ktime_get_ns")
 	}
 	f.timed = true
 	if f.turn != nil {
-		return f.turn.keep("__u64", "clock", "0")
+		return f.turn.keep("__u64", "clock", c.Num(0))
 	}
-	return "clock"
+	return c.Ident("clock")
 }

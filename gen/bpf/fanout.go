@@ -4,12 +4,10 @@ import (
 	"fmt"
 	"maps"
 	"math/bits"
-	"regexp"
 	"slices"
-	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
 // A fan-out becomes these functions:
@@ -37,38 +35,46 @@ type fan struct {
 	local map[*ir.Var]bool // variables that a turn sets
 	found map[*ir.Row]bool // rows that a turn looks up
 
-	pointers, numbers []string // members of the two structures
-	set               []string // what gives the pointers values
-	head              int      // where the first function's lines begin that use what is saved
-	wide              int      // words that numbers take beyond one each
+	pointers, numbers []c.Param // members of the two structures
+	set               c.Init    // what gives the pointers values
+	head              *c.List   // where the first function's lines begin that use what is saved
+	wide              int       // words that numbers take beyond one each
 	kept              map[string]bool
-	zeroed            []ir.Blank     // headers that copies make zeros of
-	rests             map[string]int // what of a checksum is the same for all receivers
-	tallies           []int          // reasons of copies
+	zeroed            []ir.Blank       // headers that copies make zeros of
+	rests             map[[3]c.Key]int // what of a checksum is the same for all receivers
+	tallies           []int            // reasons of copies
 }
 
-// same is the type of the numbers that are the same for all receivers.
-func (n *fan) same() string { return fmt.Sprintf("struct %s_same%d", n.prog, n.n) }
+// same is a pointer to the numbers that are the same for all receivers.
+const same = c.Ident("same")
+
+// sameType is the type of these numbers.
+func (n *fan) sameType() string { return fmt.Sprintf("%s_same%d", n.prog, n.n) }
+
+func (n *fan) sameParam() c.Param { return c.Param{Type: "struct " + n.sameType() + " *", Name: same} }
+
+// front is a pointer to the front of the packet that was saved.
+const front = c.Ident("front")
 
 // keepPointer keeps a pointer of the first function for turns.
-func (n *fan) keepPointer(typ, name, value string) string {
+func (n *fan) keepPointer(typ, name string, value c.Expr) c.Expr {
 	if !n.kept[name] {
 		n.kept[name] = true
-		n.pointers = append(n.pointers, typ+name+";")
-		n.set = append(n.set, fmt.Sprintf(".%s = %s,", name, value))
+		n.pointers = append(n.pointers, c.Param{Type: typ, Name: c.Ident(name)})
+		n.set = append(n.set, c.Member{Name: name, X: value})
 	}
-	return "fan->" + name
+	return c.To(c.Ident("fan"), name)
 }
 
 // keep keeps a number of the first function, and returns how all get at it.
-func (n *fan) keep(typ, name, value string) string {
+func (n *fan) keep(typ, name string, value c.Expr) c.Expr {
 	if !n.kept[name] {
 		n.kept[name] = true
-		n.numbers = append(n.numbers, typ+" "+name+";")
+		n.numbers = append(n.numbers, c.Param{Type: typ, Name: c.Ident(name)})
 		n.pre.sameSize = max(n.pre.sameSize, len(n.numbers)+n.wide)
-		n.pre.line("same->%s = %s;", name, value)
+		n.pre.assign(noPos, c.To(same, name), value)
 	}
-	return "same->" + name
+	return c.To(same, name)
 }
 
 // limit is the largest size of the front.
@@ -98,19 +104,19 @@ func (f *function) holds(end ir.Off) {
 	f.frontSize = max(f.frontSize, (n+7)&^7)
 }
 
-// ends is the statement by which a receiver's turn ends without a copy: fr_decline or fr_refuse.
-func (f *function) ends(how string, reason int) string {
+// ends is what is returned where a receiver's turn ends without a copy: fr_decline or fr_refuse.
+func (f *function) ends(how string, reason int) c.Expr {
 	return f.endsFor(how, f.prog.reasonName(reason))
 }
 
 // endsFor likewise takes the reason as C.
-func (f *function) endsFor(how, reason string) string {
-	return fmt.Sprintf("return fr_%s(%s, skb->len, %s);", how, f.identity(f.turn.Row), reason)
+func (f *function) endsFor(how string, reason c.Expr) c.Expr {
+	return c.Do("fr_"+how, f.identity(f.turn.Row), ofSKB("len"), reason)
 }
 
 // asItCame is a number that stands beside the packet, as it was before the first copy.
-func (f *function) asItCame(name string) string {
-	came := "fr_" + name + "(skb)"
+func (f *function) asItCame(name string) c.Expr {
+	came := c.Do("fr_"+name, skb)
 	if f.turn != nil && f.turn.sets(name) {
 		return f.turn.keep("__u32", "skb_"+name, came)
 	}
@@ -135,7 +141,7 @@ func (f *function) fanOut(s *ir.FanOut) {
 	f.prog.fans++
 	n := &fan{
 		FanOut: s, n: f.prog.fans, prog: f.prog.short, name: f.prog.short + "_fan" + fmt.Sprint(f.prog.fans),
-		local: map[*ir.Var]bool{}, found: map[*ir.Row]bool{}, kept: map[string]bool{}, rests: map[string]int{},
+		local: map[*ir.Var]bool{}, found: map[*ir.Row]bool{}, kept: map[string]bool{}, rests: map[[3]c.Key]int{},
 	}
 	n.survey(s.Each)
 	if n.front = s.Front; n.front.Base == nil {
@@ -150,18 +156,18 @@ func (f *function) fanOut(s *ir.FanOut) {
 	w.known, w.reason = f.known, f.reason
 	w.declared, w.scope, w.inPlace = maps.Clone(f.declared), f.scope, true
 	n.pre = w
-	n.keepPointer("struct __sk_buff *", "skb", "skb")
-	n.keepPointer("struct list_"+ident(s.Group.Name)+" *", "list", "list")
+	n.keepPointer("struct __sk_buff *", "skb", skb)
+	n.keepPointer("struct list_"+ident(s.Group.Name)+" *", "list", c.Ident("list"))
 
-	w.line("__u32 len = skb->len;")
+	w.define(noPos, "__u32", "len", ofSKB("len"))
 	n.find()
 	w.fx.early = true
 	w.fx.before()
 	if s.End != nil {
 		end := w.expr(s.End)
-		w.line("")
-		w.stopIf(s.Pos, fmt.Sprintf("unlikely(len > %s) && bpf_skb_change_tail(skb, %s, 0)", end, end), w.fx.undo,
-			w.up(n.NoRoom))
+		w.gap()
+		w.stopIf(s.Pos, c.Join("&&", c.Unlikely(exceeds(c.Ident("len"), end)),
+			c.Do("bpf_skb_change_tail", skb, end, c.Num(0))), w.fx.undo, w.up(n.NoRoom))
 	}
 	size := n.save()
 	w.fan = n
@@ -171,17 +177,18 @@ func (f *function) fanOut(s *ir.FanOut) {
 	reread := n.reread(spans)
 	n.loop(turn, spans)
 	n.restore(size, reread)
-	saved := append(w.pointers(), w.headerPointers(packetSaved, func(*ir.HeaderPart) bool { return true })...)
-	w.lines, w.savedDone = slices.Insert(w.lines, n.head, n.begin(saved)...), true
+	n.head.Body = n.begin(len(n.numbers) > 0)
+	n.head.Body = append(n.head.Body, w.pointers()...)
+	n.head.Body = append(n.head.Body, w.headerPointers(packetSaved, func(*ir.HeaderPart) bool { return true })...)
+	w.savedDone = true
 	w.fan, w.saved, w.savedUsed = nil, false, nil
 
 	params, args := f.pass(w.function)
 	p := f.prog
-	p.writes = append(p.writes, n.structures())
-	p.writes = append(p.writes, turn.copies...)
-	p.writes = append(p.writes, turn.text,
-		w.assemble(fmt.Sprintf("static __always_inline int %s(%s)", n.name, strings.Join(params, ", "))))
-	f.stmt(s.Pos, "return %s(%s);", n.name, strings.Join(args, ", "))
+	p.functions = append(p.functions, n.structures()...)
+	p.functions = append(p.functions, turn.copies...)
+	p.functions = append(p.functions, turn.made, w.assemble("int", n.name, params))
+	f.end(s.Pos, c.Do(n.name, args...))
 }
 
 // survey notes what a turn sets, and its copies.
@@ -203,37 +210,38 @@ func (n *fan) survey(each []ir.Stmt) {
 func (n *fan) find() {
 	w, name := n.pre, ident(n.Group.Name)
 	w.quote(n.Pos)
-	w.stmt(n.Pos, "struct group_%s key __attribute__((aligned(8))) = {};", name)
-	w.line("struct list_%s *list;", name)
-	w.line("")
-	w.members(onStack("key"), n.Key, n.Pos)
-	w.stmt(n.Pos, "list = list_of_%s(&key);", name)
-	w.unless(n.Pos, "!list", n.Miss)
+	list := c.Ident("list")
+	w.zeroed(n.Pos, "group_"+name, keyName, c.Init{})
+	w.define(noPos, "struct list_"+name+" *", list, nil)
+	w.gap()
+	w.members(onStack(keyName), n.Key, n.Pos)
+	w.assign(n.Pos, list, c.Do("list_of_"+name, c.Address(keyName)))
+	w.unless(n.Pos, c.Not(list), n.Miss)
 }
 
 // save renders the copy of the front, and returns its size.
-func (n *fan) save() string {
+func (n *fan) save() c.Expr {
 	w := n.pre
 	size := w.offset(n.front)
 	room := n.limit()
 	if room == 0 { // no turn makes a copy: every packet has one byte
-		size, room = "1", 1
+		size, room = c.Num(1), 1
 	}
 	w.sameSize = max(w.sameSize, 1)
 	w.needs["facts"] = "yes"
 	if n.front.Base != nil {
 		room = 1 << bits.Len(uint(room-1))
-		w.line("")
-		w.line("__u32 size = fr_size(%s, %d);", size, room)
-		size = "size"
+		w.gap()
+		w.define(noPos, "__u32", "size", c.Do("fr_size", size, c.Dec(room)))
+		size = c.Ident("size")
 	}
 	w.frontSize = max(w.frontSize, (room+7)&^7)
-	w.line("")
-	w.line("/* Copies are made by writing to the packet: what it was is read from here. */")
-	w.line("void *front = fr_save_front(skb, %s);", size)
-	w.stopIf(n.Pos, "!front", w.fx.undo, w.up(n.NoRoom))
-	n.keepPointer("void *", "front", "front")
-	n.head = len(w.lines)
+	w.gap()
+	w.note("Copies are made by writing to the packet: what it was is read from here.")
+	w.define(noPos, "void *", front, c.Do("fr_save_front", skb, size))
+	w.stopIf(n.Pos, c.Not(front), w.fx.undo, w.up(n.NoRoom))
+	n.keepPointer("void *", "front", front)
+	n.head = w.place()
 	if n.front.Base != nil {
 		n.keep("__u32", "size", size)
 	}
@@ -241,11 +249,11 @@ func (n *fan) save() string {
 }
 
 // pointers makes the pointers to variable offsets of the saved front.
-func (f *function) pointers() (out []string) {
+func (f *function) pointers() (out []c.Stmt) {
 	for _, v := range f.prog.ir.Vars {
 		if contains(f.savedUsed, v) {
-			out = append(out, fmt.Sprintf("\tvoid *%s = fr_pin(front + fr_bound(%s, 0x%x));", f.pointerName(v),
-				f.variable(v), f.fan.mask(v)))
+			at := pinned(front, f.variable(v), uint64(f.fan.mask(v)))
+			out = append(out, &c.Declare{Type: "void *", Vars: []c.Var{{Name: f.pointerName(v), Init: at}}})
 		}
 	}
 	return out
@@ -254,8 +262,8 @@ func (f *function) pointers() (out []string) {
 // turn is the function that runs once a receiver.
 type turn struct {
 	*function
-	text   []string
-	copies [][]string
+	made   *c.Func
+	copies []c.Top
 }
 
 func (n *fan) receiver(outer *function) *turn {
@@ -266,64 +274,72 @@ func (n *fan) receiver(outer *function) *turn {
 	t.sharesNames(n.pre.function)
 	t.known.plain, t.reason = outer.known.plain, outer.reason
 	t.makes = &t.copies
-	t.block(n.Each)
+	t.statements(n.Each)
 	if len(t.hopsUsed) > 0 || t.data || len(t.ptrsUsed) > 0 {
 		t.fail("a turn of the fan-out at %s looks at the packet", n.Pos)
 	}
-	out := []string{
-		fmt.Sprintf("static __noinline long %s(__u32 i, struct %s *fan)", t.name, n.name), "{",
-		"\tstruct __sk_buff *skb = fan->skb;",
-	}
+	g := outer.prog.function()
 	pointers := t.pointers()
-	at := len(out)
 	if t.now {
 		n.pre.usesNow()
-		out = append(out, "\t__u64 now = "+n.keep("__u64", "now", "now")+";")
+		g.define(noPos, "__u64", now, n.keep("__u64", "now", now))
 	}
 	for _, v := range outer.prog.ir.Vars {
-		if !contains(t.varsUsed, v) {
+		if !contains(t.varsUsed, v) || t.own[v] {
 			continue
 		}
-		name := t.nameOf(v)
-		switch {
-		case t.own[v]:
-		case v.Type.IsBytes():
-			n.keepBytes(v, name)
-			out = append(out, fmt.Sprintf("\t__u64 *%s = same->%s;", name, name))
-		default:
-			out = append(out, fmt.Sprintf("\t__u64 %s = %s;", name, n.keep("__u64", name, n.pre.variable(v))))
+		name := c.Ident(t.nameOf(v))
+		if v.Type.IsBytes() {
+			n.keepBytes(v, string(name))
+			g.define(noPos, "__u64 *", name, c.To(same, string(name)))
+		} else {
+			g.define(noPos, "__u64", name, n.keep("__u64", string(name), n.pre.variable(v)))
 		}
 	}
 	for _, r := range outer.prog.ir.Rows {
-		if r != n.Row && contains(t.rowsUsed, r) {
-			name := t.rowName(r)
-			typ := fmt.Sprintf("struct %s *", t.vals[r.Table])
-			if t.rowsOwn[r] {
-				continue
-			}
-			out = append(out, fmt.Sprintf("\t%s%s = %s;", typ, name, n.keepPointer(typ, name, n.pre.row(r))))
+		if r == n.Row || !contains(t.rowsUsed, r) || t.rowsOwn[r] {
+			continue
 		}
+		typ, name := fmt.Sprintf("struct %s *", t.vals[r.Table]), t.rowName(r)
+		g.define(noPos, typ, c.Ident(name), n.keepPointer(typ, name, n.pre.row(r)))
 	}
 	group, row := ident(n.Group.Name), t.row(n.Row)
-	out = append(out, fmt.Sprintf("\tstruct receiver_%s *%s = receiver_of_%s(fan->list, i);", group, row, group))
-	out = append(out, pointers...)
-	out = append(out, t.headerPointers(packetSaved, func(*ir.HeaderPart) bool { return true })...)
+	g.define(noPos, "struct receiver_"+group+" *", row,
+		c.Do("receiver_of_"+group, c.To(fanName, "list"), c.Ident("i")))
+	g.add(pointers...)
+	g.add(t.headerPointers(packetSaved, func(*ir.HeaderPart) bool { return true })...)
 	if t.leased {
-		out = append(out, "\tconst struct fr_lease *lease = fr_the_lease();")
+		g.define(noPos, "const struct fr_lease *", "lease", c.Do("fr_the_lease"))
 	}
-	out = append(out, "", fmt.Sprintf("\tif (!%s)", row), "\t\treturn 1;")
+	g.gap()
+	g.when(noPos, c.Not(row), func() { g.end(noPos, c.Dec(1)) })
 	if t.timed {
-		out = append(out, fmt.Sprintf("\tif (i %% %d == 0)", clockEvery), "\t\tsame->clock = bpf_ktime_get_ns();")
+		turn := c.Binary{Op: "%", X: c.Ident("i"), Y: c.Dec(clockEvery)}
+		g.when(noPos, equals(turn, c.Num(0)), func() {
+			g.assign(noPos, c.To(same, "clock"), c.Do("bpf_ktime_get_ns"))
+		})
 	}
-	body := append(out[at:], t.function.text()...)
-	if t.saved || len(pointers) > 0 || mentions(body, "same") {
-		out = append(out[:at:at], "\tvoid *front = fan->front;")
-		out = append(out, n.begin(nil, body...)...)
-	} else {
-		out = out[:at:at]
+	g.add(t.text()...)
+	body := []c.Stmt{define("struct __sk_buff *", skb, c.To(fanName, "skb"))}
+	if uses := c.Count(g.body, same) > 0; t.saved || len(pointers) > 0 || uses {
+		body = append(body, define("void *", front, c.To(fanName, "front")))
+		body = append(body, n.begin(uses)...)
 	}
-	t.text = append(append(out, body...), "}")
+	t.made = &c.Func{
+		Head: "static __noinline long", Name: t.name, Params: []c.Param{
+			{Type: "__u32", Name: "i"}, {Type: "struct " + n.name + " *", Name: fanName},
+		},
+		Body: append(body, g.body...),
+	}
 	return t
+}
+
+// fanName is a pointer to what turns are given.
+const fanName = c.Ident("fan")
+
+// define declares a variable with a value.
+func define(typ string, name c.Ident, x c.Expr) c.Stmt {
+	return &c.Declare{Type: typ, Vars: []c.Var{{Name: name, Init: x}}}
 }
 
 // keepBytes keeps a variable that is a string of bytes, under the name that turns have for it.
@@ -333,159 +349,143 @@ func (n *fan) keepBytes(v *ir.Var, name string) {
 	}
 	n.kept[name] = true
 	words := (v.Type.Size + 7) / 8
-	n.numbers = append(n.numbers, fmt.Sprintf("__u64 %s[%d];", name, words))
+	n.numbers = append(n.numbers, c.Param{Type: "__u64", Name: c.Ident(name), Tail: fmt.Sprintf("[%d]", words)})
 	n.wide += words - 1
 	value := n.pre.variable(v)
 	for i := range words {
-		n.pre.line("same->%s[%d] = %s[%d];", name, i, value, i)
+		n.pre.assign(noPos, c.Index{X: c.To(same, name), At: c.Dec(i)}, c.Index{X: value, At: c.Dec(i)})
 	}
 	n.pre.sameSize = max(n.pre.sameSize, len(n.numbers)+n.wide)
 }
 
-// begin finds the numbers after the saved front, where a function's lines use them; pointers are more lines.
-func (n *fan) begin(pointers []string, body ...string) (out []string) {
-	if body == nil && len(n.numbers) > 0 || mentions(body, "same") {
-		out = append(out, fmt.Sprintf("\t%s *same = front + FR_NEEDS_FRONT;", n.same()))
+// begin finds the numbers after the saved front, where they are used.
+func (n *fan) begin(used bool) []c.Stmt {
+	if !used {
+		return nil
 	}
-	return append(out, pointers...)
-}
-
-// mentions reports whether lines of C use a pointer.
-func mentions(lines []string, name string) bool {
-	word := regexp.MustCompile(`\b` + name + `(->|, )`)
-	return slices.ContainsFunc(lines, word.MatchString)
+	at := c.Binary{Op: "+", X: front, Y: c.Ident("FR_NEEDS_FRONT")}
+	return []c.Stmt{define("struct "+n.sameType()+" *", same, at)}
 }
 
 // structures declares what turns need.
-func (n *fan) structures() []string {
-	var out []string
+func (n *fan) structures() (out []c.Top) {
 	if len(n.numbers) > 0 {
-		out = append(out, "/* What is the same for all receivers. */", n.same()+" {")
-		for _, s := range n.numbers {
-			out = append(out, "\t"+s)
-		}
-		out = append(out, "};", "")
+		out = append(out, &c.Struct{Doc: "What is the same for all receivers.", Name: n.sameType(), Members: n.numbers})
 	}
-	out = append(out, fmt.Sprintf("struct %s {", n.name))
-	for _, s := range n.pointers {
-		out = append(out, "\t"+s)
-	}
-	return append(out, "};")
+	return append(out, &c.Struct{Name: n.name, Members: n.pointers})
 }
 
 // reread has the spans read their variables from where they are kept: what no register holds across the loop makes no
 // difference to the verifier.
-func (n *fan) reread(spans []string) (out []string) {
-	for _, p := range spans {
+func (n *fan) reread(spans []span) (out []span) {
+	kept := func(x c.Expr) c.Expr {
 		for _, v := range n.pre.varsUsed {
-			word := regexp.MustCompile(`\b` + n.pre.nameOf(v) + `\b`)
-			if word.MatchString(p) {
-				p = word.ReplaceAllLiteralString(p, n.keep("__u64", n.pre.nameOf(v), n.pre.nameOf(v)))
+			if name := c.Ident(n.pre.nameOf(v)); x == c.Expr(name) {
+				return n.keep("__u64", string(name), name)
 			}
 		}
-		out = append(out, p)
+		return nil
+	}
+	for _, s := range spans {
+		out = append(out, span{c.Replace(s.at, kept), c.Replace(s.size, kept)})
 	}
 	return out
 }
 
 // loop renders the loop over the receivers.
-func (n *fan) loop(t *turn, spans []string) {
+func (n *fan) loop(t *turn, spans []span) {
 	w := n.pre
 	if len(spans) > 0 {
-		w.line("")
-		w.line("/* Without the bytes that copies change; negative where the device hasn't summed the packet up. */")
-		n.keep("__s64", "csum", "bpf_csum_update(skb, 0)")
-		w.line("if (unlikely(same->csum >= 0)) {")
-		for _, p := range spans {
-			w.line("\tsame->csum = fr_complete_without(skb, same->csum, %s);", p)
-		}
-		for i, b := range n.zeroed {
-			at := w.offset(b.At)
-			w.line("\tsame->zeroed%d = fr_counted(%s, %s(skb, %s, %s));", i, at, w.sumOf(b.Max), at, w.expr(b.Len))
-		}
-		w.line("}")
+		w.gap()
+		w.note("Without the bytes that copies change; negative where the device hasn't summed the packet up.")
+		sum := n.keep("__s64", "csum", c.Do("bpf_csum_update", skb, c.Num(0)))
+		w.when(noPos, isSummed(sum), func() {
+			for _, p := range spans {
+				w.assign(noPos, sum, p.of("fr_complete_without", sum))
+			}
+			for i, b := range n.zeroed {
+				at := w.offset(b.At)
+				counted := c.Do("fr_counted", at, c.Do(w.sumOf(b.Max), skb, at, w.expr(b.Len)))
+				w.assign(noPos, c.To(same, fmt.Sprint("zeroed", i)), counted)
+			}
+		})
 	}
-	w.line("")
+	w.gap()
 	for i := range n.tallies {
-		n.keep("__u64", tally(i), "0")
+		n.keep("__u64", tally(i), c.Num(0))
 	}
-	w.line("struct %s fan = {", n.name)
-	for _, s := range n.set {
-		w.line("\t%s", s)
-	}
-	w.line("};")
-	w.stmt(n.Pos, "bpf_loop(list->count, %s, &fan, 0);", t.name)
+	w.define(noPos, "struct "+n.name, fanName, n.set)
+	w.do(n.Pos, "bpf_loop", c.To(c.Ident("list"), "count"), c.Ident(t.name), c.Address(fanName), c.Num(0))
 }
 
 func tally(i int) string { return fmt.Sprintf("copies%d", i) }
 
 // restore renders the end: the packet is again what it was.
-func (n *fan) restore(size string, spans []string) {
+func (n *fan) restore(size c.Expr, spans []span) {
 	w := n.pre
-	w.line("")
+	w.gap()
 	if n.kept["quiet"] {
-		w.line("if (same->quiet)")
-		w.line("\tfr_wake();")
+		w.when(noPos, c.To(same, "quiet"), func() { w.do(noPos, "fr_wake") })
 	}
 	if !n.Drop {
 		if n.front.Base != nil {
-			size = fmt.Sprintf("fr_size(same->size, %d)", 1<<bits.Len(uint(n.limit()-1)))
+			size = c.Do("fr_size", c.To(same, "size"), c.Dec(1<<bits.Len(uint(n.limit()-1))))
 		}
-		w.stopIf(diag.Pos{}, fmt.Sprintf("bpf_skb_store_bytes(skb, 0, front, %s, 0)", size), nil,
-			fmt.Sprintf("return fr_drop(len, %s);", w.prog.reasonName(n.Fault)))
-		w.completes("same->csum", spans)
+		w.stopIf(noPos, c.Do("bpf_skb_store_bytes", skb, c.Num(0), front, size, c.Num(0)), nil,
+			c.Do("fr_drop", c.Ident("len"), w.prog.reasonName(n.Fault)))
+		w.completes(c.To(same, "csum"), spans)
 		for _, name := range []string{"priority", "mark"} {
 			if n.kept["skb_"+name] {
-				w.line("skb->%s = same->skb_%s;", name, name)
+				w.assign(noPos, ofSKB(name), c.To(same, "skb_"+name))
 			}
 		}
 	}
-	w.line("")
+	w.gap()
 	for i, reason := range n.tallies {
-		w.line("fr_count_copies(%s, same->%s, skb->len);", w.prog.reasonName(reason), tally(i))
+		w.do(noPos, "fr_count_copies", w.prog.reasonName(reason), c.To(same, tally(i)), ofSKB("len"))
 	}
 	for _, r := range n.Usage {
 		w.use(r)
 	}
-	w.line("fr_count(%s, len);", w.prog.reasonName(n.Reason))
+	w.do(noPos, "fr_count", w.prog.reasonName(n.Reason), c.Ident("len"))
+	verdict := c.Ident("TC_ACT_UNSPEC")
 	if n.Drop {
-		w.line("return TC_ACT_SHOT;")
-	} else {
-		w.line("return TC_ACT_UNSPEC;")
+		verdict = "TC_ACT_SHOT"
 	}
+	w.end(noPos, verdict)
 }
 
-// completes renders how a sum of the device becomes the packet's again; csum is without the spans.
-func (w *writer) completes(csum string, spans []string) {
+// completes renders how a sum of the device becomes the packet's again; sum is without the spans.
+func (w *writer) completes(sum c.Expr, spans []span) {
 	if len(spans) == 0 {
 		return
 	}
-	w.line("if (unlikely(same->csum >= 0))")
+	summed := isSummed(c.To(same, "csum"))
 	for _, p := range spans[1:] {
-		csum = fmt.Sprintf("fr_complete_with(skb, %s, %s)", csum, p)
+		sum = p.of("fr_complete_with", sum)
 	}
-	w.line("\tfr_complete(skb, %s, %s);", csum, spans[0])
+	w.when(noPos, summed, func() { w.add(&c.Eval{X: spans[0].of("fr_complete", sum)}) })
 }
 
-// sums returns the offsets and sizes of what copies change, as arguments.
-func (n *fan) sums(f *function) []string {
+// sums returns the parts of the front that copies change.
+func (n *fan) sums(f *function) []span {
 	w := &writer{function: f}
-	for _, c := range n.all {
-		if c.Rewrite == nil {
+	for _, made := range n.all {
+		if made.Rewrite == nil {
 			continue
 		}
-		for _, x := range c.Rewrite.Stores {
+		for _, x := range made.Rewrite.Stores {
 			if x := (cell{scalar: scalar{size: x.Size}, off: x.Off, width: x.Width}); !slices.Contains(w.cells, x) {
 				w.cells = append(w.cells, x)
 			}
 		}
-		for _, s := range c.Rewrite.Sums {
+		for _, s := range made.Rewrite.Sums {
 			w.sums = append(w.sums, w.newSum(s))
 		}
 	}
 	spans := w.spans()
 	if len(spans) == 0 && len(n.zeroed) > 0 {
-		spans = []string{"0, 0"}
+		spans = []span{{c.Num(0), c.Num(0)}}
 	}
 	return spans
 }

@@ -1,8 +1,7 @@
 package bpf
 
 import (
-	"fmt"
-
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
@@ -12,28 +11,27 @@ func (f *function) translate(s *ir.Translate) {
 	f.quote(s.Pos)
 	f.cover(s.Pos, s.Key, s.Value)
 	f.declares([]ir.Stmt{s})
-	f.line("{")
-	f.indent++
-	f.stmt(s.Pos, "struct fr_translation_key key = { .key = %s, .space = %s->%s };", f.expr(s.Key), f.row(s.Row),
-		member(s.Member))
-	f.line("struct fr_translation *translation = NULL;")
-	f.stmt(s.Pos, "int how = fr_translation(&key, &translation);")
-	f.line("")
-	f.unless(s.Pos, "how == FR_TRANSLATING", s.Unfinished)
-	f.unless(s.Pos, "how == FR_TRANSLATIONS_FULL || !translation", s.Full)
-	f.stmt(s.Pos, "if (how == FR_TRANSLATE) {")
-	f.indent++
-	for _, d := range s.Allocs {
-		f.alloc(d)
-	}
-	f.stmt(s.Pos, "fr_translated(translation, %s);", f.expr(s.Value))
-	f.indent--
-	f.line("}")
-	if f.prog.read.vars[s.Var] {
-		f.stmt(s.Pos, "%s = translation->value;", f.variable(s.Var))
-	}
-	f.indent--
-	f.line("}")
+	f.scoped(func() {
+		how, translation := c.Ident("how"), c.Ident("translation")
+		f.define(s.Pos, "struct fr_translation_key", keyName, c.Init{
+			{Name: "key", X: f.expr(s.Key)}, {Name: "space", X: c.To(f.row(s.Row), member(s.Member))},
+		})
+		f.define(noPos, "struct fr_translation *", translation, c.Ident("NULL"))
+		f.define(s.Pos, "int", how, c.Do("fr_translation", c.Address(keyName), c.Address(translation)))
+		f.gap()
+		f.unless(s.Pos, equals(how, c.Ident("FR_TRANSLATING")), s.Unfinished)
+		full := equals(how, c.Ident("FR_TRANSLATIONS_FULL"))
+		f.unless(s.Pos, c.Join("||", full, c.Not(translation)), s.Full)
+		f.when(s.Pos, equals(how, c.Ident("FR_TRANSLATE")), func() {
+			for _, d := range s.Allocs {
+				f.alloc(d)
+			}
+			f.do(s.Pos, "fr_translated", translation, f.expr(s.Value))
+		})
+		if f.prog.read.vars[s.Var] {
+			f.assign(s.Pos, f.variable(s.Var), c.To(translation, "value"))
+		}
+	})
 }
 
 func (f *function) findElement(s *ir.FindElement) {
@@ -47,40 +45,45 @@ func (f *function) findElement(s *ir.FindElement) {
 	f.more, f.needs["elements"] = true, "yes"
 	f.quote(s.Pos)
 	f.cover(s.Pos, s.Size, s.ID)
-	form, always := "FR_NO_FORM", false
+	form, always := c.Expr(c.Ident("FR_NO_FORM")), false
 	for i := len(s.Forms) - 1; i >= 0; i-- {
 		shape := s.Forms[i]
-		text := fmt.Sprintf("FR_FORM(%d, %d, %d, %d)", (shape.IDBits+shape.LenBits)/8, shape.Bias, orNone(shape.Pad),
-			orNone(shape.Stop))
+		own := c.Do("FR_FORM", c.Dec((shape.IDBits+shape.LenBits)/8), c.Dec(shape.Bias), c.Dec(orNone(shape.Pad)),
+			c.Dec(orNone(shape.Stop)))
 		if shape.When == nil {
-			form, always = text, true
+			form, always = own, true
 			continue
 		}
 		f.cover(s.Pos, shape.When)
-		form = fmt.Sprintf("%s ? %s : %s", f.operand(shape.When), text, form)
+		form = c.Choice{If: f.expr(shape.When), Then: own, Else: form}
 	}
 	f.declares([]ir.Stmt{s})
-	f.line("{")
-	f.indent++
-	at := f.offset(s.At)
-	f.stmt(s.Pos, "__u64 form = %s;", form)
-	find := fmt.Sprintf("fr_find_element(skb, %s, %s + %s, form, %s)", at, at, f.operand(s.Size), f.expr(s.ID))
-	if !always {
-		find = "form == FR_NO_FORM ? 0 : " + find
-	}
-	f.stmt(s.Pos, "__u64 element = %s;", find)
-	f.line("")
-	if f.prog.read.vars[s.Found] {
-		f.stmt(s.Pos, "%s = element != 0;", f.variable(s.Found))
-	}
-	if f.prog.read.vars[s.Len] {
-		f.stmt(s.Pos, "%s = element ? (__u32)element - 1 : 0;", f.variable(s.Len))
-	}
-	if f.prog.read.vars[s.Value] {
-		f.stmt(s.Pos, "%s = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;", f.variable(s.Value))
-	}
-	f.indent--
-	f.line("}")
+	f.scoped(func() {
+		at, formName, element := f.offset(s.At), c.Ident("form"), c.Ident("element")
+		f.define(s.Pos, "__u64", formName, form)
+		find := c.Expr(c.Do("fr_find_element", skb, at, c.Binary{Op: "+", X: at, Y: f.expr(s.Size)}, formName,
+			f.expr(s.ID)))
+		if !always {
+			find = c.Choice{If: equals(formName, c.Ident("FR_NO_FORM")), Then: c.Num(0), Else: find}
+		}
+		f.define(s.Pos, "__u64", element, find)
+		f.gap()
+		length := c.Plus(c.Cast{Type: "__u32", X: element}, -1)
+		for _, part := range []struct {
+			v *ir.Var
+			x c.Expr
+		}{
+			{s.Found, c.Binary{Op: "!=", X: element, Y: c.Num(0)}},
+			{s.Len, c.Choice{If: element, Then: length, Else: c.Num(0)}},
+			{s.Value, c.Choice{
+				If: element, Then: c.Do("fr_leading", skb, shifted(">>", element, 32), length), Else: c.Num(0),
+			}},
+		} {
+			if f.prog.read.vars[part.v] {
+				f.assign(s.Pos, f.variable(part.v), part.x)
+			}
+		}
+	})
 }
 
 // orNone is an identifier, or one that no element has.

@@ -1,8 +1,7 @@
 package bpf
 
 import (
-	"strings"
-
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
@@ -49,12 +48,12 @@ func (f *function) together(stmts []ir.Stmt) int {
 			if ok && ok2 && f.sameWhy(first.Reason, first.Pos, next) && f.simple(let) {
 				f.quote(first.Pos)
 				f.let(let)
-				f.guard([]ir.Stmt{first, next}, "")
+				f.guard([]ir.Stmt{first, next}, nil)
 				return 3
 			}
 		}
 		if n > 1 {
-			f.guard(stmts[:n], "")
+			f.guard(stmts[:n], nil)
 		}
 		return n
 	}
@@ -82,35 +81,31 @@ func (f *function) simple(s *ir.Let) bool {
 	return true
 }
 
-// guard renders guards that have one reason; cond is what stops the packet under it as well, or "".
-func (f *function) guard(guards []ir.Stmt, cond string) {
+// guard renders guards that have one reason; cond is what stops the packet under it as well, or nil.
+func (f *function) guard(guards []ir.Stmt, cond c.Expr) {
 	first := guards[0].(*ir.Guard)
 	f.quote(first.Pos)
 	for _, s := range guards {
 		f.cover(first.Pos, s.(*ir.Guard).Cond)
 	}
-	var conds []string
-	if cond != "" {
+	var conds []c.Expr
+	if cond != nil {
 		conds = append(conds, cond)
 	}
 	for _, s := range guards {
 		g := s.(*ir.Guard)
-		cond := f.negated(g.Cond)
-		if len(conds)+len(guards) > 1 && strings.Contains(cond, " && ") {
-			cond = "(" + cond + ")"
-		}
-		conds = append(conds, cond)
+		conds = append(conds, f.negated(g.Cond))
 		if b, ok := g.Cond.(*ir.Bin); ok && b.Op == ir.Eq && isMeta(b.X, ir.GSOSize) && isZero(b.Y) {
 			f.known.plain = true
 		}
 	}
-	f.unless(first.Pos, strings.Join(conds, " || "), first.Reason)
+	f.unless(first.Pos, c.Join("||", conds...), first.Reason)
 }
 
 var opposite = map[ir.BinOp]ir.BinOp{ir.Eq: ir.Ne, ir.Ne: ir.Eq, ir.Lt: ir.Ge, ir.Ge: ir.Lt, ir.Gt: ir.Le, ir.Le: ir.Gt}
 
 // negated renders the opposite of a condition.
-func (f *function) negated(e ir.Expr) string {
+func (f *function) negated(e ir.Expr) c.Expr {
 	switch e := e.(type) {
 	case *ir.Not:
 		return f.expr(e.X)
@@ -119,5 +114,5 @@ func (f *function) negated(e ir.Expr) string {
 			return f.expr(&ir.Bin{Op: op, X: e.X, Y: e.Y})
 		}
 	}
-	return "!" + f.operand(e)
+	return c.Not(f.expr(e))
 }

@@ -3,10 +3,9 @@ package bpf
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
-	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
@@ -19,7 +18,7 @@ import (
 type halves struct {
 	cells []sharedCell
 	sums  []sharedSum
-	texts []string // of functions that were written: one, where the ways don't differ otherwise
+	texts []c.Key  // of functions that were written: one, where the ways don't differ otherwise
 	names []string // what these are called
 }
 
@@ -111,8 +110,8 @@ func (p *program) divides(s *ir.Forward) bool {
 	if len(fx.Emits)+len(fx.Admits)+len(fx.Learns)+len(fx.Allocs)+len(fx.Lets)+len(fx.Counts) > 0 {
 		return false
 	}
-	for _, c := range rw.Stores {
-		if c.Off.Base != nil || c.Width != nil || c.Plain || c.If != nil || c.Little {
+	for _, st := range rw.Stores {
+		if st.Off.Base != nil || st.Width != nil || st.Plain || st.If != nil || st.Little {
 			return false
 		}
 	}
@@ -145,7 +144,7 @@ func (w *writer) kind() string {
 		text += fmt.Sprint(" ", s.New.Const, s.Offloaded, s.Offloaded && s.Fresh, s.Optional)
 	}
 	if check := w.prog.fits[s]; check != nil {
-		text += fmt.Sprint(" ", w.expr(check.Length), check.TooBig, check.Reasons)
+		text += fmt.Sprint(" ", c.KeyOf(w.expr(check.Length)), check.TooBig, check.Reasons)
 	}
 	return text
 }
@@ -188,7 +187,7 @@ func (s scalar) lasts() bool { return s.lit || s.row }
 
 // is reports whether two summands are the same in C.
 func (x summand) is(y summand) bool {
-	return x.code == y.code && x.code != "" && x.odd == y.odd && x.size == y.size
+	return x.code != nil && y.code != nil && c.Equal(x.code, y.code) && x.odd == y.odd && x.size == y.size
 }
 
 // together finds what ways have in common; nil: too little.
@@ -209,18 +208,18 @@ func together(ways []*way) *halves {
 			return nil
 		}
 		start := parts[0][0].off
-		c := sharedCell{off: start, size: end - start.Const, note: parts[0][0].note, want: parts[0][0].want}
+		shared := sharedCell{off: start, size: end - start.Const, note: parts[0][0].note, want: parts[0][0].want}
 		for _, p := range parts {
-			if len(p) == 0 || p[0].off != start || len(p) > 1 && join(p) == "" {
+			if len(p) == 0 || p[0].off != start || len(p) > 1 && join(p) == nil {
 				return nil
 			}
 			x, y := p[0], parts[0][0]
-			c.given = c.given || len(p) > 1 || len(parts[0]) > 1 || x.code != y.code || !x.lasts()
-			if len(p) == 1 && len(noted(p[0].note)) > len(noted(c.note)) && len(parts[0]) > 1 {
-				c.note = p[0].note
+			shared.given = shared.given || len(p) > 1 || len(parts[0]) > 1 || !c.Equal(x.code, y.code) || !x.lasts()
+			if len(p) == 1 && len(noted(p[0].note)) > len(noted(shared.note)) && len(parts[0]) > 1 {
+				shared.note = p[0].note
 			}
 		}
-		h.cells = append(h.cells, c)
+		h.cells = append(h.cells, shared)
 	}
 	for i, s := range first.w.rw.Sums {
 		sum := sharedSum{name: s.Name}
@@ -243,54 +242,64 @@ func together(ways []*way) *halves {
 
 // cellEnds are the ends of cells, which are in order.
 func cellEnds(cells []cell) (out []int) {
-	for _, c := range cells {
-		out = append(out, c.off.Const+c.size)
+	for _, x := range cells {
+		out = append(out, x.off.Const+x.size)
 	}
 	return out
 }
 
 // between are the cells from an offset to another one.
 func between(cells []cell, from, to int) (out []cell) {
-	for _, c := range cells {
-		if c.off.Const >= from && c.off.Const < to {
-			out = append(out, c)
+	for _, x := range cells {
+		if x.off.Const >= from && x.off.Const < to {
+			out = append(out, x)
 		}
 	}
 	return out
 }
 
-// join is the value of neighbouring cells as one in C; "": there is none.
-func join(cells []cell) string {
+// join is the value of neighbouring cells as one; nil: there is none.
+func join(cells []cell) c.Expr {
 	if len(cells) == 1 {
 		return cells[0].code
 	}
-	size, lit, code := 0, uint64(0), ""
-	for _, c := range cells {
-		size += c.size
+	size, fixed := 0, uint64(0)
+	for _, x := range cells {
+		size += x.size
 	}
 	if size != 2 && size != 4 && size != 8 {
-		return ""
+		return nil
 	}
 	left := size
-	for _, c := range cells {
-		left -= c.size
-		if c.lit {
-			lit |= reverse(c.v, c.size) << (8 * left)
+	var parts []c.Expr
+	for _, x := range cells {
+		left -= x.size
+		if x.lit {
+			fixed |= reverse(x.v, x.size) << (8 * left)
 			continue
 		}
-		inner, ok := strings.CutPrefix(c.code, swaps[c.size]+"(")
-		if c.size > 1 && (!ok || !oneCall(c.code)) {
-			return ""
-		}
-		if inner = strings.TrimSuffix(inner, ")"); c.size == 1 {
-			inner = c.code
+		part := x.code // in the order of bytes that the CPU has
+		if x.size > 1 {
+			swap, ok := part.(c.Call)
+			if !ok || swap.Name != swaps[x.size] {
+				return nil
+			}
+			part = swap.Args[0]
 		}
 		if left > 0 {
-			inner = fmt.Sprintf("(__u64)(%s) << %d", inner, 8*left)
+			parts = append(parts, shifted("<<", in64(part), 8*left))
+			continue
 		}
-		code += " | " + inner
+		for _, term := range c.Terms("|", part) {
+			if n, ok := term.(c.Number); ok {
+				fixed |= n.V
+			} else {
+				parts = append(parts, term)
+			}
+		}
 	}
-	return fmt.Sprintf("%s(%sULL%s)", swaps[size], number(lit), code)
+	all := append([]c.Expr{c.Number{V: fixed, Form: c.Wide}}, parts...)
+	return c.Do(swaps[size], c.Join("|", all...))
 }
 
 // forwardInHalves renders a statement that shares the function that writes: the first half in f, and the other one.
@@ -301,44 +310,53 @@ func (f *function) forwardInHalves(s *ir.Forward, h *halves) {
 	w.coverAll(f, s.Pos)
 	o := f.firstHalf(s)
 
-	w.oldLen, w.newLen = w.names.own("headers_len"), w.names.own("new_headers_len")
+	w.oldLen, w.newLen = c.Ident(w.names.own("headers_len")), c.Ident(w.names.own("new_headers_len"))
 	w.constant(w.newLen, s.Rewrite.NewFront.Const)
-	var params, args []string
-	give := func(param, arg string) { params, args = append(params, param), append(args, arg) }
-	give("const __u32 "+w.oldLen, o.oldLen)
-	give("const int how", family(s.Rewrite))
+	var params []c.Param
+	var args []c.Expr
+	give := func(typ string, name c.Ident, arg c.Expr) {
+		params, args = append(params, c.Param{Type: typ, Name: name}), append(args, arg)
+	}
+	give("const __u32", w.oldLen, o.oldLen)
+	give("const int", "how", family(s.Rewrite))
 	w.names["how"] = true
 
-	w.declaring = true
-	w.line("void *data;")
-	w.line("__u32 len = %s;", w.length())
-	w.constantsAt = len(w.lines)
+	w.define(noPos, "void *", data, nil)
+	w.define(noPos, "__u32", "len", w.length())
+	w.constantsAt = w.place()
 	if check := f.prog.fits[s]; check != nil {
-		w.line("")
+		w.gap()
 		w.hopFits(check, []ir.Stmt{s})
 	}
-	given := map[int][2]string{}
+	type gift struct {
+		typ  string
+		name c.Ident
+		x    c.Expr
+	}
+	given := map[int]gift{}
 	came, leaves := o.stores(), w.stores()
-	for i, c := range h.cells {
-		mine, theirs := between(came, c.off.Const, c.off.Const+c.size), between(leaves, c.off.Const, c.off.Const+c.size)
+	for i, shared := range h.cells {
+		from, to := shared.off.Const, shared.off.Const+shared.size
+		mine, theirs := between(came, from, to), between(leaves, from, to)
 		out := theirs[0]
-		out.size = c.size
-		if c.given {
-			want := noted(c.note)
+		out.size = shared.size
+		if shared.given {
+			want := noted(shared.note)
 			if want == "" {
-				want = c.want
+				want = shared.want
 			}
 			x := mine[0].scalar
 			if len(mine) > 1 {
-				x = scalar{size: c.size, code: join(mine)}
+				x = scalar{size: shared.size, code: join(mine)}
 			}
 			x.want = want
-			out.scalar = scalar{size: c.size}
-			out.code = w.take(want)
-			given[i] = [2]string{wireType(out.scalar) + " " + out.code, o.value(x, "", mine[0].pos)}
-			if len(mine) == 2 && mine[0].lit && c.size == 4 {
-				o.within[valueKey(mine[1].scalar)] = []summand{
-					{scalar{size: 4}, false, given[i][1]}, {scalar: literal(0xffff&^reverse(mine[0].v, 2), 2, false)}}
+			out.scalar = scalar{size: shared.size}
+			name := c.Ident(w.take(want))
+			out.code = name
+			given[i] = gift{wireType(out.scalar), name, o.value(x, "", mine[0].pos)}
+			if len(mine) == 2 && mine[0].lit && shared.size == 4 {
+				o.within[keyOf(mine[1].scalar)] = []summand{
+					{scalar{size: 4}, false, given[i].x}, {scalar: literal(0xffff&^reverse(mine[0].v, 2), 2, false)}}
 			}
 		} else {
 			out.code = w.value(out.scalar, out.note, out.pos)
@@ -350,13 +368,11 @@ func (f *function) forwardInHalves(s *ir.Forward, h *halves) {
 	}
 	for i := range h.cells {
 		if g, ok := given[i]; ok {
-			give(g[0], g[1])
+			give(g.typ, g.name, g.x)
 		}
 	}
 	o.once()
-	if len(o.constants) > 0 {
-		f.line("const __u32 %s;", strings.Join(o.constants, ", "))
-	}
+	o.declareConstants()
 	w.goes()
 	w.newPointers()
 	w.declareConstants()
@@ -365,8 +381,8 @@ func (f *function) forwardInHalves(s *ir.Forward, h *halves) {
 	}
 	w.data = false // it has its own
 	f.absorb(o.function)
-	same, values := f.pass(w.function)
-	f.stmt(s.Pos, "return %s(%s);", w.shared(append(same, params...)), strings.Join(append(values, args...), ", "))
+	common, values := f.pass(w.function)
+	f.end(s.Pos, c.Do(w.shared(append(common, params...)), append(values, args...)...))
 }
 
 // firstHalf computes what is needed of the packet that came.
@@ -374,22 +390,22 @@ func (f *function) firstHalf(s *ir.Forward) *writer {
 	o := f.prog.writer(s.Rewrite, &ir.Effects{})
 	o.sharesNames(f)
 	o.names = maps.Clone(f.names)
-	o.fwd, o.writes, o.indent, o.within = s, false, f.indent, map[string][]summand{}
+	o.fwd, o.writes, o.within = s, false, map[valueKey][]summand{}
 	o.known, o.reason, o.declared, o.scope = f.known, f.reason, f.declared, f.scope
+	o.constantsAt = o.place()
 	if c := f.came[s]; c != nil {
 		o.oldLen, o.values, o.both = c.oldLen, maps.Clone(c.values), c
 		return o
 	}
-	o.oldLen = o.names.own("headers_len")
+	o.oldLen = c.Ident(o.names.own("headers_len"))
 	o.constant(o.oldLen, s.Rewrite.OldFront.Const)
 	return o
 }
 
 // shared puts the function that writes in front of those that call it, unless it stands there already. It returns its
 // name.
-func (w *writer) shared(params []string) string {
-	head := "(" + strings.Join(params, ", ") + ")"
-	text := head + unmarked(w.lines)
+func (w *writer) shared(params []c.Param) string {
+	text := c.KeyOfBody(append(parameters(params), w.body...))
 	if i := slices.Index(w.half.texts, text); i >= 0 {
 		return w.half.names[i]
 	}
@@ -399,19 +415,21 @@ func (w *writer) shared(params []string) string {
 	}
 	name = w.prog.unique(name)
 	w.half.texts, w.half.names = append(w.half.texts, text), append(w.half.names, name)
-	w.prog.writes = append(w.prog.writes, w.assemble("static __always_inline int "+name+head))
+	w.prog.functions = append(w.prog.functions, w.assemble("int", name, params))
 	return name
 }
 
-// marked matches what stands after a line that belongs to one of the spec.
-var marked = regexp.MustCompile(mark + `\d+`)
-
-// unmarked are lines without that, for comparison.
-func unmarked(lines []string) string { return marked.ReplaceAllString(strings.Join(lines, "\n"), "") }
+// parameters are the declarations of parameters, for comparison.
+func parameters(params []c.Param) (out []c.Stmt) {
+	for _, p := range params {
+		out = append(out, variable(p.Type, p.Name))
+	}
+	return out
+}
 
 // absorb appends what another function has, which shares the names of this one.
 func (f *function) absorb(o *function) {
-	f.lines = append(f.lines, o.lines...)
+	f.add(o.body...)
 	for _, v := range o.varsUsed {
 		f.usesVar(v)
 	}
@@ -439,7 +457,9 @@ func (f *function) keepNames() {
 }
 
 // shareSum renders both halves of a checksum.
-func (w *writer) shareSum(o *writer, s *ir.Sum, shared sharedSum, give func(param, arg string)) {
+func (w *writer) shareSum(
+	o *writer, s *ir.Sum, shared sharedSum, give func(typ string, name c.Ident, arg c.Expr),
+) {
 	renamed := *s
 	renamed.Name = shared.name
 	mine, leaves := o.newSum(s), w.newSum(&renamed)
@@ -450,37 +470,41 @@ func (w *writer) shareSum(o *writer, s *ir.Sum, shared sharedSum, give func(para
 	for i, x := range now {
 		if slices.ContainsFunc(shared.same, x.is) {
 			same = append(same, there[i])
-		} else if word := o.within[valueKey(x.scalar)]; word != nil && !x.odd {
+		} else if word := o.partOf(x); word != nil {
 			own = append(own, word...)
 		} else {
 			own = append(own, x)
 		}
 	}
-	w.line("")
-	w.line("/* %s */", comment(shared.name))
+	w.gap()
+	w.note(comment(shared.name))
 	if mayBePartial(s) {
 		if o.both != nil {
-			mine.names["csum"] = o.both.csums[s.Name]
+			mine.names["csum"] = string(o.both.csums[s.Name])
 		} else {
 			o.sumCame(mine, was)
 		}
 		o.optional(mine)
-		give("struct fr_csum "+leaves.name("csum"), mine.name("csum"))
-		w.leave(leaves, w.add(w.pseudoHeader(s.NewPseudo)), w.add(same))
+		give("struct fr_csum", leaves.name("csum"), mine.name("csum"))
+		w.leave(leaves, w.total(w.pseudoHeader(s.NewPseudo)), w.total(same))
 		return
 	}
-	old := ""
+	rest := c.Expr(zero)
 	if !s.Fresh {
-		old = fmt.Sprintf("ld16(%s)", o.ptr(s.Old))
-		if s.Tail {
+		if rest = c.Do("fr_sum_of", c.Bytes("ld", 2, o.ptr(s.Old))); s.Tail {
 			was = append(was, o.tail(mine))
 		}
 	}
-	name, rest := mine.name("sum"), "FR_ZERO"
-	if !s.Fresh {
-		rest = fmt.Sprintf("fr_sum_of(%s)", old)
+	name := mine.name("sum")
+	o.define(noPos, "__u64", name, o.plus(o.minus(rest, was), own))
+	give("__u64", leaves.name("sum"), name)
+	w.define(noPos, "__be16", leaves.name(""), c.Do(leaves.function(), w.plus(leaves.name("sum"), same)))
+}
+
+// partOf is what adds up to a summand that is a part of a value which was computed, or nil.
+func (w *writer) partOf(x summand) []summand {
+	if x.code == nil || x.odd {
+		return nil
 	}
-	o.line("__u64 %s = %s%s%s;", name, rest, minusSum(o.add, was), plusSum(o.add, own))
-	give("__u64 "+leaves.name("sum"), name)
-	w.line("__be16 %s = %s(%s%s);", leaves.value(), leaves.function(), leaves.name("sum"), plusSum(w.add, same))
+	return w.within[keyOf(x.scalar)]
 }

@@ -3,9 +3,8 @@ package bpf
 import (
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
@@ -123,7 +122,7 @@ func (f *function) packet() int {
 }
 
 // to is the name of the pointer to a part.
-func (f *function) to(p *ir.HeaderPart, packet int) string {
+func (f *function) to(p *ir.HeaderPart, packet int) c.Ident {
 	key := pointer{p, packet}
 	if f.headerNames[key] == "" {
 		want := p.Header
@@ -147,82 +146,77 @@ func (f *function) to(p *ir.HeaderPart, packet int) string {
 			f.base(p.At.Base)
 		}
 	}
-	return f.headerNames[key]
+	return c.Ident(f.headerNames[key])
 }
 
-// byName is the pointer to an offset in a packet, by name, or "".
-func (f *function) byName(o ir.Off, packet int) string {
+// byName is the pointer to an offset in a packet, by name, or nil.
+func (f *function) byName(o ir.Off, packet int) c.Expr {
 	p := f.find(o, packet)
 	if p == nil {
-		return ""
+		return nil
 	}
 	h, at := f.header(p), o.Const-p.At.Const
 	i := slices.IndexFunc(h.members, func(m headerMember) bool { return at < m.off+m.n })
 	m := h.members[i]
-	s := f.to(p, packet) + "->" + m.name
+	x := c.To(f.to(p, packet), m.name)
 	switch {
 	case m.scalar && at == m.off:
-		return "&" + s
+		return c.Address(x)
 	case m.scalar:
-		return fmt.Sprintf("(void *)&%s + %d", s, at-m.off)
+		return c.Plus(untyped(c.Address(x)), at-m.off)
 	}
-	return offset(s, at-m.off)
+	return c.Plus(x, at-m.off)
 }
 
-// after is the end of a part, where an offset is one, else "".
-func (f *function) after(end ir.Off) string {
+// after is the end of a part, where an offset is one, else nil.
+func (f *function) after(end ir.Off) c.Expr {
 	for _, p := range f.scope {
 		if h := f.header(p); len(h.members) > 0 && plus(p.At, h.size) == end {
-			return "(void *)(" + f.to(p, f.packet()) + " + 1)"
+			return untyped(c.Plus(f.to(p, f.packet()), 1))
 		}
 	}
-	return ""
+	return nil
 }
 
-// unset marks a line that sets the pointer to a part: it is left out where nothing uses it.
-const unset = "\x01"
+// late is a pointer to a part that is set where it begins at a variable offset.
+type late struct {
+	part  *ir.HeaderPart
+	place *c.List
+}
 
 // pointsTo renders what sets pointers to parts that begin at a variable offset.
 func (f *function) pointsTo(v *ir.Var, parts ...*ir.HeaderPart) {
 	for _, p := range parts {
 		if p.At.Base == v && f.fan == nil {
-			f.line("%s%d%s", unset, len(f.late), unset)
-			f.late = append(f.late, p)
+			f.late = append(f.late, late{p, f.place()})
 		}
 	}
 }
 
-// text returns the lines of a function, with what sets its pointers.
-func (f *function) text() (out []string) {
-	for _, line := range f.lines {
-		if at := strings.Index(line, unset); at >= 0 {
-			n, err := strconv.Atoi(strings.Trim(line[at:], unset))
-			if err != nil {
-				panic(err) // pointsTo wrote it
-			}
-			p := f.late[n]
-			if name := f.headerNames[pointer{p, packetCame}]; slices.Contains(f.headersUsed, pointer{p, packetCame}) {
-				from := offset(f.pointerName(p.At.Base), p.At.Const+f.lowered[p.At.Base])
-				out = append(out, line[:at]+name+" = "+from+";")
-			}
-			continue
+// text returns the statements of a function, with what sets its pointers: it is left out where nothing uses them.
+func (f *function) text() []c.Stmt {
+	for _, l := range f.late {
+		key := pointer{l.part, packetCame}
+		if slices.Contains(f.headersUsed, key) {
+			at := l.part.At
+			from := c.Plus(f.pointerName(at.Base), at.Const+f.lowered[at.Base])
+			l.place.Body = []c.Stmt{&c.Assign{To: c.Ident(f.headerNames[key]), Op: "=", X: from}}
 		}
-		out = append(out, line)
 	}
-	return out
+	return f.body
 }
 
 // headerPointers declares pointers to parts of a packet; set: where they begin is known there.
-func (f *function) headerPointers(packet int, set func(*ir.HeaderPart) bool) (out []string) {
+func (f *function) headerPointers(packet int, set func(*ir.HeaderPart) bool) (out []c.Stmt) {
 	for _, key := range f.headersUsed {
 		if key.packet != packet {
 			continue
 		}
-		decl := fmt.Sprintf("\tstruct %s *%s", f.header(key.part).name, f.headerNames[key])
+		v := c.Var{Name: c.Ident(f.headerNames[key])}
 		if set(key.part) {
-			from, at := "data", key.part.At.Const
+			from, at := data, key.part.At.Const
 			if packet == packetSaved {
-				from = "front"
+				from = front
 			}
 			if v := key.part.At.Base; v != nil {
 				from = f.pointerName(v)
@@ -231,12 +225,12 @@ func (f *function) headerPointers(packet int, set func(*ir.HeaderPart) bool) (ou
 				}
 			}
 			if f.checking != nil && key.part == f.checking.part && key.part.At.Const > 0 {
-				decl += " = " + from + " + " + atPlace
+				v.Init = c.Binary{Op: "+", X: from, Y: c.Ident(atPlace)}
 			} else {
-				decl += " = " + offset(from, at)
+				v.Init = c.Plus(from, at)
 			}
 		}
-		out = append(out, decl+";")
+		out = append(out, &c.Declare{Type: "struct " + f.header(key.part).name + " *", Vars: []c.Var{v}})
 	}
 	return out
 }

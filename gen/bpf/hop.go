@@ -2,24 +2,36 @@ package bpf
 
 import (
 	"fmt"
-	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // A hop comes from a row, where user space has put it, or from a route lookup, which fills in a local one.
 
-// hop returns what stands in front of the name of a member of a hop.
-func (f *function) hop(h *ir.HopRef) string {
+// hop is a pointer to a hop: the function that looks a route up has the structures, those that it calls have pointers.
+func (f *function) hop(h *ir.HopRef) c.Expr {
 	if h.Row == nil {
-		return f.looked(h).accessor(f)
+		n := f.looked(h)
+		if f.routed[n] {
+			return c.Address(n.hop())
+		}
+		return n.hop()
 	}
-	s := f.row(h.Row) + "->" + member(h.Member) + "."
+	x := c.To(f.row(h.Row), member(h.Member))
 	if h.Member.Type.Kind == ir.NextHop {
-		s += "hop."
+		x = c.In(x, "hop")
 	}
-	return s
+	return c.Address(x)
+}
+
+// ofHop is a member of a hop.
+func (f *function) ofHop(h *ir.HopRef, member string) c.Expr { return c.To(f.hop(h), member) }
+
+// isDirect is the condition that a hop's link-layer addresses are known.
+func (f *function) isDirect(h *ir.HopRef) c.Expr {
+	return equals(f.ofHop(h, "state"), c.Ident("FR_HOP_DIRECT"))
 }
 
 // lookedUp is the number of a route lookup.
@@ -31,16 +43,8 @@ func (f *function) looked(h *ir.HopRef) lookedUp {
 	return n
 }
 
-func (n lookedUp) hop() string { return "hop_" + string(n) }
-func (n lookedUp) fib() string { return "fib_" + string(n) }
-
-// accessor: the function that looks a route up has the structures, those that it calls have pointers.
-func (n lookedUp) accessor(f *function) string {
-	if !f.routed[n] {
-		return n.hop() + "->"
-	}
-	return n.hop() + "."
-}
+func (n lookedUp) hop() c.Ident { return c.Ident("hop_" + string(n)) }
+func (n lookedUp) fib() c.Ident { return c.Ident("fib_" + string(n)) }
 
 // hopName numbers the route lookups of a program. The lookup that is checked and the one that is
 // sent through are the same.
@@ -50,11 +54,11 @@ func (p *program) hopName(h *ir.HopRef) string {
 	for _, e := range []ir.Expr{h.From, h.To} {
 		if e != nil {
 			b := f.bytes(e)
-			key += " " + b.load(0, 8) + b.load(8, 8)
+			key += fmt.Sprint(" ", c.KeyOf(b.load(0, 8)), c.KeyOf(b.load(8, 8)))
 		}
 	}
 	if h.Proto != 0 {
-		key += fmt.Sprint(" ", h.Proto, f.expr(h.FromPort), f.expr(h.ToPort))
+		key += fmt.Sprint(" ", h.Proto, c.KeyOf(f.expr(h.FromPort)), c.KeyOf(f.expr(h.ToPort)))
 	}
 	if p.hops == nil {
 		p.hops = map[string]string{}
@@ -79,37 +83,37 @@ func (f *function) hopFits(s *ir.CheckHop, rest []ir.Stmt) {
 	if s.Hop.Row == nil {
 		f.routed[f.looked(s.Hop)] = true
 	}
-	hop := f.hop(s.Hop)
 	length := f.expr(s.Length)
 	if !f.known.plain {
 		// the kernel segments a GSO packet: each segment has to fit
-		if head := f.headers(ir.NextRewrite(rest)); head != "" {
-			length = fmt.Sprintf("(skb->gso_size ? skb->gso_size + %s : %s)", head, length)
+		if head := f.headers(ir.NextRewrite(rest)); head != nil {
+			segment := c.Binary{Op: "+", X: ofSKB("gso_size"), Y: head}
+			length = c.Choice{If: ofSKB("gso_size"), Then: segment, Else: length}
 		}
 	}
 	if s.Hop.Row == nil {
 		f.route(s, length)
 	}
 	if f.turn == nil && s.Hop.Row != nil && s.TooBig+1 == s.Reasons[ir.HopNone] {
-		f.stopIf(s.Pos, fmt.Sprintf("unlikely(!fr_fits(%s, %s))", f.hopPointer(s.Hop), length), nil,
-			fmt.Sprintf("return fr_up(skb, %s);", f.prog.unusable("fr_unfit", f.hopPointer(s.Hop), s)))
+		f.stopIf(s.Pos, c.Unlikely(c.Not(c.Do("fr_fits", f.hop(s.Hop), length))), nil,
+			c.Do("fr_up", skb, f.prog.unusable("fr_unfit", f.hop(s.Hop), s)))
 		return
 	}
 	if f.turn != nil { // the kernel doesn't resolve neighbours for clones
-		f.stopIf(s.Pos, fmt.Sprintf("unlikely(%sstate != FR_HOP_DIRECT)", hop), nil,
-			f.endsFor("decline", f.prog.indirect(f.hopPointer(s.Hop), s)))
+		direct := c.Binary{Op: "!=", X: f.ofHop(s.Hop, "state"), Y: c.Ident("FR_HOP_DIRECT")}
+		f.stopIf(s.Pos, c.Unlikely(direct), nil, f.endsFor("decline", f.prog.indirect(f.hop(s.Hop), s)))
 	} else {
-		f.stopIf(s.Pos, fmt.Sprintf("unlikely(!fr_usable(%s))", f.hopPointer(s.Hop)), nil,
-			fmt.Sprintf("return fr_up(skb, %s);", f.prog.unusable("fr_unusable", f.hopPointer(s.Hop), s)))
+		f.stopIf(s.Pos, c.Unlikely(c.Not(c.Do("fr_usable", f.hop(s.Hop)))), nil,
+			c.Do("fr_up", skb, f.prog.unusable("fr_unusable", f.hop(s.Hop), s)))
 	}
 	if s.Hop.Row == nil {
 		return // the lookup has compared the length
 	}
-	f.unless(s.Pos, fmt.Sprintf("%s > %smtu", length, hop), s.TooBig)
+	f.unless(s.Pos, exceeds(length, f.ofHop(s.Hop, "mtu")), s.TooBig)
 }
 
 // unusable is the reason for which a packet can't leave through a hop. The helper adds to the two that it gets.
-func (p *program) unusable(helper, hop string, s *ir.CheckHop) string {
+func (p *program) unusable(helper string, hop c.Expr, s *ir.CheckHop) c.Expr {
 	none, unreachable := s.Reasons[ir.HopNone], s.Reasons[ir.HopUnreachable]
 	p.inOrder(s, unreachable, ir.HopUnreachable, ir.HopBlackhole, ir.HopProhibit, ir.HopXfrm, ir.HopRule, ir.HopEncap)
 	if s.Hop.Row == nil {
@@ -118,14 +122,14 @@ func (p *program) unusable(helper, hop string, s *ir.CheckHop) string {
 	} else {
 		p.inOrder(s, none+1, ir.HopLocal)
 	}
-	return fmt.Sprintf("%s(%s, %s, %s)", helper, hop, p.reasonName(none), p.reasonName(unreachable))
+	return c.Do(helper, hop, p.reasonName(none), p.reasonName(unreachable))
 }
 
 // indirect is the same for a copy.
-func (p *program) indirect(hop string, s *ir.CheckHop) string {
+func (p *program) indirect(hop c.Expr, s *ir.CheckHop) c.Expr {
 	unreachable := s.Reasons[ir.HopUnreachable]
 	p.inOrder(s, unreachable+6, ir.HopNeighbour)
-	return fmt.Sprintf("fr_indirect(%s, %s, %s)", hop, p.reasonName(unreachable), p.unusable("fr_unusable", hop, s))
+	return c.Do("fr_indirect", hop, p.reasonName(unreachable), p.unusable("fr_unusable", hop, s))
 }
 
 // inOrder checks that the reasons of states follow each other, as helpers expect.
@@ -137,21 +141,12 @@ func (p *program) inOrder(s *ir.CheckHop, first int, states ...abi.HopState) {
 	}
 }
 
-// hopPointer is a pointer to a hop.
-func (f *function) hopPointer(h *ir.HopRef) string {
-	hop := f.hop(h)
-	if base, ok := strings.CutSuffix(hop, "->"); ok {
-		return base
-	}
-	return "&" + strings.TrimSuffix(hop, ".")
-}
-
 // headers returns the size of the network-layer packet's headers in the packet that a rewrite makes, of a GSO packet
 // those of a segment.
-func (f *function) headers(w *ir.Rewrite) string {
+func (f *function) headers(w *ir.Rewrite) c.Expr {
 	switch {
 	case w == nil:
-		return ""
+		return nil
 	case w.Encap != nil:
 		return f.expr(w.Encap.Front)
 	}
@@ -159,27 +154,22 @@ func (f *function) headers(w *ir.Rewrite) string {
 }
 
 // offset renders an offset as a number.
-func (f *function) offset(o ir.Off) string {
-	switch {
-	case o.Base == nil:
-		return fmt.Sprint(o.Const)
-	case o.Const == 0:
-		return f.variable(o.Base)
-	case o.Const < 0:
-		return fmt.Sprintf("(%s - %d)", f.variable(o.Base), -o.Const)
+func (f *function) offset(o ir.Off) c.Expr {
+	if o.Base == nil {
+		return c.Dec(o.Const)
 	}
-	return fmt.Sprintf("(%s + %d)", f.variable(o.Base), o.Const)
+	return c.Plus(f.variable(o.Base), o.Const)
 }
 
 // route renders a route lookup for a packet of a length.
-func (f *function) route(s *ir.CheckHop, length string) {
+func (f *function) route(s *ir.CheckHop, length c.Expr) {
 	n := f.looked(s.Hop)
-	fib, family := n.fib(), "AF_INET6"
+	fib, family := n.fib(), c.Ident("AF_INET6")
 	if s.Hop.Family == 4 {
 		family = "AF_INET"
 	}
-	f.stmt(s.Pos, "__builtin_memset(&%s, 0, sizeof(%s));", fib, fib)
-	f.stmt(s.Pos, "%s.family = %s;", fib, family)
+	f.do(s.Pos, "__builtin_memset", c.Address(fib), c.Num(0), c.Do("sizeof", fib))
+	f.assign(s.Pos, c.In(fib, "family"), family)
 	for _, end := range []struct {
 		name string
 		x    ir.Expr
@@ -189,42 +179,46 @@ func (f *function) route(s *ir.CheckHop, length string) {
 		}
 		b := f.bytes(end.x)
 		if s.Hop.Family == 4 {
-			f.stmt(s.Pos, "%s.%s[0] = %s;", fib, end.name, b.ipv4())
+			f.assign(s.Pos, c.Index{X: c.In(fib, end.name), At: c.Dec(0)}, b.ipv4())
 			continue
 		}
 		for i := range 4 {
-			f.stmt(s.Pos, "%s.%s[%d] = %s;", fib, end.name, i, b.load(4*i, 4))
+			f.assign(s.Pos, c.Index{X: c.In(fib, end.name), At: c.Dec(i)}, b.load(4*i, 4))
 		}
 	}
 	if s.Hop.Proto != 0 {
-		f.stmt(s.Pos, "fr_flow(&%s, %s, %s, %s);", fib, protocol(uint64(s.Hop.Proto)),
-			f.expr(s.Hop.FromPort), f.expr(s.Hop.ToPort))
+		f.do(s.Pos, "fr_flow", c.Address(fib), protocol(uint64(s.Hop.Proto)), f.expr(s.Hop.FromPort),
+			f.expr(s.Hop.ToPort))
 	}
-	f.unless(s.Pos, fmt.Sprintf("fr_route(skb, &%s, %s, &%s)", fib, length, n.hop()), s.TooBig)
+	f.unless(s.Pos, c.Do("fr_route", skb, c.Address(fib), length, c.Address(n.hop())), s.TooBig)
 }
 
 // redirect renders the end of a packet that is sent; direct is the condition for a hop whose link-layer addresses are
 // known, or "" where the link-layer header is always the kernel's business.
-func (f *function) redirect(h *ir.HopRef, direct string) {
-	hop := f.hop(h)
+func (f *function) redirect(h *ir.HopRef, direct c.Ident) {
+	index := f.ofHop(h, "ifindex")
+	end := func(name string, args ...c.Expr) { f.end(noPos, c.Do(name, args...)) }
 	switch {
 	case direct != "" && h.Row != nil && h.Member.Type.Kind != ir.NextHop:
-		f.line("return fr_send(%s, %s);", f.hopPointer(h), direct)
+		end("fr_send", f.hop(h), direct)
 		return
 	case direct != "":
-		f.line("if (%s)", direct)
-		f.line("\treturn bpf_redirect(%sifindex, 0);", hop)
+		f.when(noPos, direct, func() { end("bpf_redirect", index, c.Num(0)) })
 	}
 	switch {
 	case h.Row == nil:
 		fib := f.looked(h).fib()
-		f.line("return fr_redirect_neigh(%sifindex, %s->family, %s->dst);", hop, fib, fib)
+		end("fr_redirect_neigh", index, c.To(fib, "family"), c.To(fib, "dst"))
 	case h.Member.Type.Kind == ir.NextHop && h.Family == 4:
-		f.line("return fr_redirect_neigh(%sifindex, AF_INET, fr_v4_in(%s->%s.addr));", hop, f.row(h.Row),
-			member(h.Member))
+		end("fr_redirect_neigh", index, c.Ident("AF_INET"), c.Do("fr_v4_in", f.gateway(h)))
 	case h.Member.Type.Kind == ir.NextHop:
-		f.line("return fr_redirect_neigh(%sifindex, AF_INET6, %s->%s.addr);", hop, f.row(h.Row), member(h.Member))
+		end("fr_redirect_neigh", index, c.Ident("AF_INET6"), f.gateway(h))
 	default:
-		f.line("return bpf_redirect_neigh(%sifindex, NULL, 0, 0);", hop)
+		end("bpf_redirect_neigh", index, c.Ident("NULL"), c.Num(0), c.Num(0))
 	}
+}
+
+// gateway is the address of a next hop.
+func (f *function) gateway(h *ir.HopRef) c.Expr {
+	return c.In(c.To(f.row(h.Row), member(h.Member)), "addr")
 }

@@ -1,44 +1,68 @@
 package bpf
 
 import (
-	"strconv"
-	"strings"
-
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
-// While a file is put together, a line that belongs to a line of the spec ends in a mark. attribute takes the marks
-// off, and breaks lines that are too long.
+// Statements go into the block of a function that is being written. pos is the line of the spec that they come from.
 
-const mark = "\x00"
+// noPos is no line of the spec.
+var noPos diag.Pos
 
-// at marks a line with a position.
-func (r *renderer) at(pos diag.Pos, text string) string {
-	if !pos.IsValid() {
-		return text
-	}
-	r.marks = append(r.marks, pos)
-	return text + mark + strconv.Itoa(len(r.marks)-1)
+// add writes statements.
+func (f *function) add(list ...c.Stmt) { *f.block = append(*f.block, list...) }
+
+// gap separates what follows.
+func (f *function) gap() { f.add(c.Gap{}) }
+
+// note writes a comment.
+func (f *function) note(text string) { f.add(&c.Note{Text: text}) }
+
+// define declares a variable with a value, or (nil) without one.
+func (f *function) define(pos diag.Pos, typ string, name c.Ident, x c.Expr) {
+	f.add(&c.Declare{Pos: pos, Type: typ, Vars: []c.Var{{Name: name, Init: x}}})
 }
 
-// attribute returns the file and the position of each of its lines.
-func (r *renderer) attribute(text string) (string, []diag.Pos) {
-	var out []string
-	var lines []diag.Pos
-	for _, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
-		var pos diag.Pos
-		if i := strings.Index(line, mark); i >= 0 {
-			n, err := strconv.Atoi(line[i+1:])
-			if err != nil {
-				r.fail("mark %q", line)
-				continue
-			}
-			pos = r.marks[n]
-			line = line[:i]
-		}
-		for _, part := range wrap(line) {
-			out, lines = append(out, part), append(lines, pos)
-		}
-	}
-	return strings.Join(out, "\n") + "\n", lines
+// assign gives something a value.
+func (f *function) assign(pos diag.Pos, to, x c.Expr) {
+	f.add(&c.Assign{Pos: pos, To: to, Op: "=", X: x})
+}
+
+// do calls a function.
+func (f *function) do(pos diag.Pos, name string, args ...c.Expr) {
+	f.add(&c.Eval{Pos: pos, X: c.Do(name, args...)})
+}
+
+// end returns.
+func (f *function) end(pos diag.Pos, x c.Expr) { f.add(&c.Return{Pos: pos, X: x}) }
+
+// when writes what is done under a condition.
+func (f *function) when(pos diag.Pos, cond c.Expr, write func()) *c.If {
+	s := &c.If{Pos: pos, Cond: cond}
+	f.add(s)
+	f.inside(&s.Then, write)
+	return s
+}
+
+// scoped writes a block with a scope of its own.
+func (f *function) scoped(write func()) {
+	s := &c.Block{}
+	f.add(s)
+	f.inside(&s.Body, write)
+}
+
+// place is where statements may be put later.
+func (f *function) place() *c.List {
+	s := &c.List{}
+	f.add(s)
+	return s
+}
+
+// inside has what is written go into a block.
+func (f *function) inside(block *[]c.Stmt, write func()) {
+	outer := f.block
+	f.block = block
+	write()
+	f.block = outer
 }

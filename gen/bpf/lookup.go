@@ -3,57 +3,58 @@ package bpf
 import (
 	"fmt"
 	"slices"
-	"strconv"
 
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // Keys and values on the stack, and the rows that they are of.
 
 // inMemory is how a structure is accessed that is aligned to 8 bytes.
 type inMemory struct {
-	access  string // what stands in front of a member's name
-	address string // a pointer to its first byte
+	members func(name string) c.Expr
+	address c.Expr // a pointer to its first byte
 	dirty   bool   // it isn't zeroed
 }
 
 // onStack is a structure on the stack, which was declared zeroed.
-func onStack(name string) inMemory {
-	return inMemory{access: name + ".", address: "(void *)&" + name}
+func onStack(at c.Ident) inMemory {
+	return inMemory{func(member string) c.Expr { return c.In(at, member) }, untyped(c.Address(at)), false}
 }
 
 // members fills in a key, a value or a record.
 func (f *function) members(p inMemory, values []ir.MemberValue, pos diag.Pos) {
 	for i, mv := range values {
 		m := mv.Member
-		off, name := m.Off, p.access+member(m)
+		off, at := m.Off, p.members(member(m))
 		if i+1 < len(values) && f.endpoint(p, mv, values[i+1], pos) || i > 0 && f.isEndpoint(p, values[i-1], mv) {
 			continue
 		}
 		switch {
 		case mv.Part == ir.PartPort:
-			f.stmt(pos, "%s.port = %s;", name, f.expr(mv.Value))
+			f.assign(pos, c.In(at, "port"), f.expr(mv.Value))
 			continue
 		case m.Type.Kind == ir.Prefix:
-			f.stmt(pos, "%s.len = 128;", name)
-			off, name = off+4, name+".addr"
+			f.assign(pos, c.In(at, "len"), c.Dec(128))
+			off, at = off+4, c.In(at, "addr")
 		case mv.Part == ir.PartAddr:
-			name += ".addr"
+			at = c.In(at, "addr")
 		}
 		if !mv.Value.Type().IsBytes() {
-			f.stmt(pos, "%s = %s;", name, f.expr(mv.Value))
+			f.assign(pos, at, f.expr(mv.Value))
 			continue
 		}
 		b := f.bytes(mv.Value)
 		switch {
-		case b.size == 16 && b.mem != "" && !b.ro && !p.dirty:
-			f.stmt(pos, "fr_put_v6(%s, %s, %d);", name, b.mem, off%8)
-		case b.v4 != "":
+		case b.size == 16 && b.mem != nil && !b.ro && !p.dirty:
+			f.do(pos, "fr_put_v6", at, b.mem, c.Dec(off%8))
+		case b.v4 != nil:
 			if p.dirty {
 				f.zero(p, off, 10, pos)
 			}
-			f.stmt(pos, "fr_put_v4(%s, ld32(%s));", name, b.v4)
+			f.do(pos, "fr_put_v4", at, c.Bytes("ld", 4, b.v4))
 		default:
 			f.store(p.address, off, b, pos)
 		}
@@ -66,7 +67,7 @@ func (f *function) isEndpoint(p inMemory, addr, port ir.MemberValue) bool {
 		return false
 	}
 	b := f.bytes(addr.Value)
-	return b.v4 != "" || b.size == 16 && b.mem != "" && !b.ro
+	return b.v4 != nil || b.size == 16 && b.mem != nil && !b.ro
 }
 
 // endpoint fills in a member by an address and a port, and reports whether it did.
@@ -74,11 +75,11 @@ func (f *function) endpoint(p inMemory, addr, port ir.MemberValue, pos diag.Pos)
 	if !f.isEndpoint(p, addr, port) {
 		return false
 	}
-	name, b := "&"+p.access+member(addr.Member), f.bytes(addr.Value)
-	if b.v4 != "" {
-		f.stmt(pos, "fr_put_endpoint_v4(%s, ld32(%s), %s);", name, b.v4, f.expr(port.Value))
+	at, b := c.Address(p.members(member(addr.Member))), f.bytes(addr.Value)
+	if b.v4 != nil {
+		f.do(pos, "fr_put_endpoint_v4", at, c.Bytes("ld", 4, b.v4), f.expr(port.Value))
 	} else {
-		f.stmt(pos, "fr_put_endpoint_v6(%s, %s, %s, %d);", name, b.mem, f.expr(port.Value), addr.Member.Off%8)
+		f.do(pos, "fr_put_endpoint_v6", at, b.mem, f.expr(port.Value), c.Dec(addr.Member.Off%8))
 	}
 	return true
 }
@@ -88,7 +89,7 @@ func (f *function) endpoint(p inMemory, addr, port ir.MemberValue, pos diag.Pos)
 // verifier from telling apart what was there before.
 func (f *function) fills(s *ir.Struct, values []ir.MemberValue) bool {
 	return f.prog.lookups == 1 && s.Size > 16 && !slices.ContainsFunc(values, func(mv ir.MemberValue) bool {
-		return mv.Value.Type().IsBytes() && f.bytes(mv.Value).v4 != "" // what is zero of such an address isn't written
+		return mv.Value.Type().IsBytes() && f.bytes(mv.Value).v4 != nil // what is zero of such an address isn't written
 	})
 }
 
@@ -97,8 +98,8 @@ func (f *function) pad(p inMemory, s *ir.Struct, pos diag.Pos) {
 	end, pads := 0, 0
 	for _, m := range append(slices.Clone(s.Members), &ir.Member{Off: s.Size}) {
 		if m.Off > end {
-			name := fmt.Sprintf("%spad%d", p.access, pads)
-			f.stmt(pos, "__builtin_memset(%s, 0, sizeof(%s));", name, name)
+			at := p.members(fmt.Sprint("pad", pads))
+			f.do(pos, "__builtin_memset", at, c.Num(0), c.Do("sizeof", at))
 			pads++
 		}
 		end = m.Off + m.Type.Size
@@ -108,107 +109,119 @@ func (f *function) pad(p inMemory, s *ir.Struct, pos diag.Pos) {
 // zero clears n bytes.
 func (f *function) zero(p inMemory, off, n int, pos diag.Pos) {
 	for _, size := range pieces(off, n) {
-		f.stmt(pos, "st%d(%s, 0);", size*8, offset(p.address, off))
+		f.add(&c.Eval{Pos: pos, X: c.Bytes("st", size, c.Plus(p.address, off), c.Num(0))})
 		off += size
 	}
+}
+
+// keyName is the name of a key on the stack.
+const keyName = c.Ident("key")
+
+// zeroed declares a structure on the stack, all bytes of which are 0, or (init: nil) aren't.
+func (f *function) zeroed(pos diag.Pos, typ string, name c.Ident, init c.Expr) {
+	f.add(&c.Declare{Pos: pos, Type: "struct " + typ, Vars: []c.Var{
+		{Name: name, Tail: " __attribute__((aligned(8)))", Init: init},
+	}})
 }
 
 func (f *function) lookup(s *ir.Lookup) {
 	f.quote(s.Pos)
 	f.cover(s.Pos, s)
-	t := s.Row.Table
+	t, row := s.Row.Table, f.row(s.Row)
 	f.declareRow(s.Row)
-	rowAt := strconv.Itoa(f.rowsAt[s.Row])
+	rowAt := c.Dec(f.rowsAt[s.Row])
 	if f.prog.flow && copied(t) {
-		at := f.names.own("here_" + f.row(s.Row))
-		init := ""
+		at := c.Ident(f.names.own("here_" + string(row)))
+		var init c.Expr
 		if s.Row.Optional { // where there is no row, clang may keep what was never written, which the verifier refuses
-			init = " = {}"
+			init = c.Init{}
 		}
-		f.line("struct %s %s%s;", f.vals[t], at, init)
-		f.line("%s = &%s;", f.row(s.Row), at)
-		rowAt = "FR_ON_STACK"
+		f.define(noPos, "struct "+f.vals[t], at, init)
+		f.assign(noPos, row, c.Address(at))
+		rowAt = c.Ident("FR_ON_STACK")
 	}
-	scope := f.prog.lookups > 1 || f.turn != nil // the stack is used again after it
-	if scope {
-		f.line("{")
-		f.indent++
+	find := func() { f.lookupRow(s, row, rowAt) }
+	if f.prog.lookups > 1 || f.turn != nil { // the stack is used again after it
+		f.scoped(find)
+	} else {
+		find()
 	}
+	if !s.Row.Optional && (!copied(t) || f.turn != nil) {
+		f.unless(s.Pos, c.Not(row), s.Miss)
+	}
+}
+
+// lookupRow renders the key, and the call that looks the row up.
+func (f *function) lookupRow(s *ir.Lookup, row c.Ident, rowAt c.Expr) {
+	t := s.Row.Table
 	if t.Kind == "array" {
-		key := "0"
+		key := c.Expr(c.Num(0))
 		for _, mv := range s.Key {
 			key = f.expr(mv.Value)
 		}
-		f.stmt(s.Pos, "__u32 key = %s;", key)
-		f.line("")
+		f.define(s.Pos, "__u32", keyName, key)
+		f.gap()
 	} else {
-		zeroed := " = {}"
-		if f.fills(&t.Key, s.Key) {
-			zeroed = ""
+		fills := f.fills(&t.Key, s.Key)
+		var init c.Expr
+		if !fills {
+			init = c.Init{}
 		}
-		f.stmt(s.Pos, "struct %s key __attribute__((aligned(8)))%s;", f.keys[t], zeroed)
-		f.line("")
-		f.members(onStack("key"), s.Key, s.Pos)
-		if zeroed == "" {
-			f.pad(onStack("key"), &t.Key, s.Pos)
+		f.zeroed(s.Pos, f.keys[t], keyName, init)
+		f.gap()
+		f.members(onStack(keyName), s.Key, s.Pos)
+		if fills {
+			f.pad(onStack(keyName), &t.Key, s.Pos)
 		}
 	}
-	args := "&key"
+	find := "find_" + ident(t.Name)
 	if !copied(t) {
-		f.stmt(s.Pos, "%s = find_%s(%s);", f.row(s.Row), ident(t.Name), args)
-	} else {
-		f.leased = true
-		args += fmt.Sprintf(", lease, %s, &%s", rowAt, f.row(s.Row))
-		if t.Bound() {
-			f.usesNow()
-			args += ", now"
-		}
-		f.stmt(s.Pos, "enum fr_found found = find_%s(%s);", ident(t.Name), args)
-		if !s.Row.Optional && f.turn == nil {
-			f.stopIf(s.Pos, "found != FR_FOUND", nil, f.missed(f.prog.reasonName(s.Miss),
-				f.prog.reasonName(s.Changing)))
-			if scope {
-				f.indent--
-				f.line("}")
-			}
-			return
-		}
-		f.unless(s.Pos, "unlikely(found == FR_CHANGING)", s.Changing)
-		f.stmt(s.Pos, "if (found == FR_MISSING)")
-		f.stmt(s.Pos, "\t%s = NULL;", f.row(s.Row))
+		f.assign(s.Pos, row, c.Do(find, c.Address(keyName)))
+		return
 	}
-	if scope {
-		f.indent--
-		f.line("}")
+	f.leased = true
+	args := []c.Expr{c.Address(keyName), c.Ident("lease"), rowAt, c.Address(row)}
+	if t.Bound() {
+		f.usesNow()
+		args = append(args, now)
 	}
-	if !s.Row.Optional {
-		f.unless(s.Pos, fmt.Sprintf("!%s", f.row(s.Row)), s.Miss)
+	found := c.Ident("found")
+	f.define(s.Pos, "enum fr_found", found, c.Do(find, args...))
+	if !s.Row.Optional && f.turn == nil {
+		f.stopIf(s.Pos, c.Binary{Op: "!=", X: found, Y: c.Ident("FR_FOUND")}, nil,
+			f.missed(found, f.prog.reasonName(s.Miss), f.prog.reasonName(s.Changing)))
+		return
 	}
+	f.unless(s.Pos, c.Unlikely(equals(found, c.Ident("FR_CHANGING"))), s.Changing)
+	f.when(s.Pos, equals(found, c.Ident("FR_MISSING")), func() { f.assign(s.Pos, row, c.Ident("NULL")) })
 }
 
-// missed is the statement by which a packet passes to the stack because there is no row.
-func (f *function) missed(missing, changing string) string {
+// now is the time, as programs know it.
+const now = c.Ident("now")
+
+// missed is what is returned where a packet passes to the stack because there is no row.
+func (f *function) missed(found, missing, changing c.Expr) c.Expr {
 	if f.prog.flow {
-		return f.stop(fmt.Sprintf("fr_unfound(found, %s, %s)", missing, changing))
+		return f.stop(c.Do("fr_unfound", found, missing, changing))
 	}
-	return fmt.Sprintf("return fr_missed(skb, found, %s, %s);", missing, changing)
+	return c.Do("fr_missed", skb, found, missing, changing)
 }
 
 // learn inserts a row; where it can't, undo is given back.
-func (f *function) learn(s *ir.Learn, undo []string) {
+func (f *function) learn(s *ir.Learn, undo []c.Expr) {
 	f.quote(s.Pos)
-	f.line("{")
-	f.indent++
-	f.stmt(s.Pos, "struct %s key __attribute__((aligned(8))) = {};", f.keys[s.Table])
-	f.stmt(s.Pos, "struct %s val __attribute__((aligned(8))) = {};", f.vals[s.Table])
-	f.line("")
-	f.members(onStack("key"), s.Key, s.Pos)
-	f.members(onStack("val"), s.Value, s.Pos)
-	if i, ok := f.learned[s.Table]; ok {
-		f.stmt(s.Pos, "fr_learning(%d);", i)
-	}
-	f.stopIf(s.Pos, fmt.Sprintf("bpf_map_update_elem(&tbl_%s, &key, &val, BPF_ANY)", ident(s.Table.Name)), undo,
-		f.up(s.Full))
-	f.indent--
-	f.line("}")
+	f.scoped(func() {
+		val := c.Ident("val")
+		f.zeroed(s.Pos, f.keys[s.Table], keyName, c.Init{})
+		f.zeroed(s.Pos, f.vals[s.Table], val, c.Init{})
+		f.gap()
+		f.members(onStack(keyName), s.Key, s.Pos)
+		f.members(onStack(val), s.Value, s.Pos)
+		if i, ok := f.learned[s.Table]; ok {
+			f.do(s.Pos, "fr_learning", c.Dec(i))
+		}
+		table := c.Ident(abi.TablePrefix + ident(s.Table.Name))
+		f.stopIf(s.Pos, c.Do("bpf_map_update_elem", c.Address(table), c.Address(keyName), c.Address(val),
+			c.Ident("BPF_ANY")), undo, f.up(s.Full))
+	})
 }

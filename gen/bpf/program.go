@@ -3,9 +3,10 @@ package bpf
 import (
 	"fmt"
 	"maps"
-	"regexp"
+	"slices"
 	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
@@ -14,50 +15,50 @@ import (
 // program is what the functions of one program share.
 type program struct {
 	*renderer
-	ir       *ir.Program
-	name     string // prog_P
-	short    string // P, which the names of its other functions begin with
-	vars     map[*ir.Var]bool
-	rows     map[*ir.Row]bool
-	partials map[*ir.Var]bool // variables that say where a checksum is left to a device
-	read     readers          // variables that something reads
-	reasons  []string         // enumerators
-	writes   [][]string
-	hops     map[string]string // route lookups, by what is looked up
-	flow     bool              // it runs on a record of a socket instead of a packet
-	halves   map[*ir.Forward]*halves
-	fits     map[*ir.Forward]*ir.CheckHop // what makes sure that a packet can leave
-	inCheck  map[ir.Stmt]bool             // what belongs to checks that may be made elsewhere
-	lookups  int                          // of a packet, at most, each with a key on the stack
-	fans     int                          // functions that fan out
-	copies   int                          // functions that make copies
+	ir        *ir.Program
+	name      string // prog_P
+	short     string // P, which the names of its other functions begin with
+	vars      map[*ir.Var]bool
+	rows      map[*ir.Row]bool
+	partials  map[*ir.Var]bool  // variables that say where a checksum is left to a device
+	read      readers           // variables that something reads
+	reasons   []c.Ident         // enumerators
+	functions []c.Top           // those that others call
+	hops      map[string]string // route lookups, by what is looked up
+	flow      bool              // it runs on a record of a socket instead of a packet
+	halves    map[*ir.Forward]*halves
+	fits      map[*ir.Forward]*ir.CheckHop // what makes sure that a packet can leave
+	inCheck   map[ir.Stmt]bool             // what belongs to checks that may be made elsewhere
+	lookups   int                          // of a packet, at most, each with a key on the stack
+	fans      int                          // functions that fan out
+	copies    int                          // functions that make copies
 }
 
 // function is a C function that is being written.
 type function struct {
 	*renderer
 	prog   *program
-	lines  []string
-	indent int
+	body   []c.Stmt
+	block  *[]c.Stmt         // of the body, that is being written
 	quoted map[diag.Pos]bool // lines of the spec that comments have shown
 	known  known
-	reason string // what a packet passes to the stack under that a check of ours stops
+	reason c.Ident // what a packet passes to the stack under that a check of ours stops
 
 	// What the text refers to, for declarations and parameters.
-	varsUsed  []*ir.Var
-	rowsUsed  []*ir.Row
-	ptrsUsed  []*ir.Var
-	hopsUsed  []lookedUp
-	data      bool
-	now       bool
-	timed     bool              // it reads the monotonic clock
-	leased    bool              // it uses the relay's lease
-	writes    bool              // it is a function that writes
-	declaring bool              // its first line is a declaration
-	name      string            // in C
-	path      string            // what the names of functions begin with that it calls
-	last      bool              // what is rendered ends the packet's way
-	values    map[string]string // names of values, by how they are computed
+	varsUsed []*ir.Var
+	rowsUsed []*ir.Row
+	ptrsUsed []*ir.Var
+	hopsUsed []lookedUp
+	data     bool
+	now      bool
+	timed    bool // it reads the monotonic clock
+	leased   bool // it uses the relay's lease
+	writes   bool // it is a function that writes
+
+	name   string               // in C
+	path   string               // what the names of functions begin with that it calls
+	last   bool                 // what is rendered ends the packet's way
+	values map[valueKey]c.Ident // names of values, by how they are computed
 
 	names      names // that are taken in it
 	varNames   map[*ir.Var]string
@@ -73,7 +74,7 @@ type function struct {
 	headersUsed  []pointer
 	savedDone    bool // the pointers to the front that was saved are declared
 	headerNames  map[pointer]string
-	late         []*ir.HeaderPart // parts to which pointers are set in lines of the function
+	late         []late           // parts to which pointers are set in the function
 	own          map[*ir.Var]bool // variables that it declares itself
 	rowsOwn      map[*ir.Row]bool // rows likewise
 	rowsDeclared map[*ir.Row]bool
@@ -81,16 +82,16 @@ type function struct {
 	routed       map[lookedUp]bool // route lookups that it makes itself
 
 	checking  *checking // it makes checks for others
-	lastCheck [2]string // the lines of the last call of a function that checks
-	outs      []string  // variables that such functions set
+	lastCheck *c.If     // the last call of a function that checks
+	outs      []c.Ident // variables that such functions set
 
 	came    map[*ir.Forward]*came // what was computed of the packet that came, for two ways
 	parting bool                  // a branch is rendered where these part
 
 	// Of a fan-out: what is read is the front that was saved, because copies are made by writing to the packet.
 	fan       *fan
-	turn      *fan        // it runs once a receiver
-	makes     *[][]string // where functions go that make copies
+	turn      *fan     // it runs once a receiver
+	makes     *[]c.Top // where functions go that make copies
 	saved     bool
 	savedUsed []*ir.Var
 }
@@ -141,24 +142,26 @@ func (r *renderer) program(p *ir.Program) programData {
 	}
 	for _, reason := range p.Reasons {
 		name := r.unique("reason_" + ident(p.Name) + "_" + ident(reason.Name))
-		prog.reasons = append(prog.reasons, name)
+		prog.reasons = append(prog.reasons, c.Ident(name))
 	}
-	d.Reasons = enumerators(prog.reasons, p.Base)
+	d.functions = []c.Top{&c.Enum{
+		Doc: "What packets are counted by: indices of fr_reasons.", Names: prog.reasons, First: p.Base,
+	}}
 	prog.lookups = lookups(p.Body)
 	prog.survey()
 	f := prog.function()
 	f.name, f.path, f.last = prog.name, prog.short, true
-	f.reason = fmt.Sprint(p.Base)
+	f.reason = c.Ident(fmt.Sprint(p.Base))
 	for i, reason := range p.Reasons {
 		if reason.Kind == ir.Punted {
 			f.reason = prog.reasons[i]
 			break
 		}
 	}
-	f.block(p.Body)
-	d.Functions = append(prog.writes, f.entry())
+	f.statements(p.Body)
+	d.functions = append(append(d.functions, prog.functions...), f.entry())
 	if prog.flow {
-		d.Functions = append(d.Functions, prog.forTests())
+		d.functions = append(d.functions, prog.forTests())
 	}
 	return d
 }
@@ -180,41 +183,21 @@ func lookups(block []ir.Stmt) (n int) {
 	return n
 }
 
-// enumerators puts enumerators into as few lines as they fit; the first is base, and each is one more
-// than the one in front of it.
-func enumerators(names []string, base int) (lines []string) {
-	line := ""
-	for i, name := range names {
-		if i == 0 && base > 0 {
-			name += fmt.Sprintf(" = %d", base)
-		}
-		if line != "" && 8+len(line)+len(name)+2 > maxColumns {
-			lines, line = append(lines, line), ""
-		}
-		if line != "" {
-			line += " "
-		}
-		line += name + ","
-	}
-	if line == "" {
-		return lines
-	}
-	return append(lines, line)
-}
-
 func (p *program) function() *function {
-	return &function{
-		renderer: p.renderer, prog: p, indent: 1, known: known{bytes: map[*ir.Var]int{}}, quoted: map[diag.Pos]bool{},
+	f := &function{
+		renderer: p.renderer, prog: p, known: known{bytes: map[*ir.Var]int{}}, quoted: map[diag.Pos]bool{},
 		names: names{}, varNames: map[*ir.Var]string{}, declared: map[*ir.Var]bool{}, own: map[*ir.Var]bool{},
 		rowsOwn: map[*ir.Row]bool{}, rowsDeclared: map[*ir.Row]bool{},
 		headerNames: map[pointer]string{}, given: map[*ir.Var]bool{}, routed: map[lookedUp]bool{},
 		came:     map[*ir.Forward]*came{},
 		rowNames: map[*ir.Row]string{}, ptrNames: map[*ir.Var]string{}, savedNames: map[*ir.Var]string{},
 	}
+	f.block = &f.body
+	return f
 }
 
 // reasonName returns the enumerator of a reason.
-func (p *program) reasonName(i int) string {
+func (p *program) reasonName(i int) c.Ident {
 	if i < 0 || i >= len(p.reasons) {
 		p.fail("program %q has no reason %d", p.ir.Name, i)
 		return "0"
@@ -236,7 +219,7 @@ func (f *function) usesRow(r *ir.Row) { use(&f.rowsUsed, r) }
 func (f *function) usesNow()          { f.now = true }
 
 // usesData notes that a function reads the packet, and returns the pointer to its first byte.
-func (f *function) usesData() string {
+func (f *function) usesData() c.Ident {
 	if f.fan != nil {
 		f.saved = true
 		return "front"
@@ -246,7 +229,7 @@ func (f *function) usesData() string {
 }
 
 // base is the pointer to a variable offset in the packet.
-func (f *function) base(v *ir.Var) string {
+func (f *function) base(v *ir.Var) c.Ident {
 	if f.fan != nil {
 		use(&f.savedUsed, v)
 	} else {
@@ -256,47 +239,21 @@ func (f *function) base(v *ir.Var) string {
 }
 
 // pointerName is what the pointer to a variable offset is called, in the packet or in the front that was saved.
-func (f *function) pointerName(v *ir.Var) string {
+func (f *function) pointerName(v *ir.Var) c.Ident {
 	if f.fan != nil {
 		return f.savedName(v)
 	}
 	if f.ptrNames[v] == "" {
 		f.ptrNames[v] = f.take("at_" + plain(v.Name))
 	}
-	return f.ptrNames[v]
+	return c.Ident(f.ptrNames[v])
 }
 
-func (f *function) savedName(v *ir.Var) string {
+func (f *function) savedName(v *ir.Var) c.Ident {
 	if f.savedNames[v] == "" {
 		f.savedNames[v] = f.names.own("saved_" + plain(v.Name))
 	}
-	return f.savedNames[v]
-}
-
-// line writes a line of the function; an empty one stays empty.
-func (f *function) line(format string, args ...any) {
-	s := fmt.Sprintf(format, args...)
-	if s != "" {
-		s = strings.Repeat("\t", f.indent) + s
-	}
-	f.lines = append(f.lines, s)
-}
-
-// stmt writes a line that belongs to a line of the spec.
-func (f *function) stmt(pos diag.Pos, format string, args ...any) {
-	f.line(format, args...)
-	last := &f.lines[len(f.lines)-1]
-	*last = f.at(pos, *last)
-}
-
-// opens matches a line that opens a block.
-var opens = regexp.MustCompile(`\{( /\*.*)?(\x00.*)?$`)
-
-// gap writes an empty line, unless a block begins here.
-func (f *function) gap() {
-	if n := len(f.lines); n == 0 || f.lines[n-1] != "" && !opens.MatchString(f.lines[n-1]) {
-		f.line("")
-	}
+	return c.Ident(f.savedNames[v])
 }
 
 // quote writes a comment with the line of the spec that the next statements come from, where it
@@ -312,149 +269,156 @@ func (f *function) quote(pos diag.Pos) {
 		return
 	}
 	f.gap()
-	text := "/* " + comment(q)
-	if limit := maxColumns - 8*f.indent - len(" */"); width(text) > limit {
-		text = string([]rune(text)[:limit-len("...")]) + "..."
-	}
-	f.stmt(pos, "%s */", text)
+	f.add(&c.Note{Pos: pos, Text: comment(q), Short: true})
 }
 
-// up is the statement by which a packet passes to the stack, or a receiver's turn ends. Under a reason of that kind the
+// up is what is returned where a packet passes to the stack, or a receiver's turn ends. Under a reason of that kind the
 // packet is dropped.
-func (f *function) up(reason int) string {
+func (f *function) up(reason int) c.Expr {
 	if f.turn != nil {
 		return f.ends("decline", reason)
 	}
 	name, all := f.prog.reasonName(reason), f.prog.ir.Reasons // the name of one that isn't there is an error
 	if reason >= 0 && reason < len(all) && all[reason].Kind == ir.Dropped {
-		return fmt.Sprintf("return fr_drop(skb->len, %s);", name)
+		return c.Do("fr_drop", ofSKB("len"), name)
 	}
 	return f.upFor(name)
 }
 
-// upFor is the statement by which a packet passes to the stack; reason is C.
-func (f *function) upFor(reason string) string { return f.stop(f.why(reason)) }
+// upFor is what is returned where a packet passes to the stack under the name of a reason.
+func (f *function) upFor(reason c.Ident) c.Expr { return f.stop(f.why(reason)) }
 
-// why is the name of a reason, which a function that checks marks.
-func (f *function) why(reason string) string {
+// why is the name of a reason. In a function that checks it is the same as the name of that reason in other programs.
+func (f *function) why(reason c.Ident) c.Expr {
 	if f.checking != nil {
-		return whyMark + reason + whyMark
+		if i := slices.Index(f.prog.reasons, reason); i >= 0 {
+			return c.Alias{Name: reason, As: f.prog.ir.Reasons[i].Name}
+		}
 	}
 	return reason
 }
 
-// stop is the statement by which a packet passes to the stack; why is C.
-func (f *function) stop(why string) string {
+// stop is what is returned where a packet passes to the stack.
+func (f *function) stop(why c.Expr) c.Expr {
 	if f.prog.flow {
-		return fmt.Sprintf("return fr_leave(%s, %s);", f.length(), why)
+		return c.Do("fr_leave", f.length(), why)
 	}
-	return fmt.Sprintf("return fr_up(skb, %s);", why)
+	return c.Do("fr_up", skb, why)
 }
 
 // length is the length of the packet that came.
-func (f *function) length() string {
+func (f *function) length() c.Expr {
 	if !f.prog.flow {
-		return "skb->len"
+		return ofSKB("len")
 	}
 	f.dataEnd = true
-	return fmt.Sprintf("fr_length(%s, data_end)", f.usesData())
+	return c.Do("fr_length", f.usesData(), dataEnd)
 }
 
+// Pointers to the packet's first byte, and to the one after its last.
+const (
+	data    = c.Ident("data")
+	dataEnd = c.Ident("data_end")
+)
+
 // unless renders a check: under a condition the packet passes to the stack, or the receiver's turn ends.
-func (f *function) unless(pos diag.Pos, cond string, reason int) {
+func (f *function) unless(pos diag.Pos, cond c.Expr, reason int) {
 	f.stopIf(pos, cond, nil, f.up(reason))
 }
 
-// stopIf renders the end of a packet's way, or of a receiver's turn, under a condition; undo is
-// what has to be given back.
-func (f *function) stopIf(pos diag.Pos, cond string, undo []string, stop string) {
-	if len(undo) == 0 {
-		f.stmt(pos, "if (%s)", cond)
-		f.stmt(pos, "\t%s", stop)
-		return
+// stopIf renders the end of a packet's way, or of a receiver's turn, under a condition; undo are calls
+// that give back what was taken.
+func (f *function) stopIf(pos diag.Pos, cond c.Expr, undo []c.Expr, result c.Expr) {
+	f.when(pos, cond, func() {
+		f.giveBack(undo)
+		f.end(pos, result)
+	})
+}
+
+func (f *function) giveBack(calls []c.Expr) {
+	for _, x := range calls {
+		f.add(&c.Eval{X: x})
 	}
-	f.stmt(pos, "if (%s) {", cond)
-	f.indent++
-	for _, u := range undo {
-		f.line("%s", u)
-	}
-	f.stmt(pos, "%s", stop)
-	f.indent--
-	f.line("}")
 }
 
 // entry puts the function together that the kernel calls.
-func (f *function) entry() []string {
-	head := fmt.Sprintf("SEC(\"tc\") int %s(struct __sk_buff *skb)", f.prog.name)
+func (f *function) entry() *c.Func {
+	out := &c.Func{Head: `SEC("tc") int`, Name: f.prog.name, Params: []c.Param{skbParam}}
 	if f.prog.flow {
-		head = fmt.Sprintf("static __always_inline int %s(void *data, void *data_end)", f.prog.onRecord())
-	}
-	out := []string{head, "{"}
-	if f.prog.flow {
+		out = &c.Func{Head: "static __always_inline int", Name: f.prog.onRecord(), Params: []c.Param{
+			{Type: "void *", Name: data}, {Type: "void *", Name: dataEnd},
+		}}
 		f.data, f.ptrsUsed = false, nil // they are its parameters
 	}
+	g := &function{}
+	g.block = &out.Body
 	if f.leased {
-		out = append(out, "\tconst struct fr_lease *lease = fr_the_lease();")
+		g.define(noPos, "const struct fr_lease *", "lease", c.Do("fr_the_lease"))
 	}
 	if f.now {
-		out = append(out, "\t__u64 now = bpf_jiffies64();")
+		g.define(noPos, "__u64", "now", c.Do("bpf_jiffies64"))
 	}
-	out = append(out, f.structures()...)
-	if !f.prog.flow {
-		out = append(out, "")
-	}
+	g.add(f.structures()...)
 	if n := f.prog.ir.Pull; n > 0 && !f.prog.flow {
-		out = append(out, fmt.Sprintf("\tfr_pull(skb, %d);", n))
+		g.gap()
+		g.do(noPos, "fr_pull", skb, c.Dec(n))
 	}
 	if f.data || len(f.ptrsUsed) > 0 {
-		out = append(out, "\tvoid *data = (void *)(long)skb->data;", "\tvoid *data_end = (void *)(long)skb->data_end;")
+		g.define(noPos, "void *", data, packetBegin)
+		g.define(noPos, "void *", dataEnd, packetEnd)
 	}
-	if pointers := f.headerPointers(packetCame, fixed); len(pointers) > 0 {
-		out = append(out, pointers...)
-	}
-	out = append(out, f.results()...)
-	return append(append(out, f.text()...), "}")
+	g.add(f.headerPointers(packetCame, fixed)...)
+	g.add(f.results()...)
+	g.add(f.text()...)
+	return out
 }
+
+var skbParam = c.Param{Type: "struct __sk_buff *", Name: skb}
 
 // onRecord is the name of the function that is the program, of one that runs on a record of a socket.
 func (p *program) onRecord() string { return p.short + "_on" }
 
 // forTests is the entry of such a program for runs on records in the place of frames.
-func (p *program) forTests() []string {
-	return []string{
-		fmt.Sprintf("SEC(\"tc\") int %s(struct __sk_buff *skb)", p.name),
-		"{",
-		fmt.Sprintf("\tfr_pull(skb, %d);", ir.RecordSize),
-		fmt.Sprintf("\treturn %s((void *)(long)skb->data, (void *)(long)skb->data_end);", p.onRecord()),
-		"}",
-	}
+func (p *program) forTests() *c.Func {
+	return &c.Func{Head: `SEC("tc") int`, Name: p.name, Params: []c.Param{skbParam}, Body: []c.Stmt{
+		&c.Eval{X: c.Do("fr_pull", skb, c.Dec(ir.RecordSize))},
+		&c.Return{X: c.Do(p.onRecord(), packetBegin, packetEnd)},
+	}}
 }
 
 // fixed reports whether a part begins at a fixed offset.
 func fixed(p *ir.HeaderPart) bool { return p.At.Base == nil }
 
 // structures declares what a function has at its head: pointers to variable offsets, and what it looks up.
-func (f *function) structures() (out []string) {
+func (f *function) structures() (out []c.Stmt) {
 	for _, v := range f.prog.ir.Vars {
 		if contains(f.ptrsUsed, v) && !f.given[v] {
-			out = append(out, "\tvoid *"+f.pointerName(v)+";")
+			out = append(out, variable("void *", f.pointerName(v)))
 		}
 	}
 	for _, h := range f.hopsUsed {
 		if f.routed[h] {
-			out = append(out, fmt.Sprintf("\tstruct fr_hop %s;", h.hop()),
-				fmt.Sprintf("\tstruct bpf_fib_lookup %s;", h.fib()))
+			out = append(out, variable("struct fr_hop", h.hop()), variable("struct bpf_fib_lookup", h.fib()))
 		}
 	}
 	return out
 }
 
+// variable declares a variable without a value.
+func variable(typ string, name c.Ident) c.Stmt {
+	return &c.Declare{Type: typ, Vars: []c.Var{{Name: name}}}
+}
+
 // results declares the variables that functions which check set.
-func (f *function) results() []string {
+func (f *function) results() []c.Stmt {
 	if len(f.outs) == 0 {
 		return nil
 	}
-	return []string{"\t__u64 " + strings.Join(f.outs, ", ") + ";"}
+	s := &c.Declare{Type: "__u64"}
+	for _, name := range f.outs {
+		s.Vars = append(s.Vars, c.Var{Name: name})
+	}
+	return []c.Stmt{s}
 }
 
 func contains[T comparable](list []T, x T) bool {
@@ -466,11 +430,27 @@ func contains[T comparable](list []T, x T) bool {
 	return false
 }
 
-// declare is the declaration of a variable.
-func (f *function) declare(v *ir.Var) string {
-	f.declared[v], f.own[v] = true, true
-	if v.Type.IsBytes() {
-		return fmt.Sprintf("__u64 %s[%d]", f.nameOf(v), (v.Type.Size+7)/8)
+// declare declares a variable, unless it is declared.
+func (f *function) declare(pos diag.Pos, v *ir.Var) {
+	if f.declared[v] {
+		return
 	}
-	return "__u64 " + f.nameOf(v)
+	name := f.variable(v)
+	f.declared[v], f.own[v] = true, true
+	s := &c.Declare{Pos: pos, Type: "__u64", Vars: []c.Var{{Name: name}}}
+	if v.Type.IsBytes() {
+		s.Vars[0].Tail = fmt.Sprintf("[%d]", (v.Type.Size+7)/8)
+	}
+	f.add(s)
+}
+
+// set gives a variable a value, and declares it where this is the first time.
+func (f *function) set(pos diag.Pos, v *ir.Var, x c.Expr) {
+	name := f.variable(v)
+	if f.declared[v] {
+		f.assign(pos, name, x)
+		return
+	}
+	f.declared[v], f.own[v] = true, true
+	f.define(pos, "__u64", name, x)
 }

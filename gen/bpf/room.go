@@ -2,8 +2,8 @@ package bpf
 
 import (
 	"fmt"
-	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
@@ -25,58 +25,55 @@ func (w *writer) shift() (n int) {
 }
 
 // delta is by how much the front grows after that, in bytes, and whether it is fixed.
-func (w *writer) delta() (text string, n int, fixed bool) {
+func (w *writer) delta() (x c.Expr, n int, fixed bool) {
 	rw := w.rw
 	n = rw.NewFront.Const - rw.OldFront.Const - w.shift()
 	switch {
 	case rw.NewFront.Base == rw.OldFront.Base:
-		return fmt.Sprint(n), n, true
+		return c.Dec(n), n, true
 	case rw.NewFront.Base == nil:
-		return fmt.Sprintf("%d - (__s32)%s", n, w.variable(rw.OldFront.Base)), n, false
+		return c.Binary{Op: "-", X: c.Dec(n), Y: c.Cast{Type: "__s32", X: w.variable(rw.OldFront.Base)}}, n, false
 	}
 	w.fail("the front of a rewrite at %s begins to vary", rw.Pos)
-	return "0", 0, true
+	return c.Num(0), 0, true
 }
 
-// shifted is the condition (none: never) under which an odd number of bytes was put in or taken out by adjust_room.
-func (w *writer) shifted() string {
+// shifted is the condition (nil: never) under which an odd number of bytes was put in or taken out by adjust_room.
+func (w *writer) shifted() c.Expr {
 	switch w.rw.Resize {
 	case ir.MoveHeaders, ir.MoveEither:
 	default:
-		return ""
+		return nil
 	}
-	text, n, fixed := w.delta()
+	odd, n, fixed := w.delta()
 	switch {
 	case fixed && n%2 == 0:
-		return ""
+		return nil
 	case fixed:
-		text = "1"
+		odd = c.Num(1)
 	default:
-		text = "(" + text + ") & 1"
+		odd = c.Binary{Op: "&", X: odd, Y: c.Num(1)}
 	}
 	if w.rw.Resize == ir.MoveEither {
-		text = fmt.Sprintf("!%s && %s", w.anyPartial(), text)
+		return c.Join("&&", c.Not(w.anyPartial()), odd)
 	}
-	return text
+	return odd
 }
 
 // anyPartial is the condition under which a checksum of a header that stays where it is while the
 // payload moves is partial.
-func (w *writer) anyPartial() string {
-	var names []string
+func (w *writer) anyPartial() c.Expr {
+	var partial []c.Expr
 	for _, s := range w.sums {
 		if s.Offloaded && !s.Fresh && s.Old.Base == w.rw.Unmoved.Base && s.Old.Const < w.rw.Unmoved.Const {
-			names = append(names, s.name("csum")+".partial")
+			partial = append(partial, c.In(s.name("csum"), "partial"))
 		}
 	}
-	switch len(names) {
-	case 0:
+	if len(partial) == 0 {
 		w.fail("a rewrite at %s depends on a partial checksum, but has none", w.rw.Pos)
-		return "0"
-	case 1:
-		return names[0]
+		return c.Num(0)
 	}
-	return "(" + strings.Join(names, " || ") + ")"
+	return c.Join("||", partial...)
 }
 
 // resizes reports whether room is made or closed, or the tail is cut off, by fr_resize.
@@ -91,13 +88,13 @@ func (w *writer) lengths() {
 	if !w.resizes() || rw.OldFront.Base != nil || rw.NewFront.Base != nil {
 		return
 	}
-	w.oldLen, w.newLen = w.names.own("headers_len"), w.names.own("new_headers_len")
+	w.oldLen, w.newLen = c.Ident(w.names.own("headers_len")), c.Ident(w.names.own("new_headers_len"))
 	w.constant(w.oldLen, rw.OldFront.Const)
 	w.constant(w.newLen, rw.NewFront.Const)
 }
 
 // oldFront is the number of bytes in front of the payload that came.
-func (w *writer) oldFront() string {
+func (w *writer) oldFront() c.Expr {
 	if w.oldLen != "" {
 		return w.oldLen
 	}
@@ -105,34 +102,39 @@ func (w *writer) oldFront() string {
 }
 
 // newFront is the number of bytes in front of the payload that leaves.
-func (w *writer) newFront() string {
+func (w *writer) newFront() c.Expr {
 	if w.newLen != "" {
 		return w.newLen
 	}
 	return w.offset(w.rw.NewFront)
 }
 
-// end is an offset in the packet that leaves: that of the payload has a name.
-func (w *writer) end(v *ir.Var, n int) string {
-	if v == nil && w.newLen != "" && n == w.rw.NewFront.Const {
+// endOf is an offset in the packet that leaves: that of the payload has a name.
+func (w *writer) endOf(v *ir.Var, n int) c.Expr {
+	if w.isEnd(v, n) {
 		return w.newLen
 	}
-	return fmt.Sprint(n)
+	return c.Dec(n)
+}
+
+// isEnd reports whether an offset is that of the payload, and has a name.
+func (w *writer) isEnd(v *ir.Var, n int) bool {
+	return v == nil && w.newLen != "" && n == w.rw.NewFront.Const
 }
 
 // room renders the call that makes and closes room.
 func (w *writer) room() {
 	rw := w.rw
-	var how []string
+	var how []c.Expr
 	if rw.PopInner {
-		how = append(how, "FR_POP_INNER")
+		how = append(how, c.Ident("FR_POP_INNER"))
 		if rw.PopTag {
-			how = append(how, "FR_POP_TAG")
+			how = append(how, c.Ident("FR_POP_TAG"))
 		}
 	}
 	switch {
 	case w.half != nil:
-		how = append(how, "how")
+		how = append(how, c.Ident("how"))
 	case rw.Encap != nil || rw.Family != 0:
 		how = append(how, family(rw))
 	}
@@ -144,48 +146,45 @@ func (w *writer) room() {
 		}
 	case ir.MovePayload:
 		w.needs["scratch"] = "yes"
-		how = append(how, "FR_PAYLOAD")
+		how = append(how, c.Ident("FR_PAYLOAD"))
 	case ir.MoveEither:
 		w.needs["scratch"] = "yes"
-		how = append(how, fmt.Sprintf("%s ? FR_PAYLOAD : 0", w.anyPartial()))
+		how = append(how, c.Choice{If: w.anyPartial(), Then: c.Ident("FR_PAYLOAD"), Else: c.Num(0)})
 	}
 	if len(how) == 0 {
-		how = []string{"0"}
+		how = []c.Expr{c.Num(0)}
 	}
-	if last := len(how) - 1; last > 0 && strings.Contains(how[last], "?") {
-		how[last] = "(" + how[last] + ")"
-	}
-	w.line("")
-	resize, data := "fr_move", ""
+	w.gap()
+	resize := "fr_move"
+	args := []c.Expr{skb, w.oldFront(), w.newFront(), w.expr(rw.Payload), c.Join("|", how...)}
 	if w.newLen != "" && w.stored() {
 		w.usesData()
-		resize, data, w.checked = "fr_resize", ", &data", rw.NewFront.Const
+		resize, args, w.checked = "fr_resize", append(args, c.Address(data)), rw.NewFront.Const
 	}
-	w.stmt(rw.Pos, "int err = %s(skb, %s, %s, %s, %s%s);", resize, w.oldFront(), w.newFront(), w.expr(rw.Payload),
-		strings.Join(how, " | "), data)
-	w.fails("unlikely(err)", fmt.Sprintf("return fr_failed(skb, len, err, %s, %s);", w.reasonOf(w.fwd.Fault),
+	w.define(rw.Pos, "int", "err", c.Do(resize, args...))
+	w.fails(c.Unlikely(c.Ident("err")), c.Do("fr_failed", skb, c.Ident("len"), c.Ident("err"), w.reasonOf(w.fwd.Fault),
 		w.reasonOf(w.fwd.NoRoom)))
 	w.changed, w.moves = true, true
 }
 
 // family says how the kernel learns which IP version the packet gets, and of a GSO packet, which tunnel.
-func family(rw *ir.Rewrite) string {
-	change := "0"
+func family(rw *ir.Rewrite) c.Expr {
+	change := c.Expr(c.Num(0))
 	if rw.Family != 0 {
-		change = fmt.Sprintf("FR_TO_IPV%d", rw.Family)
+		change = c.Ident(fmt.Sprintf("FR_TO_IPV%d", rw.Family))
 	}
 	e := rw.Encap
 	if e == nil {
 		return change
 	}
-	tunnel := fmt.Sprintf("FR_IN_IPV%d", e.Family)
+	tunnel := []c.Expr{c.Ident(fmt.Sprintf("FR_IN_IPV%d", e.Family))}
 	if e.UDP {
-		tunnel += " | FR_IN_UDP"
+		tunnel = append(tunnel, c.Ident("FR_IN_UDP"))
 	}
 	if e.Ethernet {
-		tunnel += " | FR_IN_ETHERNET"
+		tunnel = append(tunnel, c.Ident("FR_IN_ETHERNET"))
 	}
-	return fmt.Sprintf("skb->gso_size ? %s : %s", tunnel, change)
+	return c.Choice{If: ofSKB("gso_size"), Then: c.Join("|", tunnel...), Else: change}
 }
 
 // cutOff renders what is done where bytes follow what is sent: the only time that the packet may move here.
@@ -194,19 +193,18 @@ func (w *writer) cutOff() {
 		return
 	}
 	end := w.expr(w.fwd.End)
-	w.line("")
-	w.stmt(w.fwd.Pos, "if (unlikely(len > %s)) { /* bytes after the IP datagram */", end)
-	w.indent++
-	w.failIf(fmt.Sprintf("bpf_skb_change_tail(skb, %s, 0)", end))
-	w.changed = true
-	w.rederive()
-	w.changed = false
-	w.indent--
-	w.line("}")
+	w.gap()
+	cut := w.when(w.fwd.Pos, c.Unlikely(exceeds(c.Ident("len"), end)), func() {
+		w.failIf(c.Do("bpf_skb_change_tail", skb, end, c.Num(0)))
+		w.changed = true
+		w.rederive()
+		w.changed = false
+	})
+	cut.Note = "bytes after the IP datagram"
 }
 
 // reasonOf names a reason that a rewrite which can fail has to have.
-func (w *writer) reasonOf(i int) string {
+func (w *writer) reasonOf(i int) c.Ident {
 	if i < 0 {
 		w.fail("a rewrite at %s can fail, but has no reason for it", w.fwd.Pos)
 		return "0"

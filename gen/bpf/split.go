@@ -2,8 +2,9 @@ package bpf
 
 import (
 	"maps"
-	"strings"
+	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
@@ -57,15 +58,16 @@ func size(block []ir.Stmt) (n int) {
 
 // long reports whether the statements that follow should be in a function of their own.
 func (f *function) long(rest []ir.Stmt) bool {
-	if !f.last || f.parting || len(f.lines) < longLines || size(rest) < restSize {
+	if !f.last || f.parting || size(rest) < restSize {
 		return false
 	}
+	lines := c.Height(f.body)
 	_, header := rest[0].(*ir.NeedBytes)
-	return header && len(rest) > 1 || len(f.lines) >= maxLines
+	return lines >= longLines && (header && len(rest) > 1 || lines >= maxLines)
 }
 
 // goOn has statements that end the packet's way in a function of their own. It returns the call.
-func (f *function) goOn(name string, block []ir.Stmt) string {
+func (f *function) goOn(name string, block []ir.Stmt) c.Expr {
 	g := f.prog.function()
 	g.fan, g.turn, g.makes = f.fan, f.turn, f.makes
 	g.scope = f.scope
@@ -83,26 +85,26 @@ func (f *function) goOn(name string, block []ir.Stmt) string {
 	}
 	g.name = f.prog.unique(g.name)
 	g.last = true
-	g.block(block)
+	g.statements(block)
 	result := "int"
 	if g.turn != nil {
 		result = "long"
 	}
 	f.timed, g.timed = f.timed || g.timed, false
-	return f.call(g, result, f.makes)
+	return f.callTo(g, result, f.makes)
 }
 
-// call puts a function that f ends in in front of it. It returns the call.
-func (f *function) call(g *function, result string, to *[][]string) string {
+// callTo puts a function that f ends in in front of it. It returns the call.
+func (f *function) callTo(g *function, result string, to *[]c.Top) c.Expr {
 	params, args := f.pass(g)
-	if g.turn != nil && mentions(g.lines, "same") {
-		params, args = append([]string{g.turn.same() + " *same"}, params...), append([]string{"same"}, args...)
+	if g.turn != nil && c.Count(g.body, same) > 0 {
+		params, args = slices.Insert(params, 0, g.turn.sameParam()), slices.Insert(args, 0, c.Expr(same))
 	}
 	if to == nil {
-		to = &f.prog.writes
+		to = &f.prog.functions
 	}
-	*to = append(*to, g.assemble("static __always_inline "+result+" "+g.name+"("+strings.Join(params, ", ")+")"))
-	return g.name + "(" + strings.Join(args, ", ") + ")"
+	*to = append(*to, g.assemble(result, g.name, params))
+	return c.Do(g.name, args...)
 }
 
 // declares makes sure that variables and rows are declared which statements set; those are in blocks of their own. What
@@ -114,9 +116,8 @@ func (f *function) declares(blocks ...[]ir.Stmt) {
 		}
 		for _, s := range block {
 			for v := range ir.Sets(s) {
-				if f.prog.read.vars[v] && !f.declared[v] {
-					f.variable(v)
-					f.line("%s;", f.declare(v))
+				if f.prog.read.vars[v] {
+					f.declare(noPos, v)
 				}
 			}
 			if s, ok := s.(*ir.Lookup); ok {
@@ -129,21 +130,11 @@ func (f *function) declares(blocks ...[]ir.Stmt) {
 	}
 }
 
-// set is what stands in front of a variable's value where it is set: with its declaration,
-// where this is the first time.
-func (f *function) set(v *ir.Var) string {
-	if f.declared[v] {
-		return f.variable(v)
-	}
-	f.variable(v)
-	return f.declare(v)
-}
-
 // declareRow declares a row, unless it is declared.
 func (f *function) declareRow(r *ir.Row) {
 	if f.rowsDeclared[r] {
 		return
 	}
 	f.rowsDeclared[r], f.rowsOwn[r] = true, true
-	f.line("struct %s *%s;", f.vals[r.Table], f.row(r))
+	f.add(variable("struct "+f.vals[r.Table]+" *", f.row(r)))
 }

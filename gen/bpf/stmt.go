@@ -1,18 +1,18 @@
 package bpf
 
 import (
-	"fmt"
 	"maps"
 	"math/bits"
 
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
 // The statements that decide. Each is one line of C where it can be, so that one #line attributes it.
 
-// block renders statements, and reports whether they end the packet's way.
-func (f *function) block(stmts []ir.Stmt) bool {
+// statements renders statements, and reports whether they end the packet's way.
+func (f *function) statements(stmts []ir.Stmt) bool {
 	for i := 0; i < len(stmts); i++ {
 		s := stmts[i]
 		if i > 0 && f.long(stmts[i:]) {
@@ -21,7 +21,7 @@ func (f *function) block(stmts []ir.Stmt) bool {
 			if header, ok := s.(*ir.NeedBytes); ok && header.Part != nil {
 				name = header.Part.Header
 			}
-			f.stmt(ir.Pos(s), "return %s;", f.goOn(name, stmts[i:]))
+			f.end(ir.Pos(s), f.goOn(name, stmts[i:]))
 			return true
 		}
 		if n := f.check(stmts[i:]); n > 0 {
@@ -53,7 +53,7 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 		f.quote(s.Pos)
 		f.let(s)
 	case *ir.Guard:
-		f.guard([]ir.Stmt{s}, "")
+		f.guard([]ir.Stmt{s}, nil)
 	case *ir.If:
 		return f.branch(s)
 	case *ir.ReadVarint:
@@ -66,12 +66,10 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 		}
 		f.usesData()
 		f.dataEnd = true
-		if !f.declared[s.Value] {
-			f.variable(s.Value)
-			f.stmt(s.Pos, "%s;", f.declare(s.Value))
-		}
-		f.stmt(s.Pos, "%s = fr_varint(%s, data_end, &%s);", f.set(s.Size), f.ptr(s.At), f.variable(s.Value))
-		f.unless(s.Pos, fmt.Sprintf("!%s", f.variable(s.Size)), s.Reason)
+		f.declare(s.Pos, s.Value)
+		f.variable(s.Size)
+		f.set(s.Pos, s.Size, c.Do("fr_varint", f.ptr(s.At), dataEnd, c.Address(f.variable(s.Value))))
+		f.unless(s.Pos, c.Not(f.variable(s.Size)), s.Reason)
 	case *ir.ReadUint:
 		f.readUint(s)
 	case *ir.Lookup:
@@ -87,7 +85,7 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 		f.checkHop(s, rest)
 	case *ir.Up:
 		f.quote(s.Pos)
-		f.stmt(s.Pos, "%s", f.up(s.Reason))
+		f.end(s.Pos, f.up(s.Reason))
 		return true
 	case *ir.Translate:
 		f.translate(s)
@@ -107,7 +105,7 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 		return true
 	case *ir.Skip:
 		f.quote(s.Pos)
-		f.stmt(s.Pos, "%s", f.up(s.Reason))
+		f.end(s.Pos, f.up(s.Reason))
 		return true
 	default:
 		f.fail("no C for statement %T", s)
@@ -134,20 +132,15 @@ func (f *function) begins(s *ir.NeedBytes) {
 func (f *function) readUint(s *ir.ReadUint) {
 	f.quote(s.Pos)
 	f.dataEnd = true
-	if !f.declared[s.Value] {
-		f.variable(s.Value)
-		f.stmt(s.Pos, "%s;", f.declare(s.Value))
-	}
+	f.declare(s.Pos, s.Value)
 	n := wordSize(s.Max)
-	read := fmt.Sprintf("fr_uint(%s, data_end, %d, %s, &%s)", f.word(f.offset(plus(s.End, -n)), s.End.Base.Max), n,
-		f.variable(s.Size), f.variable(s.Value))
-	f.stopIf(s.Pos, "!"+read, nil, fmt.Sprintf("return fr_up(skb, %s);", f.reason))
+	read := c.Do("fr_uint", f.word(f.offset(plus(s.End, -n)), s.End.Base.Max), dataEnd, c.Dec(n),
+		f.variable(s.Size), c.Address(f.variable(s.Value)))
+	f.stopIf(s.Pos, c.Not(read), nil, c.Do("fr_up", skb, f.reason))
 }
 
 // word is an offset in the packet, of at most limit, as a pointer.
-func (f *function) word(off string, limit uint64) string {
-	return fmt.Sprintf("fr_pin(%s + fr_bound(%s, 0x%x))", f.usesData(), off, uint64(1)<<bits.Len64(limit)-1)
-}
+func (f *function) word(off c.Expr, limit uint64) c.Expr { return pinned(f.usesData(), off, limit) }
 
 // wordSize is the size of the word that has room for n bytes.
 func wordSize(n int) int { return 1 << bits.Len(uint(n-1)) }
@@ -155,9 +148,9 @@ func wordSize(n int) int { return 1 << bits.Len(uint(n-1)) }
 // counter adds to a counter.
 func (f *function) counter(s *ir.Count) {
 	if s.Counter != nil {
-		f.stmt(s.Pos, "fr_named_add(%d, %s);", s.Counter.Index, f.expr(s.By))
+		f.do(s.Pos, "fr_named_add", c.Dec(s.Counter.Index), f.expr(s.By))
 	} else {
-		f.stmt(s.Pos, "fr_shared_add(%s->%s, %s);", f.row(s.Row), member(s.Member), f.expr(s.By))
+		f.do(s.Pos, "fr_shared_add", c.To(f.row(s.Row), member(s.Member)), f.expr(s.By))
 	}
 }
 
@@ -167,7 +160,7 @@ func (f *function) drop(s *ir.Drop) {
 	e := f.effects(&s.Effects)
 	e.before()
 	e.after()
-	f.stmt(s.Pos, "return fr_drop(skb->len, %s);", f.prog.reasonName(s.Reason))
+	f.end(s.Pos, c.Do("fr_drop", ofSKB("len"), f.prog.reasonName(s.Reason)))
 }
 
 func isMeta(e ir.Expr, k ir.MetaKind) bool {
@@ -187,28 +180,25 @@ func (f *function) let(s *ir.Let) {
 		f.prog.partials[s.Var] = true
 	}
 	if s.Var.Type.IsBytes() {
-		if !f.declared[s.Var] {
-			f.variable(s.Var)
-			f.stmt(s.Pos, "%s;", f.declare(s.Var))
-		}
-		f.store("(void *)"+f.variable(s.Var), 0, f.bytes(s.Value), s.Pos)
+		f.declare(s.Pos, s.Var)
+		f.store(untyped(f.variable(s.Var)), 0, f.bytes(s.Value), s.Pos)
 		return
 	}
 	value := f.expr(s.Value)
 	if f.prog.read.bases[s.Var] && s.Var.Max > 0 && s.Var.Max <= maxForgotten {
-		value = fmt.Sprintf("fr_forget(skb, %s)", value)
+		value = c.Do("fr_forget", skb, value)
 	}
-	f.stmt(s.Pos, "%s = %s;", f.set(s.Var), value)
+	f.set(s.Pos, s.Var, value)
 }
 
 // maxForgotten is the largest offset that fr_forget takes.
 const maxForgotten = 0xFFF
 
 // store writes a byte string to the stack at off bytes after an aligned address.
-func (f *function) store(p string, off int, b byteString, pos diag.Pos) {
+func (f *function) store(p c.Expr, off int, b byteString, pos diag.Pos) {
 	done := 0
 	for _, n := range pieces(off, b.size) {
-		f.stmt(pos, "st%d(%s, %s);", n*8, offset(p, off+done), b.load(done, n))
+		f.add(&c.Eval{Pos: pos, X: c.Bytes("st", n, c.Plus(p, off+done), b.load(done, n))})
 		done += n
 	}
 }
@@ -220,65 +210,57 @@ func (f *function) branch(s *ir.If) bool {
 		f.parting = true
 		defer func() { f.parting = false }()
 	}
-	note := ""
-	if s.Note != "" {
-		note = " /* " + comment(s.Note) + " */"
-	}
 	last, declared := f.last, maps.Clone(f.declared)
 	rows, scope := maps.Clone(f.rowsDeclared), f.scope
 	defer func() { f.last = last }()
 	thenEnds := ends(s.Then)
 	before := f.known.clone()
 	if f.last = thenEnds; thenEnds && size(s.Then) >= branchSize {
-		f.stmt(s.Pos, "if (%s)", f.expr(s.Cond))
-		f.indent++
-		name := s.Note
-		if name == "" {
-			name = "branch"
-		}
-		f.stmt(s.Pos, "return %s;", f.goOn(name, s.Then))
-		f.indent--
+		f.when(s.Pos, f.expr(s.Cond), func() {
+			name := s.Note
+			if name == "" {
+				name = "branch"
+			}
+			f.end(s.Pos, f.goOn(name, s.Then))
+		})
 		f.known = before
 		if len(s.Else) == 0 {
 			return false
 		}
 		f.last = last || ends(s.Else)
-		return f.block(s.Else)
+		return f.statements(s.Else)
 	}
 	if !thenEnds {
 		f.declares(s.Then, s.Else)
 		declared, rows = maps.Clone(f.declared), maps.Clone(f.rowsDeclared)
 	}
-	f.stmt(s.Pos, "if (%s) {%s", f.expr(s.Cond), note)
-	f.indent++
-	f.block(s.Then)
-	f.indent--
+	branch := f.when(s.Pos, f.expr(s.Cond), func() { f.statements(s.Then) })
+	if s.Note != ruleNote {
+		branch.Note = comment(s.Note)
+	}
 	then := f.known
 	f.known, f.declared, f.rowsDeclared, f.scope = before, declared, rows, scope
 	f.last = last
 	if len(s.Else) == 0 {
-		f.line("}")
 		if !thenEnds {
 			f.known = before.both(then)
 		}
 		return false
 	}
 	if thenEnds { // no else after a return
-		f.line("}")
-		return f.block(s.Else)
+		return f.statements(s.Else)
 	}
-	f.line("} else {")
-	f.indent++
 	f.last = ends(s.Else)
-	elseEnds := f.block(s.Else)
-	f.indent--
+	elseEnds := false
+	f.inside(&branch.Else, func() { elseEnds = f.statements(s.Else) })
 	f.scope = scope
-	f.line("}")
-	switch {
-	case elseEnds:
+	if elseEnds {
 		f.known = then
-	default:
+	} else {
 		f.known = f.known.both(then)
 	}
 	return false
 }
+
+// ruleNote is the note of a branch that is a rule of the spec: the line in front of it shows which.
+const ruleNote = "rule"

@@ -1,10 +1,10 @@
 package bpf
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
@@ -16,14 +16,14 @@ type sum struct {
 	*ir.Sum
 	w      *writer
 	names  map[string]string
-	leaves string // of a copy: what is stored
+	leaves c.Expr // of a copy: what is stored
 }
 
 // newSum is a checksum that w computes.
 func (w *writer) newSum(s *ir.Sum) *sum { return &sum{Sum: s, w: w, names: map[string]string{}} }
 
 // name is what a number is called that goes with the checksum: the new one (what is "") has the field's name.
-func (s *sum) name(what string) string {
+func (s *sum) name(what string) c.Ident {
 	if s.names[what] == "" {
 		want := s.Name
 		if header, _, ok := strings.Cut(s.Name, "."); ok && what != "" {
@@ -34,33 +34,33 @@ func (s *sum) name(what string) string {
 		}
 		s.names[what] = s.w.take(want)
 	}
-	return s.names[what]
+	return c.Ident(s.names[what])
 }
 
 // summand is a scalar in a sum, at an even or an odd position of the covered bytes.
 type summand struct {
 	scalar
 	odd  bool
-	name string // where it has one already: it is a sum, and code is empty
+	name c.Expr // where it has one already: it is a sum, and code is nil
 }
 
 // protocols are the names of those that have a pseudo-header in their checksums.
 var protocols = map[uint64]string{6: "IPPROTO_TCP", 17: "IPPROTO_UDP", 58: "IPPROTO_ICMPV6"}
 
 // protocol names the protocol after IP.
-func protocol(n uint64) string {
+func protocol(n uint64) c.Expr {
 	if name := protocols[n]; name != "" {
-		return name
+		return c.Ident(name)
 	}
-	return number(n)
+	return c.Num(n)
 }
 
 // protocolOf renders the constant of a pseudo-header that is a protocol, or nothing.
-func protocolOf(t ir.Term) string {
-	if c, ok := t.Value.(*ir.Const); ok && t.Size == 2 && protocols[c.V] != "" {
-		return fmt.Sprintf("bpf_htons(%s)", protocols[c.V])
+func protocolOf(t ir.Term) c.Expr {
+	if n, ok := t.Value.(*ir.Const); ok && t.Size == 2 && protocols[n.V] != "" {
+		return c.Do("bpf_htons", protocol(n.V))
 	}
-	return ""
+	return nil
 }
 
 // summands cuts terms into scalars. Regions are summed up at once.
@@ -76,8 +76,8 @@ func (w *writer) summands(ts []ir.Term) (out []summand) {
 			continue
 		}
 		if t.Region {
-			name := w.take("region_sum")
-			w.line("__u64 %s = %s(skb, %s, %s);", name, w.sumOf(t.Max), w.offset(t.At), w.expr(t.Len))
+			name := c.Ident(w.take("region_sum"))
+			w.define(noPos, "__u64", name, c.Do(w.sumOf(t.Max), skb, w.offset(t.At), w.expr(t.Len)))
 			out = append(out, w.turned(t, []summand{{scalar{size: 4}, t.Odd, name}})...)
 			continue
 		}
@@ -94,7 +94,7 @@ func (w *writer) summands(ts []ir.Term) (out []summand) {
 func (w *writer) pseudoHeader(ts []ir.Term) (out []summand) {
 	for _, t := range ts {
 		list := w.summands([]ir.Term{t})
-		if name := protocolOf(t); name != "" {
+		if name := protocolOf(t); name != nil {
 			list[0].protocol = name
 		}
 		out = append(out, list...)
@@ -107,9 +107,10 @@ func (w *writer) turned(t ir.Term, parts []summand) []summand {
 	if t.OddIf == nil {
 		return parts
 	}
-	name := w.take("odd_sum")
-	w.line("__u64 %s = %s;", name, w.add(parts))
-	w.line("%s <<= 8 * (%s);", name, w.expr(t.OddIf)) // a branch would have the verifier follow two ways from here
+	name := c.Ident(w.take("odd_sum"))
+	w.define(noPos, "__u64", name, w.total(parts))
+	// a branch would have the verifier follow two ways from here
+	w.add(&c.Assign{To: name, Op: "<<=", X: c.Binary{Op: "*", X: c.Dec(8), Y: w.expr(t.OddIf)}})
 	return []summand{{scalar{size: 4}, false, name}}
 }
 
@@ -117,7 +118,7 @@ func (w *writer) turned(t ir.Term, parts []summand) []summand {
 func cancel(a, b []summand) (restA, restB []summand) {
 	for _, x := range a {
 		i := slices.IndexFunc(b, func(y summand) bool {
-			return x.code == y.code && x.code != "" && x.odd == y.odd && x.size == y.size
+			return x.is(y)
 		})
 		if i < 0 {
 			restA = append(restA, x)
@@ -128,15 +129,23 @@ func cancel(a, b []summand) (restA, restB []summand) {
 	return restA, b
 }
 
-// add renders the sum of summands, in 64 bits.
-func (w *writer) add(list []summand) string {
+// total renders the sum of summands, in 64 bits.
+func (w *writer) total(list []summand) c.Expr {
+	parts := w.parts(list)
+	if len(parts) == 1 {
+		return parts[0]
+	}
+	return sumIn64(parts)
+}
+
+// parts renders what is added, the constants last.
+func (w *writer) parts(list []summand) (parts []c.Expr) {
 	list = w.joined(list)
 	fixed := uint64(0)
-	var parts []string
-	var named []string
+	var named []c.Expr
 	for _, s := range list {
 		switch {
-		case s.protocol != "":
+		case s.protocol != nil:
 			named = append(named, s.protocol)
 			continue
 		case s.lit:
@@ -144,16 +153,16 @@ func (w *writer) add(list []summand) string {
 			continue
 		}
 		name := s.name
-		if name == "" {
+		if name == nil {
 			name = w.term(s.scalar, w.rw.Pos)
 		}
 		switch {
 		case s.size >= 8 && s.odd:
-			name = fmt.Sprintf("fr_odd%d(%s)", 8*s.size, name)
+			name = c.Bytes("fr_odd", s.size, name)
 		case s.size >= 8:
-			name = fmt.Sprintf("fr_add%d(%s)", 8*s.size, name)
+			name = c.Bytes("fr_add", s.size, name)
 		case s.odd:
-			name = fmt.Sprintf("((__u64)%s << 8)", name)
+			name = shifted("<<", in64(name), 8)
 		}
 		parts = append(parts, name)
 	}
@@ -161,12 +170,9 @@ func (w *writer) add(list []summand) string {
 		for fixed>>16 != 0 {
 			fixed = fixed&0xffff + fixed>>16
 		}
-		parts = append(parts, number(fixed))
+		parts = append(parts, c.Num(fixed))
 	}
-	if len(parts) == 1 {
-		return parts[0]
-	}
-	return "(__u64)" + strings.Join(parts, " + ")
+	return parts
 }
 
 // joined reads neighbours in the packet at once.
@@ -193,7 +199,13 @@ func (w *writer) joined(list []summand) []summand {
 }
 
 // named reports whether a summand was read already.
-func (w *writer) named(s summand) bool { return w.values[valueKey(s.scalar)] != "" }
+func (w *writer) named(s summand) bool {
+	if s.code == nil {
+		return false
+	}
+	_, ok := w.values[keyOf(s.scalar)]
+	return ok
+}
 
 // constant is a constant summand, folded.
 func constant(s summand) uint64 {
@@ -223,16 +235,16 @@ func (w *writer) checksum(s *sum) {
 		return
 	}
 	value := s.value()
-	w.line("")
-	w.line("/* %s */", comment(s.Name))
+	w.gap()
+	w.note(comment(s.Name))
 	if s.Fresh {
-		w.line("__be16 %s = %s(FR_ZERO + %s);", value, s.function(),
-			w.add(slices.Concat(w.summands(s.NewTerms), w.pseudoHeader(s.NewPseudo))))
+		sum := w.plus(zero, slices.Concat(w.summands(s.NewTerms), w.pseudoHeader(s.NewPseudo)))
+		w.define(noPos, "__be16", s.name(""), c.Do(s.function(), sum))
 		return
 	}
-	old := fmt.Sprintf("ld16(%s)", w.ptr(s.Old))
+	old := c.Expr(c.Bytes("ld", 2, w.ptr(s.Old)))
 	if s.Absent && !s.Offloaded {
-		w.stmt(s.Pos, "__be16 %s = %s;", s.name("old_checksum"), old)
+		w.define(s.Pos, "__be16", s.name("old_checksum"), old)
 		old = s.name("old_checksum")
 	}
 	was, now := w.summands(s.OldTerms), w.summands(s.NewTerms)
@@ -249,95 +261,132 @@ func (w *writer) checksum(s *sum) {
 	if s.Tail {
 		was = append(was, w.tail(s))
 	}
-	rest := fmt.Sprintf("fr_sum_of(%s)%s", old, minusSum(w.add, was))
+	rest := w.minus(c.Do("fr_sum_of", old), was)
+	result := func(x c.Expr) {
+		if s.Offloaded {
+			w.assign(noPos, value, x)
+		} else {
+			w.define(noPos, "__be16", s.name(""), x)
+		}
+	}
 	if s.Offloaded {
 		w.came(s, old, wasPseudo, was)
 		w.optional(s)
-		old, rest = s.name("csum")+".old", s.name("csum")+".rest"
-		w.line("__u64 %s = %s;", s.name("new_pseudo"), w.add(nowPseudo))
-	} else {
-		value = "__be16 " + value
+		old, rest = c.In(s.name("csum"), "old"), c.In(s.name("csum"), "rest")
+		w.define(noPos, "__u64", s.name("new_pseudo"), w.total(nowPseudo))
 	}
 	absent := s.Absent
 	switch {
 	case s.Swap != nil:
 		if s.Offloaded {
-			w.line("%s.new_pseudo = %s;", s.name("csum"), s.name("new_pseudo"))
+			w.assign(noPos, c.In(s.name("csum"), "new_pseudo"), s.name("new_pseudo"))
 			now = append(now, summand{scalar{size: 4}, false, s.name("new_pseudo")})
 		}
-		w.line("__u16 %s = fr_fold(%s);", s.name("payload"), rest)
-		w.line("if (%s)", w.expr(s.Swap))
-		w.line("\t%s = __builtin_bswap16(%s);", s.name("payload"), s.name("payload"))
-		w.line("%s = %s(%s + %s);", value, s.function(), s.name("payload"), w.add(now))
+		payload := s.name("payload")
+		w.define(noPos, "__u16", payload, c.Do("fr_fold", rest))
+		w.when(noPos, w.expr(s.Swap), func() {
+			w.assign(noPos, payload, c.Do("__builtin_bswap16", payload))
+		})
+		result(c.Do(s.function(), w.plus(in64(payload), now)))
 	case s.Offloaded:
 		absent = s.Absent && !s.Optional
-		w.leave(s, s.name("new_pseudo"), w.add(now))
+		w.leave(s, s.name("new_pseudo"), w.total(now))
 	default:
-		w.line("%s = %s(%s%s);", value, s.function(), rest, plusSum(w.add, now))
+		result(c.Do(s.function(), w.plus(rest, now)))
 	}
 	if absent {
-		w.line("if (!%s) /* no checksum came, none leaves */", old)
-		w.line("\t%s = 0;", s.value())
+		w.absent(c.Not(old), s.value())
 	}
 }
 
+// zero is what a sum begins with that may not be 0 in the end.
+const zero = c.Ident("FR_ZERO")
+
+// plus adds summands to a sum of 64 bits.
+func (w *writer) plus(sum c.Expr, list []summand) c.Expr {
+	if len(list) == 0 {
+		return sum
+	}
+	return c.Join("+", append([]c.Expr{sum}, w.parts(list)...)...)
+}
+
+// minus subtracts summands from a sum.
+func (w *writer) minus(sum c.Expr, list []summand) c.Expr {
+	if len(list) == 0 {
+		return sum
+	}
+	return c.Binary{Op: "-", X: sum, Y: w.total(list)}
+}
+
+// absent has a packet that came without a checksum leave without one.
+func (w *writer) absent(cond, value c.Expr) {
+	none := w.when(noPos, cond, func() { w.assign(noPos, value, c.Num(0)) })
+	none.Note = "no checksum came, none leaves"
+}
+
 // value is the checksum that leaves, if it isn't partial.
-func (s *sum) value() string {
+func (s *sum) value() c.Expr {
 	if s.Offloaded && !s.Fresh && s.w.fwd != nil {
-		return s.name("csum") + ".new"
+		return c.In(s.name("csum"), "new")
 	}
 	return s.name("")
 }
 
 // leave gives a checksum that may be partial what leaves.
-func (w *writer) leave(s *sum, pseudo, now string) {
-	set := strings.Replace(s.function(), "fr_checksum", "fr_csum_set", 1)
-	w.line("%s(&%s, %s, %s);", set, s.name("csum"), pseudo, now)
+func (w *writer) leave(s *sum, pseudo, now c.Expr) {
+	set := "fr_csum_set"
+	if s.Optional {
+		set = "fr_csum_set_not_0"
+	}
+	w.do(noPos, set, c.Address(s.name("csum")), pseudo, now)
 }
 
 // came renders what is known of a checksum that came and may be partial.
-func (w *writer) came(s *sum, old string, wasPseudo, was []summand) {
-	gone := w.add(was)
-	w.line("__u64 %s = %s;", s.name("old_pseudo"), w.add(wasPseudo))
+func (w *writer) came(s *sum, old c.Expr, wasPseudo, was []summand) {
+	gone := w.total(was)
+	w.define(noPos, "__u64", s.name("old_pseudo"), w.total(wasPseudo))
 	w.partial()
-	field := s.at(s.Old)
-	w.line("struct fr_csum %s = fr_csum(%s, %s, %s, %s, %s);", s.name("csum"), w.asked, field, old,
-		s.name("old_pseudo"), gone)
+	field, csum := s.at(s.Old), s.name("csum")
+	partial := c.In(csum, "partial")
+	w.define(noPos, "struct fr_csum", csum, c.Do("fr_csum", w.asked, field, old, s.name("old_pseudo"), gone))
 	if w.rw.Resize == ir.InPlace && !w.known.plain {
-		segmented := fmt.Sprintf("fr_is_segmented(skb, %s, %s)", w.asked, field)
+		segmented := c.Expr(c.Do("fr_is_segmented", skb, w.asked, field))
 		if s.Absent { // nobody makes up a checksum of a tunnel that has none
-			segmented = fmt.Sprintf("(%s.old && %s)", s.name("csum"), segmented)
+			segmented = c.Join("&&", c.In(csum, "old"), segmented)
 		}
-		w.line("%s.partial = %s.partial || %s;", s.name("csum"), s.name("csum"), segmented)
+		w.assign(noPos, partial, c.Join("||", partial, segmented))
 	}
-	switch at := w.offset(s.New); {
-	case s.New.Base != nil:
-		w.line("/* bpf_l4_csum_replace takes even offsets only */")
-		w.failIf(fmt.Sprintf("unlikely(%s.partial) && !fr_facts && (%s & 1)", s.name("csum"), at))
-	case s.New.Const&1 != 0:
-		w.line("/* bpf_l4_csum_replace takes even offsets only */")
-		w.failIf(fmt.Sprintf("unlikely(%s.partial) && !fr_facts", s.name("csum")))
+	unfinished := []c.Expr{c.Unlikely(partial), c.Not(facts)}
+	if s.New.Base != nil {
+		unfinished = append(unfinished, c.Binary{Op: "&", X: w.offset(s.New), Y: c.Num(1)})
+	}
+	if s.New.Base != nil || s.New.Const&1 != 0 {
+		w.note("bpf_l4_csum_replace takes even offsets only")
+		w.failIf(c.Join("&&", unfinished...))
 	}
 }
+
+// facts is whether programs can read what the kernel knows of the packet.
+const facts = c.Ident("fr_facts")
 
 // sumCame renders what is known of a checksum that came; was is what doesn't leave.
 func (w *writer) sumCame(s *sum, was []summand) {
 	if s.Tail {
 		was = append(was, w.tail(s))
 	}
-	w.came(s, fmt.Sprintf("ld16(%s)", w.ptr(s.Old)), w.pseudoHeader(s.OldPseudo), was)
+	w.came(s, c.Bytes("ld", 2, w.ptr(s.Old)), w.pseudoHeader(s.OldPseudo), was)
 }
 
 // optional renders that a packet which came without a checksum leaves without one.
 func (w *writer) optional(s *sum) {
 	if s.Absent && s.Optional && s.Swap == nil {
-		w.line("%s.optional = 1;", s.name("csum"))
+		w.assign(noPos, c.In(s.name("csum"), "optional"), c.Num(1))
 	}
 }
 
 // at is the offset of the field. Where it is fixed it has a name, and another one in the
 // packet that leaves if it moves.
-func (s *sum) at(o ir.Off) string {
+func (s *sum) at(o ir.Off) c.Expr {
 	if o.Base != nil {
 		return s.w.offset(o)
 	}
@@ -362,15 +411,15 @@ func (s *sum) function() string {
 // tail renders the sum of the bytes that are cut off after the payload.
 func (w *writer) tail(s *sum) summand {
 	name := s.name("cut_off")
-	end := fmt.Sprintf("%s + %s", w.oldFront(), w.operand(w.rw.Payload))
-	odd, cut := "0", "fr_sum_cut64"
+	end := c.Binary{Op: "+", X: w.oldFront(), Y: w.expr(w.rw.Payload)}
+	odd, cut := c.Expr(c.Num(0)), "fr_sum_cut64"
 	if s.TailOdd != nil {
 		odd = w.expr(s.TailOdd)
 	}
 	if w.sumOf(s.TailMax) != "fr_sum64" {
 		cut = "fr_sum_cut"
 	}
-	w.line("__u64 %s = %s(skb, %s, %s, %s);", name, cut, end, w.offset(s.TailEnd), odd)
+	w.define(noPos, "__u64", name, c.Do(cut, skb, end, w.offset(s.TailEnd), odd))
 	return summand{scalar{size: 4}, false, name}
 }
 
@@ -384,29 +433,29 @@ func (w *writer) partial() {
 		w.asked = w.variable(v)
 		return
 	}
-	w.asked = w.take("partial_at")
-	w.line("__u32 %s = fr_partial(skb);", w.asked)
+	w.asked = c.Ident(w.take("partial_at"))
+	w.define(noPos, "__u32", w.asked, c.Do("fr_partial", skb))
 }
 
 // stored is what goes into a checksum's field. Where the kernel says that it is partial, that is the new
 // pseudo-header's sum; where it doesn't say, the kernel finishes it.
-func (s *sum) stored() string {
+func (s *sum) stored() c.Expr {
 	if s.Whole != nil {
-		return "0"
+		return c.Num(0)
 	}
 	if !s.Offloaded || s.Fresh {
 		return s.name("")
 	}
-	return fmt.Sprintf("fr_csum_field(&%s)", s.name("csum"))
+	return c.Do("fr_csum_field", c.Address(s.name("csum")))
 }
 
 // finish has the kernel complete a checksum that seems to be partial.
 func (w *writer) finish(s *sum) {
-	flags := "0"
+	flags := c.Expr(c.Num(0))
 	if s.Optional {
-		flags = "BPF_F_MARK_MANGLED_0"
+		flags = c.Ident("BPF_F_MARK_MANGLED_0")
 	}
-	w.failIf(fmt.Sprintf("fr_finish(skb, %s, &%s, %s)", s.at(s.New), s.name("csum"), flags))
+	w.failIf(c.Do("fr_finish", skb, s.at(s.New), c.Address(s.name("csum")), flags))
 	w.moves = true
 }
 

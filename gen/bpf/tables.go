@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
@@ -20,7 +21,7 @@ func (r *renderer) setting(s *ir.Setting) settingData {
 	case ir.Uint, ir.Bool:
 		d.Decl = cType(s.Type.Size) + " " + name
 		if s.Default != nil {
-			d.Decl += " = " + number(littleEndian(s.Default))
+			d.Decl += " = " + c.Num(littleEndian(s.Default)).String()
 		}
 	default:
 		var b []string
@@ -80,12 +81,12 @@ func copied(t *ir.Table) bool { return t.Kind != "lpm" }
 // find is the function that looks a row up.
 func (r *renderer) find(t *ir.Table, key string) []string {
 	name := ident(t.Name)
-	head := func(result, params string) []string {
-		return []string{"", fmt.Sprintf("static __always_inline %sfind_%s(%s)", result, name, params), "{"}
+	head := func(result, what, params string) []string {
+		return []string{"", fmt.Sprintf("static __always_inline %s%s_%s(%s)", result, what, name, params), "{"}
 	}
 	if !copied(t) {
-		return append(head("struct val_"+name+" *", key), fmt.Sprintf("\treturn bpf_map_lookup_elem(&tbl_%s, key);",
-			name), "}")
+		return append(head("struct val_"+name+" *", "find", key),
+			fmt.Sprintf("\treturn bpf_map_lookup_elem(&tbl_%s, key);", name), "}")
 	}
 	word := "FR_CHANGES"
 	if t.Kind == "array" {
@@ -95,8 +96,7 @@ func (r *renderer) find(t *ir.Table, key string) []string {
 	if i, ok := r.learned[t]; ok {
 		learned = fmt.Sprintf("fr_learned_in(%d)", i)
 	}
-	out := append(head("__u64 ", "void *to, const void *from"), "\t__u64 all = 0;", "")
-	out[1] = strings.Replace(out[1], "find_", "copy_", 1)
+	out := append(head("__u64 ", "copy", "void *to, const void *from"), "\t__u64 all = 0;", "")
 	for _, m := range t.Value.Members {
 		one, levels := m.Type, 1
 		if one.Levels > 0 && !one.Plain() && !one.Kind.IsIndex() {
@@ -111,9 +111,9 @@ func (r *renderer) find(t *ir.Table, key string) []string {
 		learned)
 	params := fmt.Sprintf("%s, const struct fr_lease *lease, __u32 row_at, struct val_%s **row", key, name)
 	if !t.Bound() {
-		return append(append(out, head("enum fr_found ", params)...), "\treturn "+lookup+";", "}")
+		return append(append(out, head("enum fr_found ", "find", params)...), "\treturn "+lookup+";", "}")
 	}
-	return append(append(out, head("enum fr_found ", params+", __u64 now")...),
+	return append(append(out, head("enum fr_found ", "find", params+", __u64 now")...),
 		"\tenum fr_found found = "+lookup+";",
 		"",
 		"\treturn found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;", "}")

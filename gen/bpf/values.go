@@ -3,10 +3,10 @@ package bpf
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
@@ -28,22 +28,22 @@ type cell struct {
 
 // stores cuts the cells of the rewrite into stores. What is only copied is copied in as few as there are.
 func (w *writer) stores() (out []cell) {
-	for _, c := range w.rw.Stores {
-		off, note, value := c.Off, c.Note, c.Value
-		if c.Plain {
+	for _, st := range w.rw.Stores {
+		off, note, value := st.Off, st.Note, st.Value
+		if st.Plain {
 			s := scalar{size: 8, code: w.expr(value), want: noted(note), le: true}
-			out = append(out, cell{s, off, c.Width, c.Size, c.If, note, c.Pos})
+			out = append(out, cell{s, off, st.Width, st.Size, st.If, note, st.Pos})
 			continue
 		}
-		if c.Width != nil {
-			value = &ir.Word{X: c.Value, Width: c.Width}
+		if st.Width != nil {
+			value = &ir.Word{X: st.Value, Width: st.Width}
 		}
-		parts := w.wire(value, c.Size, c.Little)
+		parts := w.wire(value, st.Size, st.Little)
 		for i, s := range parts {
-			if s.want = noted(c.Note); i > 0 {
-				s.want += fmt.Sprintf("_%d", off.Const-c.Off.Const)
+			if s.want = noted(st.Note); i > 0 {
+				s.want += fmt.Sprintf("_%d", off.Const-st.Off.Const)
 			}
-			out = append(out, cell{s, off, c.Width, 0, c.If, note, c.Pos})
+			out = append(out, cell{s, off, st.Width, 0, st.If, note, st.Pos})
 			off, note = plus(off, s.size), ""
 		}
 	}
@@ -64,29 +64,29 @@ func (w *writer) stores() (out []cell) {
 }
 
 // least is how many bytes of a cell are stored at least.
-func (c *cell) least() int {
-	if c.when != nil {
+func (x *cell) least() int {
+	if x.when != nil {
 		return 0
 	}
-	if c.width != nil {
+	if x.width != nil {
 		return 1
 	}
-	return c.size
+	return x.size
 }
 
 // compute gives the values of all cells names.
 func (w *writer) compute() {
 	w.cells = w.stores()
 	for i := range w.cells {
-		c := &w.cells[i]
-		c.code = w.value(c.scalar, c.note, c.pos)
+		x := &w.cells[i]
+		x.code = w.value(x.scalar, x.note, x.pos)
 	}
 }
 
 // scalar is a part of a value that fits a register, in the order of bytes that it has in the packet.
 type scalar struct {
 	size int
-	code string
+	code c.Expr
 	lit  bool
 	v    uint64  // where lit
 	load *ir.Off // where it is a part of the packet that came, as it is
@@ -94,12 +94,12 @@ type scalar struct {
 	le   bool    // little endian
 	row  bool    // it comes from rows and variables: it can be read again after the packet has changed
 	// where it is a constant that is the number of a protocol: how that is written in a sum
-	protocol string
+	protocol c.Expr
 }
 
 // packet is a part of the packet that came.
 func (w *writer) packet(o ir.Off, size int) scalar {
-	return scalar{size: size, code: fmt.Sprintf("ld%d(%s)", size*8, w.ptr(o)), load: &o}
+	return scalar{size: size, code: c.Bytes("ld", size, w.ptr(o)), load: &o}
 }
 
 // join makes one scalar of two, as large as both, that are constants or neighbours in the packet that came.
@@ -132,7 +132,7 @@ func (w *writer) wire(e ir.Expr, size int, little bool) []scalar {
 		var out []scalar
 		done := 0
 		sizes := pieces(0, size)
-		if size == 16 && b.mem != "" && !b.ro && !w.inPlace { // in a copy, clang would keep more on the stack
+		if size == 16 && b.mem != nil && !b.ro && !w.inPlace { // in a copy, clang would keep more on the stack
 			sizes = []int{16}
 		}
 		for _, n := range sizes {
@@ -140,7 +140,7 @@ func (w *writer) wire(e ir.Expr, size int, little bool) []scalar {
 			if from == 12 {
 				s.code = b.ipv4()
 			}
-			if l, ok := e.(*ir.LoadBytes); ok && (b.v4 == "" || from == 12) {
+			if l, ok := e.(*ir.LoadBytes); ok && (b.v4 == nil || from == 12) {
 				s = w.packet(plus(l.Off, done), n)
 				if s.want = "old_" + ident(l.Field); done > 0 {
 					s.want += fmt.Sprintf("_%d", done)
@@ -173,7 +173,7 @@ func (w *writer) wire(e ir.Expr, size int, little bool) []scalar {
 	if size == 1 || little {
 		return []scalar{{size: size, code: w.expr(e), le: little, row: row}}
 	}
-	return []scalar{{size: size, code: fmt.Sprintf("%s(%s)", swaps[size], w.expr(e)), row: row}}
+	return []scalar{{size: size, code: c.Do(swaps[size], w.expr(e)), row: row}}
 }
 
 // lasting reports whether an expression has the same value after the packet has changed.
@@ -192,9 +192,9 @@ var swaps = map[int]string{2: "bpf_htons", 4: "bpf_htonl", 8: "bpf_cpu_to_be64"}
 // literal is a constant.
 func literal(v uint64, size int, little bool) scalar {
 	if size == 1 || little {
-		return scalar{size: size, code: number(v), lit: true, v: v, le: little}
+		return scalar{size: size, code: c.Num(v), lit: true, v: v, le: little}
 	}
-	return scalar{size: size, code: fmt.Sprintf("%s(%s)", swaps[size], number(v)), lit: true, v: reverse(v, size)}
+	return scalar{size: size, code: c.Do(swaps[size], c.Num(v)), lit: true, v: reverse(v, size)}
 }
 
 // reverse swaps the bytes of an integer of size bytes.
@@ -206,24 +206,43 @@ func reverse(v uint64, size int) (out uint64) {
 	return out
 }
 
-// maxInPlace is the longest text of a value that is read again in place of having a name.
-const maxInPlace = 40
+// maxInPlace is the size of the largest value that is read again in place of having a name.
+const maxInPlace = 7
 
-func valueKey(s scalar) string { return fmt.Sprint(s.size, " ", s.code) }
+// isCheap reports whether a value costs no more than a register: it is read from memory, and little is done with it.
+func isCheap(x c.Expr) bool {
+	if !isRead(x) || c.Size(x) > maxInPlace {
+		return false
+	}
+	for y := range c.All(x) {
+		if _, call := y.(c.Call); call && !isRead(y) {
+			return false
+		}
+	}
+	return true
+}
+
+// valueKey tells values apart.
+type valueKey struct {
+	size int
+	code c.Key
+}
+
+func keyOf(s scalar) valueKey { return valueKey{s.size, c.KeyOf(s.code)} }
 
 // value gives a scalar a name, unless it is a constant. One that was computed before keeps its name.
-func (w *writer) value(s scalar, note string, pos diag.Pos) string {
+func (w *writer) value(s scalar, note string, pos diag.Pos) c.Expr {
 	if s.lit {
 		return s.code
 	}
-	if w.inPlace || s.row && isCall(s.code) && len(s.code) <= maxInPlace {
-		if isCall(s.code) {
+	if w.inPlace || s.row && isCheap(s.code) {
+		if isRead(s.code) {
 			return s.code
 		}
-		return fmt.Sprintf("(%s)(%s)", wireType(s), s.code)
+		return c.Cast{Type: wireType(s), X: s.code}
 	}
-	key := valueKey(s)
-	if name := w.values[key]; name != "" {
+	key := keyOf(s)
+	if name, ok := w.values[key]; ok {
 		return name
 	}
 	want := s.want
@@ -233,43 +252,44 @@ func (w *writer) value(s scalar, note string, pos diag.Pos) string {
 	if want == "" {
 		want = "value"
 	}
-	name := w.take(want)
+	name := c.Ident(w.take(want))
 	w.values[key] = name
-	w.stmt(pos, "%s %s = %s;", wireType(s), name, s.code)
+	w.define(pos, wireType(s), name, s.code)
 	return name
 }
 
 // term gives a scalar of a checksum a name, unless it turns out that it is needed only once.
-func (w *writer) term(s scalar, pos diag.Pos) string {
-	_, known := w.values[valueKey(s)]
-	name := w.value(s, "", pos)
-	if !known && !s.lit && name != s.code && !w.inPlace && isCall(s.code) {
+func (w *writer) term(s scalar, pos diag.Pos) c.Expr {
+	_, known := w.values[keyOf(s)]
+	x := w.value(s, "", pos)
+	if name, ok := x.(c.Ident); ok && !known && !s.lit && !w.inPlace && isRead(s.code) {
 		w.terms[name] = s.code
 	}
-	return name
+	return x
 }
 
 // once puts values that are needed only once where they are needed: they are read from the packet that came, which
 // doesn't change in between.
 func (w *writer) once() {
 	for _, name := range slices.Sorted(maps.Keys(w.terms)) {
-		word := regexp.MustCompile(`\b` + name + `\b`)
-		uses, first, last := 0, -1, -1
-		for i, line := range w.lines {
-			if n := len(word.FindAllString(line, -1)); n > 0 {
-				uses += n
-				if first < 0 {
-					first = i
-				}
-				last = i
-			}
-		}
-		if uses != 2 || first == last {
+		i := slices.IndexFunc(w.body, func(s c.Stmt) bool { return declares(s, name) })
+		if i < 0 || c.Count(w.body, name) != 2 {
 			continue
 		}
-		w.lines[last] = word.ReplaceAllLiteralString(w.lines[last], w.terms[name])
-		w.lines = slices.Delete(w.lines, first, first+1)
+		c.ReplaceIn(w.body, func(x c.Expr) c.Expr {
+			if x == c.Expr(name) {
+				return w.terms[name]
+			}
+			return nil
+		})
+		w.body = slices.Delete(w.body, i, i+1)
 	}
+}
+
+// declares reports whether a statement declares a name.
+func declares(s c.Stmt, name c.Ident) bool {
+	d, ok := s.(*c.Declare)
+	return ok && len(d.Vars) == 1 && d.Vars[0].Name == name
 }
 
 // wireType is the type of a scalar as it is in the packet.
@@ -301,26 +321,14 @@ func noted(note string) string {
 	return strings.Join(words, "_")
 }
 
-// calls are of functions that return what is wanted: ld32(…), fr_v4(…), bpf_htons(…).
-var calls = regexp.MustCompile(`^(ld|fr_v4|fr_setting_v4|bpf_)`)
-
-// isCall reports whether C is one call of such a function.
-func isCall(code string) bool {
-	return calls.MatchString(code) && oneCall(code)
+// reads are functions that read memory, or swap the bytes of what was read.
+var reads = []string{
+	"ld8", "ld16", "ld32", "ld64", "ld128", "ldv8", "ldv16", "ldv32", "ldv64", "fr_v4", "fr_setting_v4", "bpf_htons",
+	"bpf_htonl", "bpf_cpu_to_be64",
 }
 
-// oneCall reports whether C is one call.
-func oneCall(code string) bool {
-	depth := 0
-	for i, c := range code {
-		switch c {
-		case '(':
-			depth++
-		case ')':
-			if depth--; depth == 0 {
-				return i == len(code)-1
-			}
-		}
-	}
-	return false
+// isRead reports whether a value is a call of such a function.
+func isRead(x c.Expr) bool {
+	call, ok := x.(c.Call)
+	return ok && slices.Contains(reads, call.Name)
 }

@@ -1,9 +1,7 @@
 package bpf
 
 import (
-	"fmt"
-	"strings"
-
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
@@ -11,15 +9,14 @@ import (
 // packet that leaves, when all else in it is written.
 
 // wholeSum renders whether the checksum over a datagram is right.
-func (f *function) wholeSum(e *ir.SumOK) string {
+func (f *function) wholeSum(e *ir.SumOK) c.Expr {
 	f.prog.needs["scratch"], f.prog.needs["facts"] = "yes", "yes"
-	return fmt.Sprintf("fr_sum_ok(%s + fr_sum_whole(skb, %s, %s, fr_partial(skb)))", f.pseudo(e.Pseudo),
-		f.offset(e.Off), f.expr(e.Size))
+	whole := c.Do("fr_sum_whole", skb, f.offset(e.Off), f.expr(e.Size), c.Do("fr_partial", skb))
+	return c.Do("fr_sum_ok", sumIn64(append(f.pseudo(e.Pseudo), whole)))
 }
 
-// pseudo renders the sum of a pseudo-header.
-func (f *function) pseudo(terms []ir.Term) string {
-	var parts []string
+// pseudo renders the parts of a pseudo-header that are added.
+func (f *function) pseudo(terms []ir.Term) (parts []c.Expr) {
 	for _, t := range terms {
 		switch {
 		case t.Value.Type().IsBytes():
@@ -32,28 +29,28 @@ func (f *function) pseudo(terms []ir.Term) string {
 				parts = append(parts, b.load(done, 4))
 			}
 		case t.Size == 2 || t.Size == 4 || t.Size == 8:
-			s := fmt.Sprintf("%s(%s)", swaps[t.Size], f.expr(t.Value))
-			if name := protocolOf(t); name != "" {
-				s = name
+			x := c.Expr(c.Do(swaps[t.Size], f.expr(t.Value)))
+			if name := protocolOf(t); name != nil {
+				x = name
 			}
 			if t.Size == 8 {
-				s = "fr_add64(" + s + ")"
+				x = c.Do("fr_add64", x)
 			}
-			parts = append(parts, s)
+			parts = append(parts, x)
 		default:
 			f.fail("%d bytes of a pseudo-header", t.Size)
 		}
 	}
-	return "(__u64)" + strings.Join(parts, " + ")
+	return parts
 }
 
 // whole declares what a checksum over the packet that leaves begins with.
 func (w *writer) whole(s *sum) {
 	w.needs["scratch"], w.needs["facts"] = "yes", "yes"
-	w.line("")
-	w.line("/* %s, without what the kernel may have left to a device */", comment(s.Name))
-	w.failIf("!fr_facts")
-	w.line("__u64 %s = %s;", s.name("pseudo"), w.add(w.pseudoHeader(s.NewPseudo)))
+	w.gap()
+	w.note(comment(s.Name) + ", without what the kernel may have left to a device")
+	w.failIf(c.Not(facts))
+	w.define(noPos, "__u64", s.name("pseudo"), w.total(w.pseudoHeader(s.NewPseudo)))
 }
 
 // wholes stores the checksums over the packet that leaves, the innermost one first.
@@ -63,7 +60,9 @@ func (w *writer) wholes() {
 			continue
 		}
 		from := w.offset(*s.Whole)
-		w.line("%s += fr_sum_whole(skb, %s, skb->len - %s, fr_partial(skb));", s.name("pseudo"), from, from)
-		w.stmt(s.Pos, "st16(%s, fr_checksum_not_0(%s));", w.newPtr(s.New), s.name("pseudo"))
+		size := c.Binary{Op: "-", X: ofSKB("len"), Y: from}
+		whole := c.Do("fr_sum_whole", skb, from, size, c.Do("fr_partial", skb))
+		w.add(&c.Assign{To: s.name("pseudo"), Op: "+=", X: whole})
+		w.do(s.Pos, "st16", w.newPtr(s.New), c.Do("fr_checksum_not_0", s.name("pseudo")))
 	}
 }

@@ -3,9 +3,8 @@ package bpf
 import (
 	"fmt"
 	"maps"
-	"slices"
-	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
@@ -40,7 +39,7 @@ func (f *function) forward(s *ir.Forward) {
 		w.name += fmt.Sprintf("_ipv%d", w.rw.Family)
 	}
 	w.name = f.prog.unique(w.name)
-	f.stmt(s.Pos, "return %s;", f.call(w.function, "int", nil))
+	f.end(s.Pos, f.callTo(w.function, "int", nil))
 }
 
 // writer makes a function that writes.
@@ -50,85 +49,81 @@ func (p *program) writer(rw *ir.Rewrite, fx *ir.Effects) *writer {
 		w.rw = &ir.Rewrite{}
 	}
 	w.leaves = w.rw.Parts
-	w.writes, w.values, w.terms = true, map[string]string{}, map[string]string{}
+	w.writes, w.values, w.terms = true, map[valueKey]c.Ident{}, map[c.Ident]c.Expr{}
 	w.fx, w.lowered = w.effects(fx), map[*ir.Var]int{}
 	return w
 }
 
 // assemble puts a function together that others call.
-func (f *function) assemble(head string) []string {
-	out := []string{head, "{"}
+func (f *function) assemble(result, name string, params []c.Param) *c.Func {
+	out := &c.Func{Head: "static __always_inline " + result, Name: name, Params: params}
+	g := &function{}
+	g.block = &out.Body
 	if f.timed {
-		out = append(out, "\t__u64 clock = bpf_ktime_get_ns();")
+		g.define(noPos, "__u64", "clock", c.Do("bpf_ktime_get_ns"))
 	}
 	if !f.writes {
-		out = append(out, f.structures()...)
+		g.add(f.structures()...)
 	}
-	out = append(out, f.headerPointers(packetCame, func(p *ir.HeaderPart) bool {
+	g.add(f.headerPointers(packetCame, func(p *ir.HeaderPart) bool {
 		return fixed(p) || f.writes || f.given[p.At.Base]
 	})...)
 	if !f.savedDone {
-		out = append(out, f.headerPointers(packetSaved, func(*ir.HeaderPart) bool { return true })...)
+		g.add(f.headerPointers(packetSaved, func(*ir.HeaderPart) bool { return true })...)
 	}
-	out = append(out, f.results()...)
-	lines := f.text()
-	if len(lines) > 0 && lines[0] == "" {
-		lines = lines[1:]
-	}
-	if len(out) > 2 && !f.declaring {
-		out = append(out, "")
-	}
-	return append(append(out, lines...), "}")
+	g.add(f.results()...)
+	g.add(f.text()...)
+	return out
 }
 
 // pass returns the parameters of a function that f calls, and the arguments: all that it uses and doesn't set itself.
-func (f *function) pass(w *function) (params, args []string) {
-	if !f.prog.flow {
-		params, args = []string{"struct __sk_buff *skb"}, []string{"skb"}
+func (f *function) pass(w *function) (params []c.Param, args []c.Expr) {
+	add := func(typ string, name c.Ident, arg c.Expr) {
+		params, args = append(params, c.Param{Type: typ, Name: name}), append(args, arg)
 	}
-	add := func(param, arg string) {
-		params, args = append(params, param), append(args, arg)
+	if !f.prog.flow {
+		add(skbParam.Type, skb, skb)
 	}
 	if w.data || len(w.ptrsUsed) > 0 {
 		f.data = true
-		add("void *data", "data")
+		add("void *", data, data)
 	}
 	if w.dataEnd {
 		f.dataEnd = true
-		add("void *data_end", "data_end")
+		add("void *", dataEnd, dataEnd)
 	}
 	if w.saved || len(w.savedUsed) > 0 {
 		f.saved = true
-		add("void *front", "front")
+		add("void *", front, front)
 	}
 	if w.leased && !w.writes {
 		f.leased = true
-		add("const struct fr_lease *lease", "lease")
+		add("const struct fr_lease *", "lease", c.Ident("lease"))
 	}
 	if w.now {
 		f.usesNow()
-		add("__u64 now", "now")
+		add("__u64", now, now)
 	}
 	for _, v := range f.prog.ir.Vars {
 		if contains(w.varsUsed, v) && !w.own[v] {
+			typ := "__u64"
 			if v.Type.IsBytes() {
-				add("__u64 *"+w.nameOf(v), f.variable(v))
-			} else {
-				add("__u64 "+w.nameOf(v), f.variable(v))
+				typ = "__u64 *"
 			}
+			add(typ, c.Ident(w.nameOf(v)), f.variable(v))
 		}
 		if contains(w.ptrsUsed, v) && (w.writes || w.given[v]) {
 			use(&f.ptrsUsed, v)
-			add("void *"+w.pointerName(v), f.pointerName(v))
+			add("void *", w.pointerName(v), f.pointerName(v))
 		}
 		if contains(w.savedUsed, v) {
 			use(&f.savedUsed, v)
-			add("void *"+w.pointerName(v), f.pointerName(v))
+			add("void *", w.pointerName(v), f.pointerName(v))
 		}
 	}
 	for _, r := range f.prog.ir.Rows {
 		if contains(w.rowsUsed, r) && !w.rowsOwn[r] {
-			add(fmt.Sprintf("struct %s *%s", f.vals[r.Table], w.rowName(r)), f.row(r))
+			add("struct "+f.vals[r.Table]+" *", c.Ident(w.rowName(r)), f.row(r))
 		}
 	}
 	for _, h := range w.hopsUsed {
@@ -136,12 +131,12 @@ func (f *function) pass(w *function) (params, args []string) {
 			continue
 		}
 		use(&f.hopsUsed, h)
-		at := ""
+		hop, fib := c.Expr(h.hop()), c.Expr(h.fib())
 		if f.routed[h] {
-			at = "&"
+			hop, fib = c.Address(hop), c.Address(fib)
 		}
-		add("struct fr_hop *"+h.hop(), at+h.hop())
-		add("struct bpf_fib_lookup *"+h.fib(), at+h.fib())
+		add("struct fr_hop *", h.hop(), hop)
+		add("struct bpf_fib_lookup *", h.fib(), fib)
 	}
 	return params, args
 }
@@ -156,24 +151,24 @@ type writer struct {
 	linked bool // link-layer addresses are written
 	// values have no names: they are read where they are used, since what they are read from stays
 	inPlace     bool
-	inner       bool              // it rewrites the packet for a function that makes a copy
-	newAt       int               // where the pointers to headers that leave are declared
-	beside      map[string]string // names of what is written beside the packet: its priority and its mark
-	oldLen      string            // names of the bytes of headers that came, and that leave; empty where they vary
-	newLen      string
+	inner       bool               // it rewrites the packet for a function that makes a copy
+	newAt       *c.List            // where the pointers to headers that leave are declared
+	beside      map[string]c.Ident // names of what is written beside the packet: its priority and its mark
+	oldLen      c.Ident            // names of the bytes of headers that came, and that leave; empty where they vary
+	newLen      c.Ident
 	cells       []cell
 	sums        []*sum
-	changed     bool              // the packet has changed: what fails now drops it
-	moves       bool              // helpers were called that may have moved the packet
-	constants   []string          // offsets and lengths that have names
-	constantsAt int               // where they are declared
-	checked     int               // bytes of the packet that leaves which are in bounds, since fr_resize
-	asked       string            // the variable that says where a checksum is left to a device, where it has asked
-	terms       map[string]string // values that only checksums need, by name
-	half        *halves           // it is given what depends on the packet that came
-	both        *came             // what was computed for another way as well
+	changed     bool               // the packet has changed: what fails now drops it
+	moves       bool               // helpers were called that may have moved the packet
+	constants   []c.Var            // offsets and lengths that have names
+	constantsAt *c.List            // where they are declared
+	checked     int                // bytes of the packet that leaves which are in bounds, since fr_resize
+	asked       c.Ident            // the variable that says where a checksum is left to a device, where it has asked
+	terms       map[c.Ident]c.Expr // values that only checksums need, by name
+	half        *halves            // it is given what depends on the packet that came
+	both        *came              // what was computed for another way as well
 	// values that are a part of one that was computed: what adds up to the same in a checksum
-	within map[string][]summand
+	within map[valueKey][]summand
 }
 
 // coverAll has the deciding function make sure of all that the write function reads in place.
@@ -191,22 +186,21 @@ func (w *writer) coverAll(f *function, pos diag.Pos) {
 		f.need(ir.Off{Const: 14}, f.reason, pos)
 	}
 	if w.rw.Resize == ir.InPlace {
-		for _, c := range w.rw.Stores {
-			n := c.Size
-			if c.Plain {
+		for _, st := range w.rw.Stores {
+			n := st.Size
+			if st.Plain {
 				continue // fr_put_uint makes sure itself
-			} else if c.Width != nil {
+			} else if st.Width != nil {
 				n = 1 // the packet had an integer of that width there
 			}
-			f.need(plus(c.Off, n), f.reason, c.Pos)
+			f.need(plus(st.Off, n), f.reason, st.Pos)
 		}
 	}
 }
 
 func (w *writer) render() {
-	w.declaring = true
-	w.line("__u32 len = %s;", w.length())
-	w.constantsAt = len(w.lines)
+	w.define(noPos, "__u32", "len", w.length())
+	w.constantsAt = w.place()
 	w.lengths()
 	w.fx.before()
 	w.compute()
@@ -219,39 +213,39 @@ func (w *writer) render() {
 func (w *writer) goes() {
 	rw := w.rw
 	w.metadata()
-	direct := ""
+	direct := c.Ident("")
 	if w.linked {
 		direct = "direct"
-		w.line("int direct = %sstate == FR_HOP_DIRECT;", w.hop(w.fwd.Hop))
+		w.define(noPos, "int", direct, w.isDirect(w.fwd.Hop))
 	}
 	w.room()
 	w.front(direct)
 	w.link()
 	if rw.PopTag && !rw.PopInner {
-		w.line("")
-		w.line("/* The tag in the metadata belongs to the link that the packet came from. */")
-		w.failIf("bpf_skb_vlan_pop(skb)")
+		w.gap()
+		w.note("The tag in the metadata belongs to the link that the packet came from.")
+		w.failIf(c.Do("bpf_skb_vlan_pop", skb))
 	}
 	for _, name := range []string{"priority", "mark"} {
 		if w.beside[name] != "" {
-			w.line("skb->%s = %s;", name, w.beside[name])
+			w.assign(noPos, ofSKB(name), w.beside[name])
 		}
 	}
 	if rw.Summed > 0 {
-		w.line("")
-		w.line("/* What a device has verified may have been the checksum of a header that has gone. */")
+		w.gap()
+		w.note("What a device has verified may have been the checksum of a header that has gone.")
 	}
 	for range rw.Summed {
-		w.line("bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);")
+		w.do(noPos, "bpf_csum_level", skb, c.Ident("BPF_CSUM_LEVEL_DEC"))
 	}
-	w.line("")
-	w.line("fr_count(%s, len);", w.prog.reasonName(w.fwd.Reason))
+	w.gap()
+	w.do(noPos, "fr_count", w.prog.reasonName(w.fwd.Reason), c.Ident("len"))
 	for _, r := range w.fwd.Usage {
 		w.use(r)
 	}
 	w.fx.after()
 	if w.fwd.Hop == nil {
-		w.line("return TC_ACT_UNSPEC;")
+		w.end(noPos, c.Ident("TC_ACT_UNSPEC"))
 		return
 	}
 	w.redirect(w.fwd.Hop, direct)
@@ -264,51 +258,44 @@ func (w *writer) link() {
 		return
 	}
 	w.changed = w.changed || w.stored() || w.fwd.End != nil
-	w.line("")
-	w.line("/* There was no link-layer header: room for the one that the kernel writes. */")
-	w.failIf("bpf_skb_change_head(skb, 14, 0)")
+	w.gap()
+	w.note("There was no link-layer header: room for the one that the kernel writes.")
+	w.failIf(c.Do("bpf_skb_change_head", skb, c.Dec(14), c.Num(0)))
 }
 
 // metadata computes what is written beside the packet.
 func (w *writer) metadata() {
-	w.beside = map[string]string{}
+	w.beside = map[string]c.Ident{}
 	for _, m := range []struct {
 		name string
 		x    ir.Expr
 	}{{"priority", w.rw.Priority}, {"mark", w.rw.Mark}} {
 		if m.x != nil {
-			w.beside[m.name] = w.names.own("new_" + m.name)
-			w.line("__u32 %s = %s;", w.beside[m.name], w.expr(m.x))
+			w.beside[m.name] = c.Ident(w.names.own("new_" + m.name))
+			w.define(noPos, "__u32", w.beside[m.name], w.expr(m.x))
 		}
 	}
 }
 
 // failIf renders what becomes of the packet where a helper fails: it passes to the stack while nothing has
 // changed. A copy isn't made.
-func (w *writer) failIf(cond string) {
-	var stop string
+func (w *writer) failIf(cond c.Expr) {
+	var result c.Expr
 	switch {
 	case w.inner:
-		stop = "return 1;"
+		result = c.Num(1)
 	case w.fwd == nil:
-		stop = w.ends("refuse", w.copy.Failed)
+		result = w.ends("refuse", w.copy.Failed)
 	case !w.changed:
-		stop = w.upFor(w.reasonOf(w.fwd.NoRoom))
+		result = w.upFor(w.reasonOf(w.fwd.NoRoom))
 	default:
-		stop = fmt.Sprintf("return fr_drop(len, %s);", w.reasonOf(w.fwd.Fault))
+		result = c.Do("fr_drop", c.Ident("len"), w.reasonOf(w.fwd.Fault))
 	}
-	w.fails(cond, stop)
+	w.fails(cond, result)
 }
 
 // fails gives back what was taken.
-func (w *writer) fails(cond, stop string) {
-	if len(w.fx.undo) == 0 {
-		w.line("if (%s)", cond)
-		w.line("\t%s", stop)
-		return
-	}
-	w.stopIf(diag.Pos{}, cond, w.fx.undo, stop)
-}
+func (w *writer) fails(cond, result c.Expr) { w.stopIf(noPos, cond, w.fx.undo, result) }
 
 // stored reports whether something is stored into the front of the packet that leaves.
 func (w *writer) stored() bool {
@@ -316,7 +303,7 @@ func (w *writer) stored() bool {
 }
 
 // front renders the stores into the front of the packet that leaves.
-func (w *writer) front(direct string) {
+func (w *writer) front(direct c.Ident) {
 	if !w.stored() {
 		return
 	}
@@ -325,47 +312,47 @@ func (w *writer) front(direct string) {
 		w.rederive()
 	}
 	w.usesData()
-	var spans []string // a record has no sum of the device's
+	var spans []span // a record has no sum of the device's
 	if !w.prog.flow {
 		spans = w.spans()
 	}
-	declared := false // the line in front is a declaration
+	spread := len(spans) > 0 // what the device has summed up is put right in several steps
 	if len(spans) > 0 {
 		shifted := w.shifted()
-		w.line("")
-		if len(spans) == 1 && shifted == "" {
-			w.line("__s64 csum = fr_complete_begin(skb, %s);", spans[0])
-			declared = true
+		spread = len(spans) > 1 || shifted != nil
+		w.gap()
+		if spread {
+			w.define(noPos, "__s64", csum, c.Do("bpf_csum_update", skb, c.Num(0)))
+			w.when(noPos, isSummed(csum), func() {
+				if shifted != nil {
+					w.when(noPos, shifted, func() {
+						w.assign(noPos, csum, c.Do("fr_complete_shifted", csum))
+					})
+				}
+				for _, p := range spans {
+					w.assign(noPos, csum, p.of("fr_complete_without", csum))
+				}
+			})
 		} else {
-			w.line("__s64 csum = bpf_csum_update(skb, 0);")
-			w.line("if (unlikely(csum >= 0)) {")
-			if shifted != "" {
-				w.line("\tif (%s)", shifted)
-				w.line("\t\tcsum = fr_complete_shifted(csum);")
-			}
-			for _, p := range spans {
-				w.line("\tcsum = fr_complete_without(skb, csum, %s);", p)
-			}
-			w.line("}")
+			w.define(noPos, "__s64", csum, c.Do("fr_complete_begin", skb, spans[0].at, spans[0].size))
 		}
 	}
-	if !declared {
-		w.line("")
+	if len(spans) != 1 || spread {
+		w.gap()
 	}
-	w.newAt = len(w.lines)
+	w.newAt = w.place()
 	if direct != "" {
-		w.line("if (direct)")
-		w.line("\tfr_link(data, %s);", w.hopPointer(w.fwd.Hop))
+		w.when(noPos, direct, func() { w.do(noPos, "fr_link", data, w.hop(w.fwd.Hop)) })
 	}
-	w.line("")
-	for _, c := range w.cells {
-		w.put(c)
+	w.gap()
+	for _, x := range w.cells {
+		w.put(x)
 	}
 	if len(w.cells) > 0 || direct != "" {
 		w.changed = true
 	}
 	for _, s := range w.sums {
-		w.stmt(s.Pos, "st16(%s, %s);", w.newPtr(s.New), s.stored())
+		w.do(s.Pos, "st16", w.newPtr(s.New), s.stored())
 	}
 	for _, s := range w.sums {
 		if s.Offloaded && !s.Fresh {
@@ -375,47 +362,62 @@ func (w *writer) front(direct string) {
 	w.wholes()
 	switch {
 	case len(spans) == 1:
-		w.line("fr_complete_end(skb, csum, %s);", spans[0])
+		w.add(&c.Eval{X: spans[0].of("fr_complete_end", csum)})
 	case len(spans) > 0:
-		w.line("if (unlikely(csum >= 0)) {")
-		for _, p := range spans[1:] {
-			w.line("\tcsum = fr_complete_with(skb, csum, %s);", p)
-		}
-		w.line("\tfr_complete(skb, csum, %s);", spans[0])
-		w.line("}")
+		w.when(noPos, isSummed(csum), func() {
+			for _, p := range spans[1:] {
+				w.assign(noPos, csum, p.of("fr_complete_with", csum))
+			}
+			w.add(&c.Eval{X: spans[0].of("fr_complete", csum)})
+		})
 	}
+}
+
+// isSummed is the condition that the device has summed the packet up.
+func isSummed(sum c.Expr) c.Expr {
+	return c.Unlikely(c.Binary{Op: ">=", X: sum, Y: c.Num(0)})
 }
 
 // put stores a cell.
-func (w *writer) put(c cell) {
-	if c.width == nil {
-		w.stmt(c.pos, "st%d(%s, %s);", c.size*8, w.newPtr(c.off), c.code)
+func (w *writer) put(x cell) {
+	if x.width == nil {
+		w.add(&c.Eval{Pos: x.pos, X: c.Bytes("st", x.size, w.newPtr(x.off), x.code)})
 		return
 	}
 	w.more = true
-	if c.when != nil {
-		w.stmt(c.pos, "if (%s)", w.expr(c.when))
-		w.indent++
-		defer func() { w.indent-- }()
+	if x.when != nil {
+		cond := w.expr(x.when)
+		w.when(x.pos, cond, func() { w.putVarying(x) })
+	} else {
+		w.putVarying(x)
 	}
-	if c.word > 0 {
-		limit := uint64(c.off.Const + c.word)
-		if c.off.Base != nil {
-			limit += c.off.Base.Max
-		}
-		w.stmt(c.pos, "fr_put_uint(%s, (void *)(long)skb->data_end, %d, %s, %s);",
-			w.word(fmt.Sprintf("%s + %s", w.offset(plus(c.off, -c.word)), w.variable(c.width)), limit), c.word, c.code,
-			w.variable(c.width))
-		return
-	}
-	w.stmt(c.pos, "fr_put_varint(%s, (void *)(long)skb->data_end, %s, %s);", w.newPtr(c.off), c.code,
-		w.variable(c.width))
 }
 
+// putVarying stores a cell of a size that packets give.
+func (w *writer) putVarying(x cell) {
+	width := w.variable(x.width)
+	if x.word == 0 {
+		w.do(x.pos, "fr_put_varint", w.newPtr(x.off), packetEnd, x.code, width)
+		return
+	}
+	limit := uint64(x.off.Const + x.word)
+	if x.off.Base != nil {
+		limit += x.off.Base.Max
+	}
+	at := w.word(c.Binary{Op: "+", X: w.offset(plus(x.off, -x.word)), Y: width}, limit)
+	w.do(x.pos, "fr_put_uint", at, packetEnd, c.Dec(x.word), x.code, width)
+}
+
+// The packet's first byte, and the one after its last, as they are now.
+var (
+	packetBegin = untyped(c.Cast{Type: "long", X: ofSKB("data")})
+	packetEnd   = untyped(c.Cast{Type: "long", X: ofSKB("data_end")})
+)
+
 // newPtr is a pointer into the packet that leaves.
-func (w *writer) newPtr(o ir.Off) string {
-	if s := w.byName(o, packetLeaves); s != "" {
-		return s
+func (w *writer) newPtr(o ir.Off) c.Expr {
+	if x := w.byName(o, packetLeaves); x != nil {
+		return x
 	}
 	return w.raw(o)
 }
@@ -423,63 +425,71 @@ func (w *writer) newPtr(o ir.Off) string {
 // newPointers puts the pointers to the headers that leave where the packet is known.
 func (w *writer) newPointers() {
 	pointers := w.headerPointers(packetLeaves, func(*ir.HeaderPart) bool { return true })
-	w.lines = slices.Insert(w.lines, w.newAt, pointers...)
-	if w.newAt > 0 && w.lines[w.newAt-1] == "" && w.lines[w.newAt] == "" {
-		w.lines = slices.Delete(w.lines, w.newAt, w.newAt+1)
+	if w.newAt != nil { // else nothing is stored
+		w.newAt.Body = pointers
 	}
 }
 
 // constant names an offset or a length.
-func (w *writer) constant(name string, n int) {
-	w.constants = append(w.constants, fmt.Sprintf("%s = %d", name, n))
+func (w *writer) constant(name c.Ident, n int) {
+	w.constants = append(w.constants, c.Var{Name: name, Init: c.Dec(n)})
 }
 
 // declareConstants puts the constants at the head of the function.
 func (w *writer) declareConstants() {
 	if len(w.constants) > 0 {
-		w.lines = slices.Insert(w.lines, w.constantsAt, "\tconst __u32 "+strings.Join(w.constants, ", ")+";")
+		w.constantsAt.Body = []c.Stmt{&c.Declare{Type: "const __u32", Vars: w.constants}}
 	}
 }
 
 // unlessEmpty renders a call for a header that has bytes.
-func (w *writer) unlessEmpty(b ir.Blank, call string) string {
+func (w *writer) unlessEmpty(b ir.Blank, call c.Expr) c.Expr {
 	if !b.Empty {
 		return call
 	}
-	return w.operand(b.Len) + " && " + call
+	return c.Join("&&", w.expr(b.Len), call)
 }
 
 // blank renders the zeros of headers.
 func (w *writer) blank() {
 	for i, b := range w.rw.Blanks {
 		if i == 0 {
-			w.line("")
+			w.gap()
 		}
-		w.failIf(w.unlessEmpty(b, fmt.Sprintf("fr_blank(skb, %s, %s)", w.offset(b.At), w.expr(b.Len))))
+		w.failIf(w.unlessEmpty(b, c.Do("fr_blank", skb, w.offset(b.At), w.expr(b.Len))))
 		w.changed, w.moves, w.checked = true, true, 0
 	}
 }
 
-// spans returns the offsets and sizes of the parts of the front that change, at most 64 bytes each, as arguments.
-func (w *writer) spans() (out []string) {
-	type span struct{ from, to int }
-	spans := map[*ir.Var]*span{}
+// span is a part of the front that changes.
+type span struct{ at, size c.Expr }
+
+// of calls a helper on a part and the sum of the device.
+func (s span) of(helper string, sum c.Expr) c.Expr { return c.Do(helper, skb, sum, s.at, s.size) }
+
+// csum is the sum of the device.
+const csum = c.Ident("csum")
+
+// spans returns the parts of the front that change, at most 64 bytes each.
+func (w *writer) spans() (out []span) {
+	type bounds struct{ from, to int }
+	spans := map[*ir.Var]*bounds{}
 	var order []*ir.Var
 	note := func(o ir.Off, n int) {
 		s := spans[o.Base]
 		if s == nil {
-			s = &span{o.Const, o.Const}
+			s = &bounds{o.Const, o.Const}
 			spans[o.Base] = s
 			order = append(order, o.Base)
 		}
 		s.from, s.to = min(s.from, o.Const), max(s.to, o.Const+n)
 	}
-	for _, c := range w.cells {
-		if c.width != nil {
-			out = append(out, fmt.Sprintf("%s, %s", w.offset(c.off), w.variable(c.width)))
+	for _, x := range w.cells {
+		if x.width != nil {
+			out = append(out, span{w.offset(x.off), w.variable(x.width)})
 			continue
 		}
-		note(c.off, c.size)
+		note(x.off, x.size)
 	}
 	for _, s := range w.sums {
 		note(s.New, 2)
@@ -490,14 +500,14 @@ func (w *writer) spans() (out []string) {
 			s.from = max(s.from, 14) // the sum begins after the Ethernet header
 		}
 		for at := s.from; at < s.to; at += 64 {
-			from, size := w.offset(ir.Off{Base: v, Const: at}), fmt.Sprint(min(64, s.to-at))
+			part := span{w.offset(ir.Off{Base: v, Const: at}), c.Dec(min(64, s.to-at))}
 			if v == nil && at == 14 && w.prog.ir.L2 {
-				from = "ETH_HLEN"
-				if end := w.end(v, s.to); s.to-at <= 64 && end == w.newLen {
-					size = end + " - " + from
+				part.at = c.Ident("ETH_HLEN")
+				if s.to-at <= 64 && w.isEnd(v, s.to) {
+					part.size = c.Binary{Op: "-", X: w.newLen, Y: part.at}
 				}
 			}
-			out = append(out, from+", "+size)
+			out = append(out, part)
 		}
 	}
 	return out
@@ -506,8 +516,8 @@ func (w *writer) spans() (out []string) {
 // rederive finds the packet again after helpers that may have moved it.
 func (w *writer) rederive() {
 	if w.checked == 0 {
-		w.line("")
-		w.line("data = (void *)(long)skb->data;")
+		w.gap()
+		w.assign(noPos, data, packetBegin)
 		w.usesData()
 	}
 	begins, ends := map[*ir.Var]int{}, map[*ir.Var]int{}
@@ -521,9 +531,9 @@ func (w *writer) rederive() {
 	if w.linked {
 		note(ir.Off{}, 12)
 	}
-	for _, c := range w.cells {
-		if c.word == 0 {
-			note(c.off, c.least())
+	for _, x := range w.cells {
+		if x.word == 0 {
+			note(x.off, x.least())
 		}
 	}
 	for _, s := range w.sums {
@@ -533,7 +543,7 @@ func (w *writer) rederive() {
 		if v == nil && ends[v] <= w.checked {
 			continue
 		}
-		p := "data"
+		p := data
 		if v != nil {
 			if begins[v] < 0 {
 				w.lowered[v] = -begins[v]
@@ -541,6 +551,7 @@ func (w *writer) rederive() {
 			w.pointerTo(v)
 			p = w.base(v)
 		}
-		w.failIf(fmt.Sprintf("unlikely(%s + %s > (void *)(long)skb->data_end)", p, w.end(v, ends[v]+w.lowered[v])))
+		end := c.Binary{Op: "+", X: p, Y: w.endOf(v, ends[v]+w.lowered[v])}
+		w.failIf(c.Unlikely(exceeds(end, packetEnd)))
 	}
 }

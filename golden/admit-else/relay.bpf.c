@@ -304,7 +304,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_gate_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_gate_udp_length + of);
@@ -412,9 +412,8 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *da
 	}
 
 	/* rules: [{when: "old && old.size > 1000", do: ["pass"]}, {do: [ */
-	if (fr_has(old) && old->size > 0x3e8) { /* rule */
+	if (fr_has(old) && old->size > 0x3e8)
 		return gate_ipv4_send(skb);
-	}
 
 	/* "pass", */
 	return gate_ipv4_send_2(skb, data, udp_end, s);
@@ -431,7 +430,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_gate_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_gate_mapped_address + of_2);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_gate_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -542,9 +541,8 @@ static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *da
 	}
 
 	/* rules: [{when: "old && old.size > 1000", do: ["pass"]}, {do: [ */
-	if (fr_has(old) && old->size > 0x3e8) { /* rule */
+	if (fr_has(old) && old->size > 0x3e8)
 		return gate_ipv6_send(skb);
-	}
 
 	/* "pass", */
 	return gate_ipv6_send_2(skb, data, udp_end, s);
@@ -687,9 +685,9 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_route_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_route_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+	if (unlikely(!fr_fits(&r->hop.hop, skb->gso_size ? skb->gso_size + 28 : ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&r->hop.hop, reason_route_no_route,
 				      reason_route_unreachable));
@@ -781,9 +779,9 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_route_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_route_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+	if (unlikely(!fr_fits(&r->hop.hop, skb->gso_size ? skb->gso_size + 48 : ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&r->hop.hop, reason_route_no_route,
 				      reason_route_unreachable));
@@ -861,7 +859,6 @@ static __always_inline int tap_write1(struct tap_same1 *same, struct __sk_buff *
 				      struct receiver_taps *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -871,13 +868,13 @@ static __always_inline int tap_write1(struct tap_same1 *same, struct __sk_buff *
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -970,7 +967,6 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* {fan_out: { */
@@ -1027,8 +1023,7 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->ip_end = ip_end;
 
 	/*
@@ -1036,9 +1031,8 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, 18, 24);
-	}
 
 	same->copies0 = 0;
 	struct tap_fan1 fan = {
@@ -1082,7 +1076,7 @@ static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *dat
 		return fr_up(skb, reason_tap_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_tap_partial_checksum);
 	return tap_fan1(skb, data, ip_end, s);
 }
@@ -1107,7 +1101,6 @@ static __always_inline int tap_write2(struct tap_same2 *same, struct __sk_buff *
 				      struct receiver_taps *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -1119,7 +1112,7 @@ static __always_inline int tap_write2(struct tap_same2 *same, struct __sk_buff *
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port));
 
 	data = (void *)(long)skb->data;
@@ -1219,7 +1212,6 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* {fan_out: { */
@@ -1283,9 +1275,8 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 48);
-	}
 
 	same->copies0 = 0;
 	struct tap_fan2 fan = {
@@ -1330,7 +1321,7 @@ static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *dat
 		return fr_up(skb, reason_tap_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_tap_partial_checksum);
 	return tap_fan2(skb, data, ip_end, s);
 }

@@ -160,7 +160,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_naks_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_naks_udp_length + of);
@@ -179,13 +179,13 @@ static __always_inline int check_short(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_short *v_short = data + at;
 
-	if ((void *)(v_short + 1) > data_end || (at + sizeof(*v_short)) > udp_end)
+	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > udp_end)
 		return fr_up(skb, reason_naks_truncated);
 	if ((be8(v_short->range_sequence) >> 7) != 0)
 		return fr_up(skb, reason_naks_short_range);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_naks_gso_packet);
-	if ((at + sizeof(*v_short)) != udp_end)
+	if (at + sizeof(*v_short) != udp_end)
 		return fr_up(skb, reason_naks_short_trailing);
 
 	return 0;
@@ -217,7 +217,7 @@ static __always_inline int naks_ipv4_send(struct __sk_buff *skb, void *data, __u
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
-					 (__u64)ipv4_ttl_protocol + 64);
+					 ipv4_ttl_protocol + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -258,7 +258,7 @@ static __always_inline int check_long(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_long *v_long = data + at;
 
-	if ((void *)(v_long + 1) > data_end || (at + sizeof(*v_long)) > udp_end)
+	if ((void *)(v_long + 1) > data_end || at + sizeof(*v_long) > udp_end)
 		return fr_up(skb, reason_naks_truncated);
 	if ((be8(v_long->range_first) >> 7) != 1)
 		return fr_up(skb, reason_naks_long_range);
@@ -266,7 +266,7 @@ static __always_inline int check_long(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_naks_long_zero);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_naks_gso_packet);
-	if ((at + sizeof(*v_long)) != udp_end)
+	if (at + sizeof(*v_long) != udp_end)
 		return fr_up(skb, reason_naks_long_trailing);
 
 	return 0;
@@ -298,7 +298,7 @@ static __always_inline int naks_ipv4_send_2(struct __sk_buff *skb, void *data, _
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
-					 (__u64)ipv4_ttl_protocol + 64);
+					 ipv4_ttl_protocol + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -357,7 +357,7 @@ static __always_inline int naks_ipv4(struct __sk_buff *skb, void *data, void *da
 		/* do: [{send: {from: "udp.dst", to: "udp.src"}}] */
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 46) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_naks_partial_checksum);
 		__builtin_memset(&fib_1, 0, sizeof(fib_1));
 		fib_1.family = AF_INET;
@@ -382,8 +382,7 @@ static __always_inline int naks_ipv4(struct __sk_buff *skb, void *data, void *da
 			__u64 partial_2 = fr_partial(skb);
 			if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
 			      (partial_2 >> 16) >= 50) ||
-			    !(skb->len <= ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 				return fr_up(skb, reason_naks_partial_checksum);
 			__builtin_memset(&fib_1, 0, sizeof(fib_1));
 			fib_1.family = AF_INET;
@@ -415,7 +414,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_naks_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_naks_mapped_address + of_2);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_naks_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -570,7 +569,7 @@ static __always_inline int naks_ipv6_long(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_naks_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_naks_udp_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_naks_partial_checksum);
 	__builtin_memset(&fib_2, 0, sizeof(fib_2));
 	fib_2.family = AF_INET6;
@@ -618,7 +617,7 @@ static __always_inline int naks_ipv6(struct __sk_buff *skb, void *data, void *da
 			return fr_up(skb, reason_naks_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_naks_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_naks_partial_checksum);
 		__builtin_memset(&fib_2, 0, sizeof(fib_2));
 		fib_2.family = AF_INET6;
@@ -706,13 +705,13 @@ static __always_inline int check_reply(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_reply *reply = data + at;
 
-	if ((void *)(reply + 1) > data_end || (at + sizeof(*reply)) > udp_end)
+	if ((void *)(reply + 1) > data_end || at + sizeof(*reply) > udp_end)
 		return fr_up(skb, reason_calls_truncated);
 	if (be8(&reply->status) != 0)
 		return fr_up(skb, reason_calls_reply_status);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_calls_gso_packet);
-	if ((at + sizeof(*reply)) != udp_end)
+	if (at + sizeof(*reply) != udp_end)
 		return fr_up(skb, reason_calls_reply_trailing);
 
 	return 0;
@@ -746,7 +745,7 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
-					 (__u64)ipv4_ttl_protocol + 64);
+					 ipv4_ttl_protocol + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -789,11 +788,11 @@ static __always_inline int check_request(struct __sk_buff *skb, void *data, void
 {
 	struct hdr_request *request = data + at;
 
-	if ((void *)(request + 1) > data_end || (at + sizeof(*request)) > udp_end)
+	if ((void *)(request + 1) > data_end || at + sizeof(*request) > udp_end)
 		return fr_up(skb, reason_calls_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_calls_gso_packet);
-	if ((at + sizeof(*request)) != udp_end)
+	if (at + sizeof(*request) != udp_end)
 		return fr_up(skb, reason_calls_request_trailing);
 
 	return 0;
@@ -827,7 +826,7 @@ static __always_inline int calls_ipv4_send_2(struct __sk_buff *skb, void *data, 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
-					 (__u64)ipv4_ttl_protocol + 64);
+					 ipv4_ttl_protocol + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -890,8 +889,7 @@ static __always_inline int calls_ipv4(struct __sk_buff *skb, void *data, void *d
 			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 			      (partial >> 16) >= 50) ||
-			    !(skb->len <= ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 				return fr_up(skb, reason_calls_partial_checksum);
 			__builtin_memset(&fib_1, 0, sizeof(fib_1));
 			fib_1.family = AF_INET;
@@ -913,7 +911,7 @@ static __always_inline int calls_ipv4(struct __sk_buff *skb, void *data, void *d
 		return TC_ACT_UNSPEC;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) || (partial_2 >> 16) >= 46) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_calls_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
@@ -1086,8 +1084,7 @@ static __always_inline int calls_ipv6(struct __sk_buff *skb, void *data, void *d
 				return fr_up(skb, reason_calls_partial_checksum);
 			if (be16(&udp->checksum) == 0)
 				return fr_up(skb, reason_calls_udp_checksum);
-			if (!(skb->len <= ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 				return fr_up(skb, reason_calls_partial_checksum);
 			__builtin_memset(&fib_2, 0, sizeof(fib_2));
 			fib_2.family = AF_INET6;
@@ -1118,7 +1115,7 @@ static __always_inline int calls_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_calls_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_calls_udp_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_calls_partial_checksum);
 	__builtin_memset(&fib_2, 0, sizeof(fib_2));
 	fib_2.family = AF_INET6;
@@ -1197,13 +1194,13 @@ static __always_inline int check_stamp(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_stamp *stamp = data + at;
 
-	if ((void *)(stamp + 1) > data_end || (at + sizeof(*stamp)) > udp_end)
+	if ((void *)(stamp + 1) > data_end || at + sizeof(*stamp) > udp_end)
 		return fr_up(skb, reason_stamped_truncated);
 	if (be16(&stamp->magic) != 0x5354)
 		return fr_up(skb, reason_stamped_stamp_magic);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_stamped_gso_packet);
-	if ((at + sizeof(*stamp)) != udp_end)
+	if (at + sizeof(*stamp) != udp_end)
 		return fr_up(skb, reason_stamped_stamp_trailing);
 
 	return 0;
@@ -1236,7 +1233,7 @@ static __always_inline int stamped_ipv4_send(struct __sk_buff *skb, void *data, 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld32(&ipv4->id) +
-					  ld16(&ipv4->ttl)) + (__u64)ipv4_version_to_ecn +
+					  ld16(&ipv4->ttl)) + ipv4_version_to_ecn +
 					 ipv4_ttl_protocol + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
@@ -1303,7 +1300,7 @@ static __always_inline int stamped_ipv4_send_2(struct __sk_buff *skb, void *data
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld32(&ipv4->id) +
-					  ld16(&ipv4->ttl)) + (__u64)ipv4_version_to_ecn +
+					  ld16(&ipv4->ttl)) + ipv4_version_to_ecn +
 					 ipv4_ttl_protocol + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
@@ -1367,8 +1364,7 @@ static __always_inline int stamped_ipv4(struct __sk_buff *skb, void *data, void 
 			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 			      (partial >> 16) >= 48) ||
-			    !(skb->len <= ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 				return fr_up(skb, reason_stamped_partial_checksum);
 			__builtin_memset(&fib_1, 0, sizeof(fib_1));
 			fib_1.family = AF_INET;
@@ -1389,14 +1385,14 @@ static __always_inline int stamped_ipv4(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_stamped_partial_checksum);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_stamped_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_stamped_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
 	fib_1.src[0] = ld32(ipv4->dst);
 	fib_1.dst[0] = ld32(ipv4->src);
 	fr_flow(&fib_1, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-	if (fr_route(skb, &fib_1, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14), &hop_1))
+	if (fr_route(skb, &fib_1, skb->gso_size ? skb->gso_size + 28 : ip_end - 14, &hop_1))
 		return fr_up(skb, reason_stamped_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
 		return fr_up(skb,
@@ -1556,8 +1552,7 @@ static __always_inline int stamped_ipv6(struct __sk_buff *skb, void *data, void 
 				return fr_up(skb, reason_stamped_partial_checksum);
 			if (be16(&udp->checksum) == 0)
 				return fr_up(skb, reason_stamped_udp_checksum);
-			if (!(skb->len <= ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 				return fr_up(skb, reason_stamped_partial_checksum);
 			__builtin_memset(&fib_2, 0, sizeof(fib_2));
 			fib_2.family = AF_INET6;
@@ -1586,7 +1581,7 @@ static __always_inline int stamped_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_stamped_udp_checksum);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_stamped_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_stamped_partial_checksum);
 	__builtin_memset(&fib_2, 0, sizeof(fib_2));
 	fib_2.family = AF_INET6;
@@ -1599,7 +1594,7 @@ static __always_inline int stamped_ipv6(struct __sk_buff *skb, void *data, void 
 	fib_2.dst[2] = ld32(ipv6->src + 8);
 	fib_2.dst[3] = ld32(ipv6->src + 12);
 	fr_flow(&fib_2, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-	if (fr_route(skb, &fib_2, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14), &hop_2))
+	if (fr_route(skb, &fib_2, skb->gso_size ? skb->gso_size + 48 : ip_end - 14, &hop_2))
 		return fr_up(skb, reason_stamped_too_big);
 	if (unlikely(!fr_usable(&hop_2)))
 		return fr_up(skb,

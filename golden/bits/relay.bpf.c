@@ -83,7 +83,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_filter_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_filter_udp_length);
@@ -207,9 +207,8 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_filter_no_match);
 
 	/* {when: "odd.label == 0xABCDE && odd.flag == 1", do: [{set: {"odd.label": "low(odd.w... */
-	/* rule */
-	if ((((be16(odd->version_to_flag) << 8 | be8(odd->version_to_flag + 2)) >> 1) & 0xfffff) ==
-	    0xabcde && (be8(odd->version_to_flag + 2) & 1) == 1) {
+	if (((((be16(odd->version_to_flag) << 8) | be8(odd->version_to_flag + 2)) >> 1) &
+	     0xfffff) == 0xabcde && (be8(odd->version_to_flag + 2) & 1) == 1) {
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 57))
 			return fr_up(skb, reason_filter_partial_checksum);
@@ -217,9 +216,8 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *
 	}
 
 	/* {when: "odd.wide >> 63 == 1", do: [{drop: "negative"}]}, */
-	if ((be64(&odd->wide) >> 63) == 1) { /* rule */
+	if ((be64(&odd->wide) >> 63) == 1)
 		return fr_drop(skb->len, reason_filter_negative);
-	}
 
 	/* {do: ["pass"]}, */
 	return filter_ipv4_send_2(skb);
@@ -326,9 +324,8 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_filter_no_match);
 
 	/* {when: "odd.label == 0xABCDE && odd.flag == 1", do: [{set: {"odd.label": "low(odd.w... */
-	/* rule */
-	if ((((be16(odd->version_to_flag) << 8 | be8(odd->version_to_flag + 2)) >> 1) & 0xfffff) ==
-	    0xabcde && (be8(odd->version_to_flag + 2) & 1) == 1) {
+	if (((((be16(odd->version_to_flag) << 8) | be8(odd->version_to_flag + 2)) >> 1) &
+	     0xfffff) == 0xabcde && (be8(odd->version_to_flag + 2) & 1) == 1) {
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_filter_udp_checksum);
 		__u64 partial = fr_partial(skb);
@@ -338,9 +335,8 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 	}
 
 	/* {when: "odd.wide >> 63 == 1", do: [{drop: "negative"}]}, */
-	if ((be64(&odd->wide) >> 63) == 1) { /* rule */
+	if ((be64(&odd->wide) >> 63) == 1)
 		return fr_drop(skb->len, reason_filter_negative);
-	}
 
 	/* {do: ["pass"]}, */
 	return filter_ipv6_send_2(skb);

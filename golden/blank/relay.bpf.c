@@ -273,7 +273,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_downstream_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_downstream_udp_length + of);
@@ -315,7 +315,6 @@ static __always_inline long downstream_copy1(struct downstream_same1 *same, stru
 	struct hdr_short *saved_short = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_ack *saved_ack = front + 55;
-
 	void *data;
 
 	/* udp.checksum */
@@ -324,15 +323,14 @@ static __always_inline long downstream_copy1(struct downstream_same1 *same, stru
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(ld64(r->dcid)));
+		udp_checksum =
+			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) + fr_odd64(ld64(r->dcid)));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					 fr_v4(r->remote.addr));
 
 	if (fr_put_back(skb, 55, &saved_ack->type, ack_ce_end - 55, 256))
@@ -372,7 +370,6 @@ static __always_inline long downstream_copy2(struct downstream_same1 *same, stru
 					     struct receiver_clients *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -382,14 +379,14 @@ static __always_inline long downstream_copy2(struct downstream_same1 *same, stru
 		udp_checksum_2 = fr_fold(same->rest2 + udp_new_pseudo_2);
 	else
 		udp_checksum_2 = fr_checksum_not_0(same->rest2 + udp_new_pseudo_2 +
-						   (__u64)bpf_htons(r->local.port) +
+						   bpf_htons(r->local.port) +
 						   bpf_htons(r->remote.port) +
 						   fr_odd64(ld64(r->dcid)));
 	if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum_2 = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum_2 = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum_2 = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					   fr_v4(r->remote.addr));
 
 	if (fr_blank(skb, 55, ack_ce_end - 55))
@@ -437,7 +434,7 @@ static __noinline long downstream_turn1(__u32 i, struct downstream_fan1 *fan)
 		return 1;
 
 	/* {when: "r.acks", do: [{set: "short.dcid": "r.dcid"}, {send: {from: "r.local", to: "... */
-	if (r->acks) { /* rule */
+	if (r->acks) {
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
 		    !fr_is_v4(r->remote.addr))
 			return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
@@ -470,7 +467,6 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 					   __u64 ack_ce_end, __u64 stream_length_end)
 {
 	struct hdr_short *v_short = data + 42;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -514,8 +510,7 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	__u64 region_sum = fr_sum512(skb, 55, ack_ce_end - 55);
 
 	/* udp.checksum, without what depends on the receiver */
@@ -585,7 +580,7 @@ static __always_inline int downstream_ipv4_ack_rest_7(struct __sk_buff *skb, voi
 	stream = at_ack_ce_end;
 	if ((void *)(stream + 1) > data_end)
 		return fr_up(skb, reason_downstream_truncated);
-	if ((ack_ce_end + 1) > short_payload_end)
+	if (ack_ce_end + 1 > short_payload_end)
 		return fr_up(skb, reason_downstream_truncated);
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
 		return fr_up(skb, reason_downstream_other_frame);
@@ -640,7 +635,7 @@ static __always_inline int downstream_ipv4_ack_rest_7(struct __sk_buff *skb, voi
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_downstream_partial_checksum);
 	if (at_stream_length_end > data_end)
 		return fr_up(skb, reason_downstream_truncated);
@@ -1120,7 +1115,6 @@ static __always_inline long downstream_copy3(struct downstream_same2 *same, stru
 {
 	struct hdr_short *saved_short = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -1129,15 +1123,14 @@ static __always_inline long downstream_copy3(struct downstream_same2 *same, stru
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(ld64(r->dcid)));
+		udp_checksum =
+			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) + fr_odd64(ld64(r->dcid)));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -1173,7 +1166,6 @@ static __always_inline long downstream_copy4(struct downstream_same2 *same, stru
 					     void *front, struct receiver_clients *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -1183,14 +1175,14 @@ static __always_inline long downstream_copy4(struct downstream_same2 *same, stru
 		udp_checksum_2 = fr_fold(same->rest2 + udp_new_pseudo_2);
 	else
 		udp_checksum_2 = fr_checksum_not_0(same->rest2 + udp_new_pseudo_2 +
-						   (__u64)bpf_htons(r->local.port) +
+						   bpf_htons(r->local.port) +
 						   bpf_htons(r->remote.port) +
 						   fr_odd64(ld64(r->dcid)));
 	if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum_2 = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum_2 = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum_2 = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					   fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -1234,7 +1226,7 @@ static __noinline long downstream_turn2(__u32 i, struct downstream_fan2 *fan)
 		return 1;
 
 	/* {when: "r.acks", do: [{set: "short.dcid": "r.dcid"}, {send: {from: "r.local", to: "... */
-	if (r->acks) { /* rule */
+	if (r->acks) {
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
 		    !fr_is_v4(r->remote.addr))
 			return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
@@ -1266,7 +1258,6 @@ static __noinline long downstream_turn2(__u32 i, struct downstream_fan2 *fan)
 static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __u64 ip_end)
 {
 	struct hdr_short *v_short = data + 42;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -1307,8 +1298,7 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind2 = ld16(&saved_udp->checksum) ?
@@ -1331,9 +1321,8 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, 18, 37);
-	}
 
 	same->copies0 = 0;
 	struct downstream_fan2 fan = {
@@ -1392,7 +1381,7 @@ static __always_inline int downstream_ipv4_rest(struct __sk_buff *skb, void *dat
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_downstream_partial_checksum);
 	return downstream_fan2(skb, data, ip_end);
 }
@@ -1469,7 +1458,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_downstream_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_downstream_mapped_address + of_2);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_downstream_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -1513,7 +1502,6 @@ static __always_inline long downstream_copy5(struct downstream_same3 *same, stru
 	struct hdr_short *saved_short = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_ack *saved_ack = front + 75;
-
 	void *data;
 
 	/* udp.checksum */
@@ -1524,10 +1512,9 @@ static __always_inline long downstream_copy5(struct downstream_same3 *same, stru
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(ld64(r->dcid)));
+		udp_checksum =
+			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) + fr_odd64(ld64(r->dcid)));
 
 	if (fr_put_back(skb, 75, &saved_ack->type, ack_ce_end - 75, 256))
 		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
@@ -1570,7 +1557,6 @@ static __always_inline long downstream_copy6(struct downstream_same3 *same, stru
 					     struct receiver_clients *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -1582,7 +1568,7 @@ static __always_inline long downstream_copy6(struct downstream_same3 *same, stru
 		udp_checksum_2 = fr_fold(same->rest1 + udp_new_pseudo_2);
 	else
 		udp_checksum_2 = fr_checksum_not_0(same->rest1 + udp_new_pseudo_2 +
-						   (__u64)bpf_htons(r->local.port) +
+						   bpf_htons(r->local.port) +
 						   bpf_htons(r->remote.port) +
 						   fr_odd64(ld64(r->dcid)));
 
@@ -1636,7 +1622,7 @@ static __noinline long downstream_turn3(__u32 i, struct downstream_fan3 *fan)
 		return 1;
 
 	/* {when: "r.acks", do: [{set: "short.dcid": "r.dcid"}, {send: {from: "r.local", to: "... */
-	if (r->acks) { /* rule */
+	if (r->acks) {
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 			return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
 		if (be16(&saved_udp->checksum) == 0)
@@ -1672,7 +1658,6 @@ static __always_inline int downstream_fan3(struct __sk_buff *skb, void *data, __
 					   __u64 ack_ce_end, __u64 stream_length_end)
 {
 	struct hdr_short *v_short = data + 62;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -1787,7 +1772,7 @@ static __always_inline int downstream_ipv6_ack_rest_7(struct __sk_buff *skb, voi
 	stream = at_ack_ce_end;
 	if ((void *)(stream + 1) > data_end)
 		return fr_up(skb, reason_downstream_truncated);
-	if ((ack_ce_end + 1) > short_payload_end)
+	if (ack_ce_end + 1 > short_payload_end)
 		return fr_up(skb, reason_downstream_truncated);
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
 		return fr_up(skb, reason_downstream_other_frame);
@@ -1842,7 +1827,7 @@ static __always_inline int downstream_ipv6_ack_rest_7(struct __sk_buff *skb, voi
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_downstream_partial_checksum);
 	if (at_stream_length_end > data_end)
 		return fr_up(skb, reason_downstream_truncated);
@@ -2321,7 +2306,6 @@ static __always_inline long downstream_copy7(struct downstream_same4 *same, stru
 {
 	struct hdr_short *saved_short = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -2332,10 +2316,9 @@ static __always_inline long downstream_copy7(struct downstream_same4 *same, stru
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(ld64(r->dcid)));
+		udp_checksum =
+			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) + fr_odd64(ld64(r->dcid)));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 75 > (void *)(long)skb->data_end))
@@ -2374,7 +2357,6 @@ static __always_inline long downstream_copy8(struct downstream_same4 *same, stru
 					     void *front, struct receiver_clients *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -2386,7 +2368,7 @@ static __always_inline long downstream_copy8(struct downstream_same4 *same, stru
 		udp_checksum_2 = fr_fold(same->rest1 + udp_new_pseudo_2);
 	else
 		udp_checksum_2 = fr_checksum_not_0(same->rest1 + udp_new_pseudo_2 +
-						   (__u64)bpf_htons(r->local.port) +
+						   bpf_htons(r->local.port) +
 						   bpf_htons(r->remote.port) +
 						   fr_odd64(ld64(r->dcid)));
 
@@ -2436,7 +2418,7 @@ static __noinline long downstream_turn4(__u32 i, struct downstream_fan4 *fan)
 		return 1;
 
 	/* {when: "r.acks", do: [{set: "short.dcid": "r.dcid"}, {send: {from: "r.local", to: "... */
-	if (r->acks) { /* rule */
+	if (r->acks) {
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 			return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
 		if (be16(&saved_udp->checksum) == 0)
@@ -2471,7 +2453,6 @@ static __noinline long downstream_turn4(__u32 i, struct downstream_fan4 *fan)
 static __always_inline int downstream_fan4(struct __sk_buff *skb, void *data, __u64 ip_end)
 {
 	struct hdr_short *v_short = data + 62;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -2536,9 +2517,8 @@ static __always_inline int downstream_fan4(struct __sk_buff *skb, void *data, __
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 61);
-	}
 
 	same->copies0 = 0;
 	struct downstream_fan4 fan = {
@@ -2597,7 +2577,7 @@ static __always_inline int downstream_ipv6_rest(struct __sk_buff *skb, void *dat
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_downstream_partial_checksum);
 	return downstream_fan4(skb, data, ip_end);
 }
@@ -2717,12 +2697,12 @@ static __always_inline int check_note(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_note *note = data + at;
 
-	if ((void *)(note + 1) > data_end || (at + sizeof(*note)) > udp_end)
+	if ((void *)(note + 1) > data_end || at + sizeof(*note) > udp_end)
 		return fr_up(skb, reason_other_truncated);
 	__u64 note_text_size = be8(&note->size);
 	if (note_text_size > 200)
 		return fr_up(skb, reason_other_note_text);
-	__u64 note_text_end = fr_forget(skb, (at + sizeof(*note)) + note_text_size);
+	__u64 note_text_end = fr_forget(skb, at + sizeof(*note) + note_text_size);
 
 	*end = note_text_end;
 	return 0;
@@ -2760,8 +2740,8 @@ static __always_inline int other_ipv4_send(struct __sk_buff *skb, void *data, __
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 fr_v4(p->local.addr) + fr_v4(p->remote.addr) + 64);
+					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
+					 fr_v4(p->remote.addr) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -2863,8 +2843,6 @@ static __always_inline int other_ipv4_send_3(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv4 *ipv4 = data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_total_length = bpf_htons(payload_len + (note_text_end - 14));
-	__be16 udp_length = bpf_htons(payload_len + (note_text_end - 34));
 
 	/* udp.checksum */
 	__u64 region_sum = fr_sum512(skb, 51, note_text_end - 51);
@@ -2888,13 +2866,14 @@ static __always_inline int other_ipv4_send_3(struct __sk_buff *skb, void *data, 
 			((__u64)old_cookie_id << 8) + ((__u64)old_cookie_secret << 8) +
 			((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
 			((__u64)region_sum << 8) + odd_sum);
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst +
+		bpf_htons(payload_len + (note_text_end - 34)) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if ((((more_text_end - 34) ^ (note_text_end - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port + udp_length +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
+					 bpf_htons(payload_len + (note_text_end - 34)) +
 					 old_cookie_flags + ((__u64)old_cookie_id << 8) +
 					 ((__u64)old_cookie_secret << 8) +
 					 ((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
@@ -2904,7 +2883,8 @@ static __always_inline int other_ipv4_send_3(struct __sk_buff *skb, void *data, 
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ld16(&ipv4->total_length) + ipv4_total_length);
+					 ld16(&ipv4->total_length) +
+					 bpf_htons(payload_len + (note_text_end - 14)));
 
 	int err = fr_move(skb, more_text_end, note_text_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
@@ -2921,8 +2901,8 @@ static __always_inline int other_ipv4_send_3(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 
-	st16(&new_ipv4->total_length, ipv4_total_length);
-	st16(&new_udp->length, udp_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + (note_text_end - 14)));
+	st16(&new_udp->length, bpf_htons(payload_len + (note_text_end - 34)));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -2980,7 +2960,7 @@ static __always_inline int other_ipv4_rest(struct __sk_buff *skb, void *data, __
 	struct hdr_cookie *cookie = data + 42;
 
 	/* {match: "cookie.flags": 2, do: [{blank: "more"}, {set: "cookie.level": 1}, "pass"]}, */
-	if (be8(&cookie->flags) == 2) { /* rule */
+	if (be8(&cookie->flags) == 2) {
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 		      (partial >> 16) >= more_text_end))
@@ -2989,10 +2969,10 @@ static __always_inline int other_ipv4_rest(struct __sk_buff *skb, void *data, __
 	}
 
 	/* {match: "cookie.flags": 3, do: [{blank: "note"}, {pop: "more"}, "pass"]}, */
-	if (be8(&cookie->flags) == 3) { /* rule */
+	if (be8(&cookie->flags) == 3) {
 		__u64 payload_len = udp_end - more_text_end;
-		if ((payload_len + (note_text_end - 14)) > 0xffff ||
-		    (payload_len + (note_text_end - 34)) > 0xffff)
+		if (payload_len + (note_text_end - 14) > 0xffff ||
+		    payload_len + (note_text_end - 34) > 0xffff)
 			return fr_up(skb, reason_other_length);
 		__u64 partial_2 = fr_partial(skb);
 		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40)))
@@ -3040,7 +3020,7 @@ static __always_inline int other_ipv4(struct __sk_buff *skb, void *data, void *d
 	note = at_note_text_end;
 	if ((void *)(note + 1) > data_end)
 		return fr_up(skb, reason_other_truncated);
-	if ((note_text_end + 1) > udp_end)
+	if (note_text_end + 1 > udp_end)
 		return fr_up(skb, reason_other_truncated);
 	__u64 more_text_size = be8(&note->size);
 	if (more_text_size > 200)
@@ -3066,14 +3046,14 @@ static __always_inline int other_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_missed(skb, found, reason_other_no_peers, reason_other_changing);
 
 	/* {match: "cookie.flags": 1, do: [{blank: "cookie"}, {blank: "note"}, {send: {from: "... */
-	if (be8(&cookie->flags) == 1) { /* rule */
+	if (be8(&cookie->flags) == 1) {
 		if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr) ||
 		    !fr_is_v4(p->remote.addr))
 			return fr_up(skb, reason_other_address_family);
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 		      (partial >> 16) >= more_text_end) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_other_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
 			return fr_up(skb,
@@ -3212,7 +3192,6 @@ static __always_inline int other_ipv6_send_3(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv6 *ipv6 = data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
-	__be16 ipv6_payload_length = bpf_htons(payload_len + (note_text_end - 54));
 
 	/* udp.checksum */
 	__u64 region_sum = fr_sum512(skb, 71, note_text_end - 71);
@@ -3237,14 +3216,14 @@ static __always_inline int other_ipv6_send_3(struct __sk_buff *skb, void *data, 
 			((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
 			((__u64)region_sum << 8) + odd_sum);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
+		bpf_htons(payload_len + (note_text_end - 54)) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if ((((more_text_end - 54) ^ (note_text_end - 54)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port +
-					 ipv6_payload_length + old_cookie_flags +
-					 ((__u64)old_cookie_id << 8) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
+					 bpf_htons(payload_len + (note_text_end - 54)) +
+					 old_cookie_flags + ((__u64)old_cookie_id << 8) +
 					 ((__u64)old_cookie_secret << 8) +
 					 ((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
 					 udp_new_pseudo);
@@ -3264,8 +3243,8 @@ static __always_inline int other_ipv6_send_3(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
-	st16(&new_udp->length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + (note_text_end - 54)));
+	st16(&new_udp->length, bpf_htons(payload_len + (note_text_end - 54)));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_other_fault);
@@ -3322,7 +3301,7 @@ static __always_inline int other_ipv6_rest(struct __sk_buff *skb, void *data, __
 	struct hdr_udp *udp = data + 54;
 
 	/* {match: "cookie.flags": 2, do: [{blank: "more"}, {set: "cookie.level": 1}, "pass"]}, */
-	if (be8(&cookie->flags) == 2) { /* rule */
+	if (be8(&cookie->flags) == 2) {
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_other_udp_checksum);
 		__u64 partial = fr_partial(skb);
@@ -3333,10 +3312,10 @@ static __always_inline int other_ipv6_rest(struct __sk_buff *skb, void *data, __
 	}
 
 	/* {match: "cookie.flags": 3, do: [{blank: "note"}, {pop: "more"}, "pass"]}, */
-	if (be8(&cookie->flags) == 3) { /* rule */
+	if (be8(&cookie->flags) == 3) {
 		__u64 payload_len = udp_end - more_text_end;
-		if ((payload_len + (note_text_end - 54)) > 0xffff ||
-		    (payload_len + (note_text_end - 54)) > 0xffff)
+		if (payload_len + (note_text_end - 54) > 0xffff ||
+		    payload_len + (note_text_end - 54) > 0xffff)
 			return fr_up(skb, reason_other_length);
 		__u64 partial_2 = fr_partial(skb);
 		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60)))
@@ -3389,7 +3368,7 @@ static __always_inline int other_ipv6(struct __sk_buff *skb, void *data, void *d
 	note = at_note_text_end;
 	if ((void *)(note + 1) > data_end)
 		return fr_up(skb, reason_other_truncated);
-	if ((note_text_end + 1) > udp_end)
+	if (note_text_end + 1 > udp_end)
 		return fr_up(skb, reason_other_truncated);
 	__u64 more_text_size = be8(&note->size);
 	if (more_text_size > 200)
@@ -3416,7 +3395,7 @@ static __always_inline int other_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_missed(skb, found, reason_other_no_peers, reason_other_changing);
 
 	/* {match: "cookie.flags": 1, do: [{blank: "cookie"}, {blank: "note"}, {send: {from: "... */
-	if (be8(&cookie->flags) == 1) { /* rule */
+	if (be8(&cookie->flags) == 1) {
 		if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr) || fr_is_v4(p->remote.addr))
 			return fr_up(skb, reason_other_address_family);
 		__u64 partial = fr_partial(skb);
@@ -3425,7 +3404,7 @@ static __always_inline int other_ipv6(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_other_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_other_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_other_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
 			return fr_up(skb,

@@ -161,7 +161,6 @@ static __always_inline int tap_write1(struct tap_same1 *same, struct __sk_buff *
 				      struct receiver_taps *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -171,13 +170,13 @@ static __always_inline int tap_write1(struct tap_same1 *same, struct __sk_buff *
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -271,7 +270,6 @@ static __noinline long tap_turn1(__u32 i, struct tap_fan1 *fan)
 static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 priority)
 {
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -311,8 +309,7 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->ip_end = ip_end;
 	same->priority = priority;
 
@@ -321,9 +318,8 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, 18, 24);
-	}
 
 	same->copies0 = 0;
 	struct tap_fan1 fan = {
@@ -394,7 +390,7 @@ static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *dat
 		return fr_up(skb, reason_tap_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_tap_partial_checksum);
 	return tap_fan1(skb, data, ip_end, priority);
 }
@@ -420,7 +416,6 @@ static __always_inline int tap_write2(struct tap_same2 *same, struct __sk_buff *
 				      struct receiver_taps *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -432,7 +427,7 @@ static __always_inline int tap_write2(struct tap_same2 *same, struct __sk_buff *
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port));
 
 	data = (void *)(long)skb->data;
@@ -533,7 +528,6 @@ static __noinline long tap_turn2(__u32 i, struct tap_fan2 *fan)
 static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 priority)
 {
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -581,9 +575,8 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 48);
-	}
 
 	same->copies0 = 0;
 	struct tap_fan2 fan = {
@@ -646,7 +639,7 @@ static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *dat
 		return fr_up(skb, reason_tap_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_tap_partial_checksum);
 	return tap_fan2(skb, data, ip_end, priority);
 }

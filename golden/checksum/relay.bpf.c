@@ -80,7 +80,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_hop_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_hop_udp_length);
@@ -109,7 +109,7 @@ static __always_inline int prog_hop_ipv4_send(struct __sk_buff *skb, void *data,
 	__be32 old_unit_id = ld32(&unit->id);
 	__be16 unit_checksum = fr_checksum(fr_sum_of(ld16(&unit->checksum)) -
 					   ((__u64)old_unit_kind_hops + old_unit_id) +
-					   (__u64)unit_kind_hops + unit_id);
+					   unit_kind_hops + unit_id);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
@@ -212,7 +212,7 @@ static __always_inline int prog_hop_ipv6_send(struct __sk_buff *skb, void *data,
 	__be32 old_unit_id = ld32(&unit->id);
 	__be16 unit_checksum = fr_checksum(fr_sum_of(ld16(&unit->checksum)) -
 					   ((__u64)old_unit_kind_hops + old_unit_id) +
-					   (__u64)unit_kind_hops + unit_id);
+					   unit_kind_hops + unit_id);
 
 	/* udp.checksum */
 	__be128 old_ipv6_src = ld128(ipv6->src);

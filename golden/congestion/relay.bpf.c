@@ -230,7 +230,7 @@ static __always_inline int start_send(void *data, void *data_end, struct val_pee
 	st64((void *)said0_4 + 8, ld64(socket->remote_addr + 8));
 	__u64 said0_5 = (__u64)ld16(&socket->remote_port);
 	__u32 init_cwnd = p->first;
-	__u64 init_pacing = ((__u64)p->first * (__u64)ld32(&socket->mss)) * 0x3e8;
+	__u64 init_pacing = (__u64)p->first * (__u64)ld32(&socket->mss) * 0x3e8;
 
 	struct hdr_init *new_init = data + 112;
 
@@ -324,9 +324,9 @@ static __always_inline int start_on(void *data, void *data_end)
 	key.peer.len = 128;
 	fr_put_v6(key.peer.addr, socket->remote_addr, 4);
 	p = find_peers(&key);
-	if (fr_has(p)) { /* rule */
+	if (fr_has(p)) {
 		/* when: "p.first >= 2" */
-		if (p->first >= 2) { /* rule */
+		if (p->first >= 2) {
 			/* { */
 			return start_send(data, data_end, p);
 		}
@@ -438,13 +438,12 @@ static __always_inline int control_ack(void *data, void *data_end, const struct 
 	}
 
 	/* when: "ack && ack.over == 1 && ack.time >= setting.interval" */
-	if (be8(&ack->over) == 1 && (__u64)ld32(&ack->time) >= set_interval) { /* rule */
+	if (be8(&ack->over) == 1 && (__u64)ld32(&ack->time) >= set_interval) {
 		/* { */
 		return control_ack_send(data, data_end);
 	}
 
 	/* when: "ack && f && low(socket.round - f.round, 32) < 4 && socket.state < 2" */
-	/* rule */
 	if (fr_has(f) && (((__u64)ld32(&socket->round) - (__u64)f->round) & 0xffffffffULL) < 4 &&
 	    be8(&socket->state) < 2) {
 		/* do: [{set: {"ack.cwnd": "f.cwnd", "ack.pacing": "f.pacing"}}, {count: {coun... */
@@ -455,9 +454,8 @@ static __always_inline int control_ack(void *data, void *data_end, const struct 
 	}
 
 	/* {when: "socket.limited == 0", do: ["pass"]}, */
-	if (be8(&socket->limited) == 0) { /* rule */
+	if (be8(&socket->limited) == 0)
 		return control_ack_send_3(data, data_end);
-	}
 
 	/* control: { */
 	return fr_leave(fr_length(data, data_end), reason_control_no_rule);
@@ -467,8 +465,8 @@ static __always_inline int control_loss_send(void *data, void *data_end, struct 
 {
 	struct hdr_socket *socket = data;
 	__u32 len = fr_length(data, data_end);
-	__u32 loss_ssthresh = (((((__u64)ld32(&socket->cwnd) * (__u64)p->keep) >> 10) > 2) ?
-			       (((__u64)ld32(&socket->cwnd) * (__u64)p->keep) >> 10) :
+	__u32 loss_ssthresh = ((((__u64)ld32(&socket->cwnd) * (__u64)p->keep) >> 10) > 2 ?
+			       ((__u64)ld32(&socket->cwnd) * (__u64)p->keep) >> 10 :
 			       2ULL) & 0xffffffffULL;
 
 	struct hdr_loss *new_loss = data + 112;
@@ -519,15 +517,14 @@ static __always_inline int control_loss(void *data, void *data_end, const struct
 		fr_put_v6(key.peer.addr, socket->remote_addr, 4);
 		p = find_peers(&key);
 	}
-	if (fr_has(p)) { /* rule */
+	if (fr_has(p)) {
 		/* { */
 		return control_loss_send(data, data_end, p);
 	}
 
 	/* {when: "socket.limited == 0", do: ["pass"]}, */
-	if (be8(&socket->limited) == 0) { /* rule */
+	if (be8(&socket->limited) == 0)
 		return control_loss_send_2(data, data_end);
-	}
 
 	/* control: { */
 	return fr_leave(fr_length(data, data_end), reason_control_no_rule);

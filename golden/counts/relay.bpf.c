@@ -142,7 +142,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_wrap_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_wrap_udp_length);
@@ -176,7 +176,7 @@ static __always_inline int wrap_send_ipv4(struct __sk_buff *skb, __u64 now, __u6
 			  bpf_htons(payload_len + 20) + bpf_htons(payload_len + 12) + 0xefbe);
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(ip_sum + (__u64)bpf_htons(payload_len + 40) +
+	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(payload_len + 40) +
 					 fr_v4(s->local.addr) + fr_v4(s->peer.addr) + 64);
 	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
@@ -271,12 +271,17 @@ wrap_send_ipv6(struct __sk_buff *skb, __u64 now, __u64 payload_len, struct val_b
 }
 
 static __always_inline int wrap_ipv4_rest(struct __sk_buff *skb, void *data,
-					  const struct fr_lease *lease, __u64 now, __u64 rtcp_end)
+					  const struct fr_lease *lease, __u64 now, __u64 udp_end,
+					  __u64 rtcp_end)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_rtcp *rtcp = data + 42;
 	struct hdr_eth *eth = data;
+
+	/* {name: "length", bits: 16, counts: "all", unit: 4, bias: -1}, */
+	if (rtcp_end != udp_end)
+		return fr_up(skb, reason_wrap_rtcp_length);
 
 	/* stack: ["eth", "ip", "udp", "rtcp"] */
 	if (skb->gso_size != 0)
@@ -302,7 +307,7 @@ static __always_inline int wrap_ipv4_rest(struct __sk_buff *skb, void *data,
 	__u64 payload_len = rtcp_end - 50;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 50 && (partial & 0xffff) < ((50ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 50 && (partial & 0xffff) < 50ULL + payload_len - 1)))
 		return fr_up(skb, reason_wrap_partial_checksum);
 	const __u32 headers_len = 42, udp_checksum_at = 40;
 	__be16 old_udp_length = ld16(&udp->length);
@@ -386,15 +391,13 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_wrap_rtcp_type);
 
 	/* {name: "length", bits: 16, counts: "all", unit: 4, bias: -1}, */
-	if (((be16(&rtcp->length) + 1) * 4) < 8)
+	if ((be16(&rtcp->length) + 1) * 4 < 8)
 		return fr_up(skb, reason_wrap_rtcp_length);
-	__u64 rtcp_end = 42ULL + ((be16(&rtcp->length) + 1) * 4);
+	__u64 rtcp_end = 42ULL + (be16(&rtcp->length) + 1) * 4;
 	if (!(rtcp_end == udp_end || skb->gso_size == 0))
 		return fr_up(skb, reason_wrap_gso_packet);
-	if (rtcp_end != udp_end)
-		return fr_up(skb, reason_wrap_rtcp_length);
 
-	return wrap_ipv4_rest(skb, data, lease, now, rtcp_end);
+	return wrap_ipv4_rest(skb, data, lease, now, udp_end, rtcp_end);
 }
 
 static __always_inline int wrap_ipv6_rest(struct __sk_buff *skb, void *data,
@@ -422,7 +425,7 @@ static __always_inline int wrap_ipv6_rest(struct __sk_buff *skb, void *data,
 	__u64 payload_len = rtcp_end - 70;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 70 && (partial & 0xffff) < ((70ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 70 && (partial & 0xffff) < 70ULL + payload_len - 1)))
 		return fr_up(skb, reason_wrap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_wrap_udp_checksum);
@@ -442,10 +445,10 @@ static __always_inline int wrap_ipv6_rest(struct __sk_buff *skb, void *data,
 		return wrap_send_ipv6(skb, now, payload_len, s, headers_len, 0, udp_csum, eth_type,
 				      ipv6_version_to_flow_label, ipv6_next_header_hop_limit);
 	}
-	__be32 eth_type_to_ecn = bpf_htonl(0x8000000ULL | 0x4500ULL |
+	__be32 eth_type_to_ecn = bpf_htonl(0x8004500ULL |
 					   (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 					   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x1138;
+	__u64 ipv4_sum = FR_ZERO + eth_type_to_ecn + 0x1138;
 	return wrap_send_ipv4(skb, now, payload_len, s, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum,
 			      eth_type_to_ecn, bpf_htons(0x4011));
 }
@@ -498,9 +501,9 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_wrap_rtcp_type);
 
 	/* {name: "length", bits: 16, counts: "all", unit: 4, bias: -1}, */
-	if (((be16(&rtcp->length) + 1) * 4) < 8)
+	if ((be16(&rtcp->length) + 1) * 4 < 8)
 		return fr_up(skb, reason_wrap_rtcp_length);
-	__u64 rtcp_end = 62ULL + ((be16(&rtcp->length) + 1) * 4);
+	__u64 rtcp_end = 62ULL + (be16(&rtcp->length) + 1) * 4;
 	if (!(rtcp_end == udp_end || skb->gso_size == 0))
 		return fr_up(skb, reason_wrap_gso_packet);
 	if (rtcp_end != udp_end)

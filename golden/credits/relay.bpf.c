@@ -174,7 +174,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_downstream_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_downstream_udp_length);
@@ -193,12 +193,12 @@ static __always_inline int check_short(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_short *v_short = data + at;
 
-	if ((void *)(v_short + 1) > data_end || (at + sizeof(*v_short)) > udp_end)
+	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > udp_end)
 		return fr_up(skb, reason_downstream_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_downstream_gso_packet);
 	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
-	__u64 priority = 2ULL - ((priority_value < 3) ? priority_value : 2ULL);
+	__u64 priority = 2ULL - (priority_value < 3 ? priority_value : 2ULL);
 
 	*end = priority;
 	return 0;
@@ -228,7 +228,6 @@ static __always_inline int downstream_write1(struct downstream_same1 *same, stru
 					     void *front, __u64 number, struct receiver_clients *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -238,14 +237,14 @@ static __always_inline int downstream_write1(struct downstream_same1 *same, stru
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port) + fr_odd64(ld64(r->id)) +
 						 ((__u64)bpf_htonl(number) << 8));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -374,7 +373,6 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -416,8 +414,7 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->quiet = 0;
 	same->clock = 0;
 	same->ip_end = ip_end;
@@ -429,9 +426,8 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, 18, 37);
-	}
 
 	same->copies0 = 0;
 	struct downstream_fan1 fan = {
@@ -496,7 +492,7 @@ static __always_inline int downstream_ipv4(struct __sk_buff *skb, void *data, vo
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 55) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_downstream_partial_checksum);
 	return downstream_fan1(skb, data, ip_end, udp_end, priority);
 }
@@ -524,7 +520,6 @@ static __always_inline int downstream_write2(struct downstream_same2 *same, stru
 					     void *front, __u64 number, struct receiver_clients *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -536,7 +531,7 @@ static __always_inline int downstream_write2(struct downstream_same2 *same, stru
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port) + fr_odd64(ld64(r->id)) +
 						 ((__u64)bpf_htonl(number) << 8));
 
@@ -673,7 +668,6 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -725,9 +719,8 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 61);
-	}
 
 	same->copies0 = 0;
 	struct downstream_fan2 fan = {
@@ -784,7 +777,7 @@ static __always_inline int downstream_ipv6(struct __sk_buff *skb, void *data, vo
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 75) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_downstream_partial_checksum);
 	return downstream_fan2(skb, data, ip_end, udp_end, priority);
 }

@@ -199,7 +199,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_frames_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_frames_udp_length + of);
@@ -234,7 +234,7 @@ static __always_inline int frames_send_ipv4(struct __sk_buff *skb, __u64 payload
 			  bpf_htons(payload_len + 32) + 0x677a);
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(ip_sum + (__u64)bpf_htons(payload_len + 52) +
+	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(payload_len + 52) +
 					 fr_v4(p->local.addr) + fr_v4(p->remote.addr) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
@@ -366,8 +366,8 @@ static __always_inline int frames_ipv4_send(struct __sk_buff *skb, void *data, _
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 fr_v4(p->local.addr) + fr_v4(p->remote.addr) + 64);
+					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
+					 fr_v4(p->remote.addr) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -471,10 +471,10 @@ static __always_inline int frames_ipv4_rest(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, reason_frames_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_frames_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_frames_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote,
-				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+		if (unlikely(!fr_fits(&p->hop_remote, skb->gso_size ? skb->gso_size + 28 :
+				      ip_end - 14)))
 			return fr_up(skb,
 				     fr_unfit(&p->hop_remote, reason_frames_no_route,
 					      reason_frames_unreachable));
@@ -485,7 +485,7 @@ static __always_inline int frames_ipv4_rest(struct __sk_buff *skb, void *data, _
 	__u64 payload_len = udp_end - 42;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < ((42ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < 42ULL + payload_len - 1)))
 		return fr_up(skb, reason_frames_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_frames_udp_checksum);
@@ -545,7 +545,7 @@ static __always_inline int frames_ipv4(struct __sk_buff *skb, void *data, void *
 		return fr_missed(skb, found, reason_frames_no_peers, reason_frames_changing);
 
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
-	if (be16(&udp->dst_port) >= 0x7530) { /* rule */
+	if (be16(&udp->dst_port) >= 0x7530) {
 		if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
 			return fr_up(skb, reason_frames_address_family);
 		if (skb->gso_size != 0)
@@ -553,9 +553,9 @@ static __always_inline int frames_ipv4(struct __sk_buff *skb, void *data, void *
 		__u64 payload_len = udp_end - 42;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
 			return fr_up(skb, reason_frames_partial_checksum);
-	const __u32 headers_len = 42, udp_checksum_at = 40;
+		const __u32 headers_len = 42, udp_checksum_at = 40;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 			bpf_htons(IPPROTO_UDP);
@@ -666,7 +666,7 @@ static __always_inline int frames_ipv6_send_ipv4(struct __sk_buff *skb, void *da
 			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 28) + fr_v4(p->local.addr) +
 					   fr_v4(p->remote.addr) + 0x1180);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
@@ -718,10 +718,10 @@ static __always_inline int frames_ipv6_rest(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, reason_frames_udp_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_frames_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_frames_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote,
-				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+		if (unlikely(!fr_fits(&p->hop_remote, skb->gso_size ? skb->gso_size + 48 :
+				      ip_end - 14)))
 			return fr_up(skb,
 				     fr_unfit(&p->hop_remote, reason_frames_no_route,
 					      reason_frames_unreachable));
@@ -732,7 +732,7 @@ static __always_inline int frames_ipv6_rest(struct __sk_buff *skb, void *data, _
 	__u64 payload_len = udp_end - 62;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < ((62ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < 62ULL + payload_len - 1)))
 		return fr_up(skb, reason_frames_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_frames_udp_checksum);
@@ -784,7 +784,7 @@ static __always_inline int frames_ipv6(struct __sk_buff *skb, void *data, void *
 		return fr_missed(skb, found, reason_frames_no_peers, reason_frames_changing);
 
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
-	if (be16(&udp->dst_port) >= 0x7530) { /* rule */
+	if (be16(&udp->dst_port) >= 0x7530) {
 		if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
 			return fr_up(skb, reason_frames_address_family);
 		if (skb->gso_size != 0)
@@ -792,11 +792,11 @@ static __always_inline int frames_ipv6(struct __sk_buff *skb, void *data, void *
 		__u64 payload_len = udp_end - 62;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 62 && (partial & 0xffff) < ((62ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
 			return fr_up(skb, reason_frames_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_frames_udp_checksum);
-	const __u32 headers_len = 62, udp_checksum_at = 60;
+		const __u32 headers_len = 62, udp_checksum_at = 60;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
 			fr_add128(ld128(ipv6->dst)) + old_udp_length + bpf_htons(IPPROTO_UDP);
@@ -815,10 +815,10 @@ static __always_inline int frames_ipv6(struct __sk_buff *skb, void *data, void *
 						ipv6_next_header_hop_limit);
 		}
 		__be32 eth_type_to_ecn =
-			bpf_htonl(0x8000000ULL | 0x4500ULL |
+			bpf_htonl(0x8004500ULL |
 				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-		__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x1138;
+		__u64 ipv4_sum = FR_ZERO + eth_type_to_ecn + 0x1138;
 		return frames_send_ipv4(skb, payload_len, p, headers_len, FR_TO_IPV4, udp_csum,
 					ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
 	}
@@ -900,7 +900,7 @@ static __always_inline int bare_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 52) +
+					  old_ipv4_dst) + bpf_htons(payload_len + 52) +
 					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
 					 fr_v4(p->remote.addr) + 64);
 
@@ -1037,8 +1037,8 @@ static __always_inline int bare_ipv4_send_2(struct __sk_buff *skb, void *data, _
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 fr_v4(p->local.addr) + fr_v4(p->remote.addr) + 64);
+					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
+					 fr_v4(p->remote.addr) + 64);
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1142,10 +1142,9 @@ static __always_inline int bare_ipv4_rest(struct __sk_buff *skb, void *data, __u
 			return fr_up(skb, reason_bare_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_bare_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_bare_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote,
-				      (skb->gso_size ? skb->gso_size + 28 : ip_end))))
+		if (unlikely(!fr_fits(&p->hop_remote, skb->gso_size ? skb->gso_size + 28 : ip_end)))
 			return fr_up(skb,
 				     fr_unfit(&p->hop_remote, reason_bare_no_route,
 					      reason_bare_unreachable));
@@ -1156,7 +1155,7 @@ static __always_inline int bare_ipv4_rest(struct __sk_buff *skb, void *data, __u
 	__u64 payload_len = udp_end - 28;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(20, 26) ||
-	      ((partial_2 >> 16) >= 28 && (partial_2 & 0xffff) < ((28ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 28 && (partial_2 & 0xffff) < 28ULL + payload_len - 1)))
 		return fr_up(skb, reason_bare_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_bare_udp_checksum);
@@ -1215,7 +1214,7 @@ static __always_inline int bare_ipv4(struct __sk_buff *skb, void *data, void *da
 		return fr_missed(skb, found, reason_bare_no_peers, reason_bare_changing);
 
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
-	if (be16(&udp->dst_port) >= 0x7530) { /* rule */
+	if (be16(&udp->dst_port) >= 0x7530) {
 		if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
 			return fr_up(skb, reason_bare_address_family);
 		if (skb->gso_size != 0)
@@ -1223,7 +1222,7 @@ static __always_inline int bare_ipv4(struct __sk_buff *skb, void *data, void *da
 		__u64 payload_len = udp_end - 28;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(20, 26) ||
-		      ((partial >> 16) >= 28 && (partial & 0xffff) < ((28ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 28 && (partial & 0xffff) < 28ULL + payload_len - 1)))
 			return fr_up(skb, reason_bare_partial_checksum);
 		if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&p->hop_remote, 52ULL + payload_len)))
@@ -1337,7 +1336,7 @@ static __always_inline int bare_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 32) + 0x677a);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 52) + fr_v4(p->local.addr) +
 					   fr_v4(p->remote.addr) + 0x1180);
 
@@ -1460,7 +1459,7 @@ static __always_inline int bare_ipv6_send_ipv4_2(struct __sk_buff *skb, void *da
 			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 28) + fr_v4(p->local.addr) +
 					   fr_v4(p->remote.addr) + 0x1180);
 
@@ -1511,10 +1510,9 @@ static __always_inline int bare_ipv6_rest(struct __sk_buff *skb, void *data, __u
 			return fr_up(skb, reason_bare_udp_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_bare_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_bare_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote,
-				      (skb->gso_size ? skb->gso_size + 48 : ip_end))))
+		if (unlikely(!fr_fits(&p->hop_remote, skb->gso_size ? skb->gso_size + 48 : ip_end)))
 			return fr_up(skb,
 				     fr_unfit(&p->hop_remote, reason_bare_no_route,
 					      reason_bare_unreachable));
@@ -1525,7 +1523,7 @@ static __always_inline int bare_ipv6_rest(struct __sk_buff *skb, void *data, __u
 	__u64 payload_len = udp_end - 48;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(40, 46) ||
-	      ((partial_2 >> 16) >= 48 && (partial_2 & 0xffff) < ((48ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 48 && (partial_2 & 0xffff) < 48ULL + payload_len - 1)))
 		return fr_up(skb, reason_bare_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_bare_udp_checksum);
@@ -1576,7 +1574,7 @@ static __always_inline int bare_ipv6(struct __sk_buff *skb, void *data, void *da
 		return fr_missed(skb, found, reason_bare_no_peers, reason_bare_changing);
 
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
-	if (be16(&udp->dst_port) >= 0x7530) { /* rule */
+	if (be16(&udp->dst_port) >= 0x7530) {
 		if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
 			return fr_up(skb, reason_bare_address_family);
 		if (skb->gso_size != 0)
@@ -1584,7 +1582,7 @@ static __always_inline int bare_ipv6(struct __sk_buff *skb, void *data, void *da
 		__u64 payload_len = udp_end - 48;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(40, 46) ||
-		      ((partial >> 16) >= 48 && (partial & 0xffff) < ((48ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 48 && (partial & 0xffff) < 48ULL + payload_len - 1)))
 			return fr_up(skb, reason_bare_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_bare_udp_checksum);
@@ -1659,14 +1657,14 @@ static __always_inline int check_tcp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_tcp *tcp = data + at;
 
-	if ((void *)(tcp + 1) > data_end || (at + sizeof(*tcp)) > ip_end)
+	if ((void *)(tcp + 1) > data_end || at + sizeof(*tcp) > ip_end)
 		return fr_up(skb, reason_streams_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
 		return fr_up(skb, reason_streams_tcp_data_offset);
-	__u64 tcp_options_size = ((be8(&tcp->data_offset_reserved) >> 4) * 4) - 20;
+	__u64 tcp_options_size = (be8(&tcp->data_offset_reserved) >> 4) * 4 - 20;
 	if (tcp_options_size > 40)
 		return fr_up(skb, reason_streams_tcp_options);
-	__u64 tcp_options_end = fr_forget(skb, (at + sizeof(*tcp)) + tcp_options_size);
+	__u64 tcp_options_end = fr_forget(skb, at + sizeof(*tcp) + tcp_options_size);
 
 	*end = tcp_options_end;
 	return 0;
@@ -1697,8 +1695,8 @@ static __always_inline int streams_ipv4_send(struct __sk_buff *skb, void *data, 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 fr_v4(s->local.addr) + fr_v4(s->remote.addr) + 64);
+					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(s->local.addr) +
+					 fr_v4(s->remote.addr) + 64);
 	int direct = s->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -1775,7 +1773,7 @@ static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_streams_truncated);
 	if (tcp_options_end > ip_end)
 		return fr_up(skb, reason_streams_truncated);
-	if (((be8(&tcp->data_offset_reserved) >> 4) * 4) != (tcp_options_end - 34))
+	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != tcp_options_end - 34)
 		return fr_up(skb, reason_streams_tcp_data_offset);
 
 	/* lookup: s: streams: ["tcp.dst_port"] */
@@ -1795,11 +1793,10 @@ static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_streams_partial_checksum);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_streams_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_streams_partial_checksum);
-	if (unlikely(!fr_fits(&s->hop_remote,
-			      (skb->gso_size ? skb->gso_size + (tcp_options_end - 14) :
-			       ip_end - 14))))
+	if (unlikely(!fr_fits(&s->hop_remote, skb->gso_size ? skb->gso_size +
+			      (tcp_options_end - 14) : ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&s->hop_remote, reason_streams_no_route,
 				      reason_streams_unreachable));
@@ -1895,7 +1892,7 @@ static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_streams_truncated);
 	if (tcp_options_end > ip_end)
 		return fr_up(skb, reason_streams_truncated);
-	if (((be8(&tcp->data_offset_reserved) >> 4) * 4) != (tcp_options_end - 54))
+	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != tcp_options_end - 54)
 		return fr_up(skb, reason_streams_tcp_data_offset);
 
 	/* lookup: s: streams: ["tcp.dst_port"] */
@@ -1915,11 +1912,10 @@ static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_streams_partial_checksum);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_streams_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_streams_partial_checksum);
-	if (unlikely(!fr_fits(&s->hop_remote,
-			      (skb->gso_size ? skb->gso_size + (tcp_options_end - 14) :
-			       ip_end - 14))))
+	if (unlikely(!fr_fits(&s->hop_remote, skb->gso_size ? skb->gso_size +
+			      (tcp_options_end - 14) : ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&s->hop_remote, reason_streams_no_route,
 				      reason_streams_unreachable));

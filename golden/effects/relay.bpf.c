@@ -161,7 +161,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_forward_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_forward_udp_length);
@@ -188,7 +188,7 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 
 	/* {admit: {credit: "p.quota", cost: "pick(msg.urgent != 0, 0, len(udp.payload))", cou... */
 	__u32 credit0 = fr_credit(p->quota, 0);
-	__u64 spent0 = !(be16(&msg->urgent) == 0) ? 0ULL : (udp_end - 42);
+	__u64 spent0 = !(be16(&msg->urgent) == 0) ? 0ULL : udp_end - 42;
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
@@ -225,8 +225,8 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 fr_v4(p->local.addr) + fr_v4(p->peer.addr) + 64);
+					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
+					 fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -302,7 +302,7 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 
 	/* {admit: {credit: "p.quota", cost: "pick(msg.urgent != 0, 0, len(udp.payload))", cou... */
 	__u32 credit0 = fr_credit(p->quota, 0);
-	__u64 spent0 = !(be16(&msg->urgent) == 0) ? 0ULL : (udp_end - 42);
+	__u64 spent0 = !(be16(&msg->urgent) == 0) ? 0ULL : udp_end - 42;
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
@@ -407,7 +407,7 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 	if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 50) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_peer, ip_end - 14)))
 			return fr_up(skb,
@@ -426,9 +426,8 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 				return fr_up(skb, reason_forward_translating);
 			if (how == FR_TRANSLATIONS_FULL || !translation)
 				return fr_up(skb, reason_forward_translations_full);
-			if (how == FR_TRANSLATE) {
+			if (how == FR_TRANSLATE)
 				fr_translated(translation, 7);
-			}
 			topics = translation->value;
 		}
 		__u64 topic = topics;
@@ -437,7 +436,7 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 	__u64 payload_len = udp_end - 50;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 50 && (partial_2 & 0xffff) < ((50ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 50 && (partial_2 & 0xffff) < 50ULL + payload_len - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
@@ -455,9 +454,8 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 			return fr_up(skb, reason_forward_translating);
 		if (how == FR_TRANSLATIONS_FULL || !translation)
 			return fr_up(skb, reason_forward_translations_full);
-		if (how == FR_TRANSLATE) {
+		if (how == FR_TRANSLATE)
 			fr_translated(translation, 7);
-		}
 		topics = translation->value;
 	}
 	__u64 topic = topics;
@@ -522,7 +520,7 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	}
 
 	/* {match: "msg.urgent": 0xFFFF, do: [{emit: gone: who: "ip.src"}, {drop: "unwanted"}]}, */
-	if (be16(&msg->urgent) == 0xffff) { /* rule */
+	if (be16(&msg->urgent) == 0xffff) {
 		struct event_gone *event0 = bpf_ringbuf_reserve(&fr_events,
 			sizeof(struct event_gone), 0);
 		if (!event0)
@@ -551,7 +549,7 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, 
 
 	/* {admit: {credit: "p.quota", cost: "pick(msg.urgent != 0, 0, len(udp.payload))", cou... */
 	__u32 credit0 = fr_credit(p->quota, 0);
-	__u64 spent0 = !(be16(&msg->urgent) == 0) ? 0ULL : (udp_end - 62);
+	__u64 spent0 = !(be16(&msg->urgent) == 0) ? 0ULL : udp_end - 62;
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
@@ -658,7 +656,7 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 
 	/* {admit: {credit: "p.quota", cost: "pick(msg.urgent != 0, 0, len(udp.payload))", cou... */
 	__u32 credit0 = fr_credit(p->quota, 0);
-	__u64 spent0 = !(be16(&msg->urgent) == 0) ? 0ULL : (udp_end - 62);
+	__u64 spent0 = !(be16(&msg->urgent) == 0) ? 0ULL : udp_end - 62;
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
@@ -694,7 +692,7 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 			  bpf_htonl(number) + bpf_htons(topic & 0xffff));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 36) + fr_v4(p->local.addr) +
 					   fr_v4(p->peer.addr) + 0x1180);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -764,13 +762,15 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 	struct hdr_msg *msg = data + 62;
 
 	/* {send: {from: "p.local", to: "p.peer"}}, */
+	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
+		return fr_up(skb, reason_forward_address_family);
 	if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 70))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_forward_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_peer, ip_end - 14)))
 			return fr_up(skb,
@@ -789,9 +789,8 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 				return fr_up(skb, reason_forward_translating);
 			if (how == FR_TRANSLATIONS_FULL || !translation)
 				return fr_up(skb, reason_forward_translations_full);
-			if (how == FR_TRANSLATE) {
+			if (how == FR_TRANSLATE)
 				fr_translated(translation, 7);
-			}
 			topics = translation->value;
 		}
 		__u64 topic = topics;
@@ -800,7 +799,7 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 	__u64 payload_len = udp_end - 70;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 70 && (partial_2 & 0xffff) < ((70ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 70 && (partial_2 & 0xffff) < 70ULL + payload_len - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
@@ -818,9 +817,8 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 			return fr_up(skb, reason_forward_translating);
 		if (how == FR_TRANSLATIONS_FULL || !translation)
 			return fr_up(skb, reason_forward_translations_full);
-		if (how == FR_TRANSLATE) {
+		if (how == FR_TRANSLATE)
 			fr_translated(translation, 7);
-		}
 		topics = translation->value;
 	}
 	__u64 topic = topics;
@@ -877,7 +875,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 	}
 
 	/* {match: "msg.urgent": 0xFFFF, do: [{emit: gone: who: "ip.src"}, {drop: "unwanted"}]}, */
-	if (be16(&msg->urgent) == 0xffff) { /* rule */
+	if (be16(&msg->urgent) == 0xffff) {
 		struct event_gone *event0 = bpf_ringbuf_reserve(&fr_events,
 			sizeof(struct event_gone), 0);
 		if (!event0)
@@ -888,10 +886,6 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 		fr_submit(&event0->head, bpf_ktime_get_ns());
 		return fr_drop(skb->len, reason_forward_unwanted);
 	}
-
-	/* {send: {from: "p.local", to: "p.peer"}}, */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-		return fr_up(skb, reason_forward_address_family);
 
 	return forward_ipv6_rest(skb, data, ip_end, udp_end, p);
 }

@@ -85,7 +85,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_leaving_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_leaving_udp_length);
@@ -139,12 +139,11 @@ static __always_inline int leaving_ipv4_udp(struct __sk_buff *skb, void *data, v
 		return TC_ACT_UNSPEC;
 
 	/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
-	if (be16(&udp->dst_port) == 25) { /* rule */
+	if (be16(&udp->dst_port) == 25)
 		return fr_drop(skb->len, reason_leaving_mail);
-	}
 
 	/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {... */
-	if (be16(&udp->dst_port) >= 0x13c4 && be16(&udp->dst_port) <= 0x13c5) { /* rule */
+	if (be16(&udp->dst_port) >= 0x13c4 && be16(&udp->dst_port) <= 0x13c5) {
 		fr_named_add(0, 1);
 		return leaving_ipv4_udp_send(skb, data);
 	}
@@ -158,14 +157,14 @@ static __always_inline int check_tcp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_tcp *tcp = data + at;
 
-	if ((void *)(tcp + 1) > data_end || (at + sizeof(*tcp)) > ip_end)
+	if ((void *)(tcp + 1) > data_end || at + sizeof(*tcp) > ip_end)
 		return fr_up(skb, reason_leaving_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
 		return fr_up(skb, reason_leaving_tcp_data_offset);
-	__u64 l4_options_size = ((be8(&tcp->data_offset_reserved) >> 4) * 4) - 20;
+	__u64 l4_options_size = (be8(&tcp->data_offset_reserved) >> 4) * 4 - 20;
 	if (l4_options_size > 40)
 		return fr_up(skb, reason_leaving_tcp_options);
-	__u64 l4_options_end = fr_forget(skb, (at + sizeof(*tcp)) + l4_options_size);
+	__u64 l4_options_end = fr_forget(skb, at + sizeof(*tcp) + l4_options_size);
 
 	*end = l4_options_end;
 	return 0;
@@ -215,16 +214,15 @@ static __always_inline int leaving_ipv4_tcp(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_leaving_truncated);
 	if (l4_options_end > ip_end)
 		return fr_up(skb, reason_leaving_truncated);
-	if (((be8(&tcp->data_offset_reserved) >> 4) * 4) != (l4_options_end - 34))
+	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - 34)
 		return fr_up(skb, reason_leaving_tcp_data_offset);
 
 	/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
-	if (be16(&tcp->dst_port) == 25) { /* rule */
+	if (be16(&tcp->dst_port) == 25)
 		return fr_drop(skb->len, reason_leaving_mail);
-	}
 
 	/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {... */
-	if (be16(&tcp->dst_port) >= 0x13c4 && be16(&tcp->dst_port) <= 0x13c5) { /* rule */
+	if (be16(&tcp->dst_port) >= 0x13c4 && be16(&tcp->dst_port) <= 0x13c5) {
 		fr_named_add(0, 1);
 		return leaving_ipv4_tcp_send(skb, data);
 	}
@@ -264,10 +262,10 @@ static __always_inline int leaving_ipv6_udp_send(struct __sk_buff *skb, void *da
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	__u32 len = skb->len;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x66000000ULL |
-						      ((be16(ipv6->version_to_flow_label + 1) << 8 |
-							be8(ipv6->version_to_flow_label + 3)) &
-						       0xfffff));
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x66000000ULL |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__u32 new_priority = 6;
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
@@ -299,12 +297,11 @@ static __always_inline int leaving_ipv6_udp(struct __sk_buff *skb, void *data, v
 		return TC_ACT_UNSPEC;
 
 	/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
-	if (be16(&udp->dst_port) == 25) { /* rule */
+	if (be16(&udp->dst_port) == 25)
 		return fr_drop(skb->len, reason_leaving_mail);
-	}
 
 	/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {... */
-	if (be16(&udp->dst_port) >= 0x13c4 && be16(&udp->dst_port) <= 0x13c5) { /* rule */
+	if (be16(&udp->dst_port) >= 0x13c4 && be16(&udp->dst_port) <= 0x13c5) {
 		fr_named_add(0, 1);
 		return leaving_ipv6_udp_send(skb, data);
 	}
@@ -317,10 +314,10 @@ static __always_inline int leaving_ipv6_tcp_send(struct __sk_buff *skb, void *da
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	__u32 len = skb->len;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x66000000ULL |
-						      ((be16(ipv6->version_to_flow_label + 1) << 8 |
-							be8(ipv6->version_to_flow_label + 3)) &
-						       0xfffff));
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x66000000ULL |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__u32 new_priority = 6;
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
@@ -356,16 +353,15 @@ static __always_inline int leaving_ipv6_tcp(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_leaving_truncated);
 	if (l4_options_end > ip_end)
 		return fr_up(skb, reason_leaving_truncated);
-	if (((be8(&tcp->data_offset_reserved) >> 4) * 4) != (l4_options_end - 54))
+	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - 54)
 		return fr_up(skb, reason_leaving_tcp_data_offset);
 
 	/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
-	if (be16(&tcp->dst_port) == 25) { /* rule */
+	if (be16(&tcp->dst_port) == 25)
 		return fr_drop(skb->len, reason_leaving_mail);
-	}
 
 	/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {... */
-	if (be16(&tcp->dst_port) >= 0x13c4 && be16(&tcp->dst_port) <= 0x13c5) { /* rule */
+	if (be16(&tcp->dst_port) >= 0x13c4 && be16(&tcp->dst_port) <= 0x13c5) {
 		fr_named_add(0, 1);
 		return leaving_ipv6_tcp_send(skb, data);
 	}

@@ -80,7 +80,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_sort_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_sort_udp_length);
@@ -98,8 +98,7 @@ static __always_inline int sort_ipv4_send(struct __sk_buff *skb, void *data, __u
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	__u32 len = skb->len;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
-					       (((priority == 0) ? 46ULL : 10ULL) << 2) |
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((priority == 0 ? 46ULL : 10ULL) << 2) |
 					       (be8(&ipv4->dscp_ecn) & 3));
 
 	/* ip.checksum */
@@ -176,8 +175,8 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 	/* priority: {levels: 4, from: "element(media.list, 3, 0) >> 6"} */
 	__u64 media_list_element;
 	{
-		__u64 form = (be16(&media->profile) == 0xbede) ? FR_FORM(1, 1, 0, 15) :
-			((be16(&media->profile) & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) :
+		__u64 form = be16(&media->profile) == 0xbede ? FR_FORM(1, 1, 0, 15) :
+			(be16(&media->profile) & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) :
 			FR_NO_FORM;
 		__u64 element = form == FR_NO_FORM ? 0 :
 			fr_find_element(skb, 48, 48 + media_list_size, form, 3);
@@ -190,8 +189,8 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 	__u64 media_list_found;
 	__u64 media_list_element_2;
 	{
-		__u64 form = (be16(&media->profile) == 0xbede) ? FR_FORM(1, 1, 0, 15) :
-			((be16(&media->profile) & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) :
+		__u64 form = be16(&media->profile) == 0xbede ? FR_FORM(1, 1, 0, 15) :
+			(be16(&media->profile) & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) :
 			FR_NO_FORM;
 		__u64 element = form == FR_NO_FORM ? 0 :
 			fr_find_element(skb, 48, 48 + media_list_size, form, 9);
@@ -205,14 +204,12 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 	if (be16(&udp->dst_port) != 0x138c)
 		return fr_up(skb, reason_sort_no_match);
 	__u64 priority = ((media_list_element >> 56) & 255) >> 6;
-	if (media_list_found && ((media_list_element_2 >> 48) & 255) == 255) { /* rule */
+	if (media_list_found && ((media_list_element_2 >> 48) & 255) == 255)
 		return fr_drop(skb->len, reason_sort_marked);
-	}
 
 	/* {when: "priority > 2", do: [{drop: "late"}]}, */
-	if (priority > 2) { /* rule */
+	if (priority > 2)
 		return fr_drop(skb->len, reason_sort_late);
-	}
 
 	/* {do: [{mark: {priority: "priority", dscp: "pick(priority == 0, 46, 10)"}}, {count: ... */
 	fr_named_add(0, 1);
@@ -224,9 +221,9 @@ static __always_inline int sort_ipv6_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_ipv6 *ipv6 = data + 14;
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((priority == 0) ? 46ULL : 10ULL) << 22) |
+		bpf_htonl(0x60000000ULL | ((priority == 0 ? 46ULL : 10ULL) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__u32 new_priority = priority;
 
@@ -290,8 +287,8 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 	/* priority: {levels: 4, from: "element(media.list, 3, 0) >> 6"} */
 	__u64 media_list_element;
 	{
-		__u64 form = (be16(&media->profile) == 0xbede) ? FR_FORM(1, 1, 0, 15) :
-			((be16(&media->profile) & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) :
+		__u64 form = be16(&media->profile) == 0xbede ? FR_FORM(1, 1, 0, 15) :
+			(be16(&media->profile) & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) :
 			FR_NO_FORM;
 		__u64 element = form == FR_NO_FORM ? 0 :
 			fr_find_element(skb, 68, 68 + media_list_size, form, 3);
@@ -304,8 +301,8 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 	__u64 media_list_found;
 	__u64 media_list_element_2;
 	{
-		__u64 form = (be16(&media->profile) == 0xbede) ? FR_FORM(1, 1, 0, 15) :
-			((be16(&media->profile) & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) :
+		__u64 form = be16(&media->profile) == 0xbede ? FR_FORM(1, 1, 0, 15) :
+			(be16(&media->profile) & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) :
 			FR_NO_FORM;
 		__u64 element = form == FR_NO_FORM ? 0 :
 			fr_find_element(skb, 68, 68 + media_list_size, form, 9);
@@ -319,14 +316,12 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 	if (be16(&udp->dst_port) != 0x138c)
 		return fr_up(skb, reason_sort_no_match);
 	__u64 priority = ((media_list_element >> 56) & 255) >> 6;
-	if (media_list_found && ((media_list_element_2 >> 48) & 255) == 255) { /* rule */
+	if (media_list_found && ((media_list_element_2 >> 48) & 255) == 255)
 		return fr_drop(skb->len, reason_sort_marked);
-	}
 
 	/* {when: "priority > 2", do: [{drop: "late"}]}, */
-	if (priority > 2) { /* rule */
+	if (priority > 2)
 		return fr_drop(skb->len, reason_sort_late);
-	}
 
 	/* {do: [{mark: {priority: "priority", dscp: "pick(priority == 0, 46, 10)"}}, {count: ... */
 	fr_named_add(0, 1);

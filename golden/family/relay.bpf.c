@@ -127,7 +127,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_forward_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_forward_udp_length);
@@ -169,8 +169,8 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 fr_v4(p->local.addr) + fr_v4(p->peer.addr) + 64);
+					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
+					 fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -319,10 +319,10 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer,
-				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+		if (unlikely(!fr_fits(&p->hop_peer, skb->gso_size ? skb->gso_size + 28 :
+				      ip_end - 14)))
 			return fr_up(skb,
 				     fr_unfit(&p->hop_peer, reason_forward_no_route,
 					      reason_forward_unreachable));
@@ -333,7 +333,7 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	__u64 payload_len = udp_end - 42;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < ((42ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < 42ULL + payload_len - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
@@ -426,7 +426,7 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 28) + fr_v4(p->local.addr) +
 					   fr_v4(p->peer.addr) + 0x1180);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -514,10 +514,10 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 			return fr_up(skb, reason_forward_udp_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer,
-				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+		if (unlikely(!fr_fits(&p->hop_peer, skb->gso_size ? skb->gso_size + 48 :
+				      ip_end - 14)))
 			return fr_up(skb,
 				     fr_unfit(&p->hop_peer, reason_forward_no_route,
 					      reason_forward_unreachable));
@@ -528,7 +528,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 	__u64 payload_len = udp_end - 62;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < ((62ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < 62ULL + payload_len - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);

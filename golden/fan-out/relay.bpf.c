@@ -153,7 +153,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_spread_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_spread_udp_length);
@@ -190,7 +190,6 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 {
 	struct hdr_tag *saved_tag = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -200,13 +199,13 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -243,7 +242,6 @@ static __always_inline long spread_copy2(struct spread_same1 *same, struct __sk_
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_tag *saved_tag = front + 42;
-
 	void *data;
 
 	/* udp.checksum */
@@ -253,9 +251,9 @@ static __always_inline long spread_copy2(struct spread_same1 *same, struct __sk_
 		udp_checksum_2 = fr_fold(same->rest2 + udp_new_pseudo_2);
 	else
 		udp_checksum_2 = fr_checksum_not_0(same->rest2 + udp_new_pseudo_2 +
-						   (__u64)bpf_htons(r->local.port) +
+						   bpf_htons(r->local.port) +
 						   bpf_htons(r->remote.port) +
-						   bpf_htonl(((be16(saved_tag->stream) << 8 |
+						   bpf_htonl((((be16(saved_tag->stream) << 8) |
 						   be8(saved_tag->stream + 2)) << 8) |
 						   (__u64)r->number) +
 						   bpf_htons((be16(&saved_tag->sequence) +
@@ -264,7 +262,7 @@ static __always_inline long spread_copy2(struct spread_same1 *same, struct __sk_
 		udp_checksum_2 = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum_2 = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum_2 = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					   fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -283,7 +281,7 @@ static __always_inline long spread_copy2(struct spread_same1 *same, struct __sk_
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st32(new_tag->stream,
-	     bpf_htonl(((be16(saved_tag->stream) << 8 | be8(saved_tag->stream + 2)) << 8) |
+	     bpf_htonl((((be16(saved_tag->stream) << 8) | be8(saved_tag->stream + 2)) << 8) |
 		       (__u64)r->number));
 	st16(&new_tag->sequence,
 	     bpf_htons((be16(&saved_tag->sequence) + (__u64)r->offset) & 0xffff));
@@ -311,7 +309,7 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 		return 1;
 
 	/* {when: "r.plain", do: [{send: {from: "r.local", to: "r.remote"}}]}, */
-	if (r->plain) { /* rule */
+	if (r->plain) {
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
 		    !fr_is_v4(r->remote.addr))
 			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
@@ -344,7 +342,6 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_tag *tag = data + 42;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -352,7 +349,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	struct list_viewers *list;
 
 	fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
-	key.stream = (be16(tag->stream) << 8 | be8(tag->stream + 2));
+	key.stream = (be16(tag->stream) << 8) | be8(tag->stream + 2);
 	list = list_of_viewers(&key);
 	if (!list)
 		return fr_up(skb, reason_spread_no_viewers);
@@ -385,8 +382,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind2 = ld16(&saved_udp->checksum) ?
@@ -408,9 +404,8 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, 18, 30);
-	}
 
 	same->copies0 = 0;
 	struct spread_fan1 fan = {
@@ -481,7 +476,7 @@ static __always_inline int spread_ipv4(struct __sk_buff *skb, void *data, void *
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 48) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_spread_partial_checksum);
 	return spread_fan1(skb, data, ip_end);
 }
@@ -508,7 +503,6 @@ static __always_inline long spread_copy3(struct spread_same2 *same, struct __sk_
 {
 	struct hdr_tag *saved_tag = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -520,7 +514,7 @@ static __always_inline long spread_copy3(struct spread_same2 *same, struct __sk_
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port));
 
 	data = (void *)(long)skb->data;
@@ -561,7 +555,6 @@ static __always_inline long spread_copy4(struct spread_same2 *same, struct __sk_
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_tag *saved_tag = front + 62;
-
 	void *data;
 
 	/* udp.checksum */
@@ -573,9 +566,9 @@ static __always_inline long spread_copy4(struct spread_same2 *same, struct __sk_
 		udp_checksum_2 = fr_fold(same->rest1 + udp_new_pseudo_2);
 	else
 		udp_checksum_2 = fr_checksum_not_0(same->rest1 + udp_new_pseudo_2 +
-						   (__u64)bpf_htons(r->local.port) +
+						   bpf_htons(r->local.port) +
 						   bpf_htons(r->remote.port) +
-						   bpf_htonl(((be16(saved_tag->stream) << 8 |
+						   bpf_htonl((((be16(saved_tag->stream) << 8) |
 						   be8(saved_tag->stream + 2)) << 8) |
 						   (__u64)r->number) +
 						   bpf_htons((be16(&saved_tag->sequence) +
@@ -602,7 +595,7 @@ static __always_inline long spread_copy4(struct spread_same2 *same, struct __sk_
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st32(new_tag->stream,
-	     bpf_htonl(((be16(saved_tag->stream) << 8 | be8(saved_tag->stream + 2)) << 8) |
+	     bpf_htonl((((be16(saved_tag->stream) << 8) | be8(saved_tag->stream + 2)) << 8) |
 		       (__u64)r->number));
 	st16(&new_tag->sequence,
 	     bpf_htons((be16(&saved_tag->sequence) + (__u64)r->offset) & 0xffff));
@@ -630,7 +623,7 @@ static __noinline long spread_turn2(__u32 i, struct spread_fan2 *fan)
 		return 1;
 
 	/* {when: "r.plain", do: [{send: {from: "r.local", to: "r.remote"}}]}, */
-	if (r->plain) { /* rule */
+	if (r->plain) {
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 		if (be16(&saved_udp->checksum) == 0)
@@ -666,7 +659,6 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_tag *tag = data + 62;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -674,7 +666,7 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 	struct list_viewers *list;
 
 	fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
-	key.stream = (be16(tag->stream) << 8 | be8(tag->stream + 2));
+	key.stream = (be16(tag->stream) << 8) | be8(tag->stream + 2);
 	list = list_of_viewers(&key);
 	if (!list)
 		return fr_up(skb, reason_spread_no_viewers);
@@ -732,9 +724,8 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 54);
-	}
 
 	same->copies0 = 0;
 	struct spread_fan2 fan = {
@@ -797,7 +788,7 @@ static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 68) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_spread_partial_checksum);
 	return spread_fan2(skb, data, ip_end);
 }

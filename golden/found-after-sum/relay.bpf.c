@@ -197,16 +197,16 @@ static __always_inline int mark_first(struct __sk_buff *skb, void *data, void *d
 	second = at_second_start;
 	if ((void *)(second + 1) > data_end)
 		return fr_up(skb, reason_mark_truncated);
-	if ((second_start + 2) > udp_end)
+	if (second_start + 2 > udp_end)
 		return fr_up(skb, reason_mark_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_mark_gso_packet);
 
 	/* {when: "inside.value == 1", do: [{set: "inside.value": 2}, "pass"]}, */
-	if (be16(&inside->value) == 1) { /* rule */
+	if (be16(&inside->value) == 1) {
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      (partial >> 16) >= (second_start + 2)))
+		      (partial >> 16) >= second_start + 2))
 			return fr_up(skb, reason_mark_partial_checksum);
 		return mark_first_send(skb, data, partial);
 	}
@@ -214,7 +214,7 @@ static __always_inline int mark_first(struct __sk_buff *skb, void *data, void *d
 	/* {do: [{set: "second.value": 2}, "pass"]}, */
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      (partial_2 >> 16) >= (second_start + 2)))
+	      (partial_2 >> 16) >= second_start + 2))
 		return fr_up(skb, reason_mark_partial_checksum);
 	return mark_first_send_2(skb, data, second_start, at_second_start, partial_2);
 }

@@ -138,7 +138,7 @@ static __always_inline int readdress_ipv4_any_send(struct __sk_buff *skb, void *
 	/* ip_any.checksum */
 	__be16 ip_any_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					     ((__u64)ld16(&ipv4_any->ttl) + ld32(ipv4_any->src) +
-					      ld32(ipv4_any->dst)) + (__u64)ipv4_any_ttl_protocol +
+					      ld32(ipv4_any->dst)) + ipv4_any_ttl_protocol +
 					     fr_v4(n->local) + fr_v4(n->remote));
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
@@ -177,17 +177,17 @@ static __always_inline int readdress_ipv4_any(struct __sk_buff *skb, void *data,
 		return fr_up(skb, reason_readdress_ipv4_any_version);
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
 		return fr_up(skb, reason_readdress_ipv4_any_ihl);
-	__u64 ip_any_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
+	__u64 ip_any_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (ip_any_options_size > 40)
 		return fr_up(skb, reason_readdress_ipv4_any_options);
 	__u64 ip_any_options_end = fr_forget(skb, 34ULL + ip_any_options_size);
 	at_ip_any_options_end = fr_pin(data + fr_bound(ip_any_options_end, 0x7f));
 	if (at_ip_any_options_end > data_end)
 		return fr_up(skb, reason_readdress_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (ip_any_options_end - 14))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != ip_any_options_end - 14)
 		return fr_up(skb, reason_readdress_ipv4_any_ihl);
 	__u64 ip_any_end = 14ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < (ip_any_options_end - 14) || ip_any_end > skb->len)
+	if (be16(&ipv4_any->total_length) < ip_any_options_end - 14 || ip_any_end > skb->len)
 		return fr_up(skb, reason_readdress_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 14, ip_any_options_end - 14)))
 		return fr_up(skb, reason_readdress_ipv4_any_checksum);
@@ -217,11 +217,10 @@ static __always_inline int readdress_ipv4_any(struct __sk_buff *skb, void *data,
 		return fr_up(skb, reason_readdress_partial_checksum);
 	if (!(skb->len <= ip_any_end || skb->gso_size == 0))
 		return fr_up(skb, reason_readdress_gso_packet);
-	if (!(skb->len <= ip_any_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_any_end - 1)))
+	if (!(skb->len <= ip_any_end || ((__u64)fr_partial(skb) & 0xffff) < ip_any_end - 1))
 		return fr_up(skb, reason_readdress_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote,
-			      (skb->gso_size ? skb->gso_size + (ip_any_options_end - 14) :
-			       ip_any_end - 14))))
+	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
+			      (ip_any_options_end - 14) : ip_any_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_readdress_no_route,
 				      reason_readdress_unreachable));
@@ -302,10 +301,10 @@ static __always_inline int readdress_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_readdress_partial_checksum);
 	if (!(skb->len <= ip_any_end || skb->gso_size == 0))
 		return fr_up(skb, reason_readdress_gso_packet);
-	if (!(skb->len <= ip_any_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_any_end - 1)))
+	if (!(skb->len <= ip_any_end || ((__u64)fr_partial(skb) & 0xffff) < ip_any_end - 1))
 		return fr_up(skb, reason_readdress_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote,
-			      (skb->gso_size ? skb->gso_size + 40 : ip_any_end - 14))))
+	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + 40 :
+			      ip_any_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_readdress_no_route,
 				      reason_readdress_unreachable));
@@ -370,16 +369,16 @@ static __always_inline int check_ipv4_any(struct __sk_buff *skb, void *data, voi
 {
 	struct hdr_ipv4_any *ipv4_any = data + at;
 
-	if ((void *)(ipv4_any + 1) > data_end || (at + sizeof(*ipv4_any)) > ip_end)
+	if ((void *)(ipv4_any + 1) > data_end || at + sizeof(*ipv4_any) > ip_end)
 		return fr_up(skb, reason_out_of_truncated);
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_out_of_ipv4_any_version);
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
 		return fr_up(skb, reason_out_of_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
+	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
 		return fr_up(skb, reason_out_of_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, (at + sizeof(*ipv4_any)) + inner_options_size);
+	__u64 inner_options_end = fr_forget(skb, at + sizeof(*ipv4_any) + inner_options_size);
 
 	*end = inner_options_end;
 	return 0;
@@ -397,7 +396,7 @@ static __always_inline int out_of_ipv4_ipv4_any_send(struct __sk_buff *skb, void
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ((__u64)ld16(&ipv4_any->ttl) + ld32(ipv4_any->src) +
-					     ld32(ipv4_any->dst)) + (__u64)ipv4_any_ttl_protocol +
+					     ld32(ipv4_any->dst)) + ipv4_any_ttl_protocol +
 					    fr_v4(n->local) + fr_v4(n->remote));
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
@@ -439,10 +438,10 @@ static __always_inline int out_of_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 		return fr_up(skb, reason_out_of_truncated);
 	if (inner_options_end > ip_end)
 		return fr_up(skb, reason_out_of_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 34))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 34)
 		return fr_up(skb, reason_out_of_ipv4_any_ihl);
 	__u64 inner_end = 34ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 34) || inner_end > ip_end)
+	if (be16(&ipv4_any->total_length) < inner_options_end - 34 || inner_end > ip_end)
 		return fr_up(skb, reason_out_of_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 34, inner_options_end - 34)))
 		return fr_up(skb, reason_out_of_ipv4_any_checksum);
@@ -466,7 +465,7 @@ static __always_inline int out_of_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_out_of_partial_checksum);
 	if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (payload_len - 34))))
 		return fr_up(skb,
@@ -480,13 +479,13 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end || (at + sizeof(*ipv6)) > ip_end)
+	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > ip_end)
 		return fr_up(skb, reason_out_of_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_out_of_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_out_of_mapped_address);
-	__u64 inner_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (inner_end > ip_end)
 		return fr_up(skb, reason_out_of_ipv6_payload_length);
 
@@ -559,7 +558,7 @@ static __always_inline int out_of_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 	__u64 payload_len = inner_end - 74;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 74 && (partial & 0xffff) < ((74ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 74 && (partial & 0xffff) < 74ULL + payload_len - 1)))
 		return fr_up(skb, reason_out_of_partial_checksum);
 	const __u32 headers_len = 34;
 	__be32 ipv6_version_to_flow_label =
@@ -619,7 +618,7 @@ static __always_inline int out_of_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ((__u64)ld16(&ipv4_any->ttl) + ld32(ipv4_any->src) +
-					     ld32(ipv4_any->dst)) + (__u64)ipv4_any_ttl_protocol +
+					     ld32(ipv4_any->dst)) + ipv4_any_ttl_protocol +
 					    fr_v4(n->local) + fr_v4(n->remote));
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
@@ -661,10 +660,10 @@ static __always_inline int out_of_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 		return fr_up(skb, reason_out_of_truncated);
 	if (inner_options_end > ip_end)
 		return fr_up(skb, reason_out_of_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 54))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 54)
 		return fr_up(skb, reason_out_of_ipv4_any_ihl);
 	__u64 inner_end = 54ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 54) || inner_end > ip_end)
+	if (be16(&ipv4_any->total_length) < inner_options_end - 54 || inner_end > ip_end)
 		return fr_up(skb, reason_out_of_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 54, inner_options_end - 54)))
 		return fr_up(skb, reason_out_of_ipv4_any_checksum);
@@ -688,7 +687,7 @@ static __always_inline int out_of_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_out_of_partial_checksum);
 	if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (payload_len - 54))))
 		return fr_up(skb,
@@ -724,7 +723,7 @@ static __always_inline int out_of_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 	__u64 payload_len = inner_end - 94;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 94 && (partial & 0xffff) < ((94ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 94 && (partial & 0xffff) < 94ULL + payload_len - 1)))
 		return fr_up(skb, reason_out_of_partial_checksum);
 	const __u32 headers_len = 54;
 	__be32 ipv6_version_to_flow_label =

@@ -86,7 +86,7 @@ static __always_inline int unwrap_ipv4_ipv4_send(struct __sk_buff *skb, void *da
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					    ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					     ld32(ipv4->src) + ld32(ipv4->dst)) +
-					    (__u64)ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
+					    ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 20, 0, &data);
@@ -158,7 +158,7 @@ static __always_inline int unwrap_ipv4_ipv4(struct __sk_buff *skb, void *data, v
 	__u64 payload_len = inner_end - 55;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 55 && (partial & 0xffff) < ((55ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 55 && (partial & 0xffff) < 55ULL + payload_len - 1)))
 		return fr_up(skb, reason_unwrap_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
@@ -188,7 +188,7 @@ static __always_inline int unwrap_ipv4_ipv6_send(struct __sk_buff *skb, void *da
 	__be32 ipv4_dst = ld32(ipv4->src);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 20) + ipv4_src + ipv4_dst + 128);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
@@ -255,7 +255,7 @@ static __always_inline int unwrap_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 	__u64 payload_len = inner_end - 75;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 75 && (partial & 0xffff) < ((75ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 75 && (partial & 0xffff) < 75ULL + payload_len - 1)))
 		return fr_up(skb, reason_unwrap_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
@@ -334,6 +334,7 @@ static __always_inline int unwrap_ipv6_ipv4_send(struct __sk_buff *skb, void *da
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
 
@@ -402,7 +403,7 @@ static __always_inline int unwrap_ipv6_ipv4(struct __sk_buff *skb, void *data, v
 	__u64 payload_len = inner_end - 75;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 75 && (partial & 0xffff) < ((75ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 75 && (partial & 0xffff) < 75ULL + payload_len - 1)))
 		return fr_up(skb, reason_unwrap_partial_checksum);
 	__builtin_memset(&fib_2, 0, sizeof(fib_2));
 	fib_2.family = AF_INET6;
@@ -440,6 +441,7 @@ static __always_inline int unwrap_ipv6_ipv6_send(struct __sk_buff *skb, void *da
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
 	if (unlikely(data + 54 > (void *)(long)skb->data_end))
@@ -499,7 +501,7 @@ static __always_inline int unwrap_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 	__u64 payload_len = inner_end - 95;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 95 && (partial & 0xffff) < ((95ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 95 && (partial & 0xffff) < 95ULL + payload_len - 1)))
 		return fr_up(skb, reason_unwrap_partial_checksum);
 	__builtin_memset(&fib_2, 0, sizeof(fib_2));
 	fib_2.family = AF_INET6;

@@ -89,7 +89,7 @@ static __always_inline int inside_send(struct __sk_buff *skb, void *data, __u64 
 	if (!fr_facts)
 		return fr_up(skb, reason_inside_no_memory);
 	__u64 udp_pseudo = (__u64)fr_add128(ld128(ipv6_2->src)) + fr_add128(ld128(ipv6_2->dst)) +
-		bpf_htons((inner_end - 102) + 8) + bpf_htons(IPPROTO_UDP);
+		bpf_htons(inner_end - 102 + 8) + bpf_htons(IPPROTO_UDP);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
 	if (unlikely(err))
@@ -108,7 +108,7 @@ static __always_inline int inside_send(struct __sk_buff *skb, void *data, __u64 
 	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 48));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st32(new_ipv6_2->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6_2->payload_length, bpf_htons((inner_end - 102) + 8));
+	st16(&new_ipv6_2->payload_length, bpf_htons(inner_end - 102 + 8));
 	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit_2);
 	st64(new_ipv6_2->src, ipv6_src);
 	st64(new_ipv6_2->src + 8, ipv6_src_2);
@@ -116,7 +116,7 @@ static __always_inline int inside_send(struct __sk_buff *skb, void *data, __u64 
 	st64(new_ipv6_2->dst + 8, ipv6_dst_2);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x1b58));
-	st16(&new_udp->length, bpf_htons((inner_end - 102) + 8));
+	st16(&new_udp->length, bpf_htons(inner_end - 102 + 8));
 	st16(&new_udp->checksum, 0);
 	udp_pseudo += fr_sum_whole(skb, 94, skb->len - 94, fr_partial(skb));
 	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
@@ -199,16 +199,16 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 		       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
 		return fr_up(skb, reason_inside_udp_checksum);
 	__u64 payload_len = udp_end - 102;
-	if ((payload_len + 48) > 0xffff || ((inner_end - 102) + 8) > 0xffff ||
-	    ((inner_end - 102) + 8) > 0xffff)
+	if (payload_len + 48 > 0xffff || inner_end - 102 + 8 > 0xffff ||
+	    inner_end - 102 + 8 > 0xffff)
 		return fr_up(skb, reason_inside_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 102 && (partial & 0xffff) < ((102ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 102 && (partial & 0xffff) < 102ULL + payload_len - 1)))
 		return fr_up(skb, reason_inside_partial_checksum);
-	if ((inner_end - 102) != payload_len)
+	if (inner_end - 102 != payload_len)
 		return fr_up(skb, reason_inside_padding);
-	if ((payload_len + 8) > 0x4000)
+	if (payload_len + 8 > 0x4000)
 		return fr_up(skb, reason_inside_too_big);
 	return inside_send(skb, data, inner_end, payload_len);
 }
@@ -235,7 +235,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_larger_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_larger_udp_length);
@@ -274,7 +274,7 @@ static __always_inline int larger_ipv4_send(struct __sk_buff *skb, void *data, _
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
-					 (__u64)bpf_htons(payload_len + 71) + ipv4_ttl_protocol);
+					 bpf_htons(payload_len + 71) + ipv4_ttl_protocol);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
 	if (unlikely(err))
@@ -366,15 +366,15 @@ static __always_inline int larger_ipv4(struct __sk_buff *skb, void *data, void *
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return fr_up(skb, reason_larger_udp_checksum);
 	__u64 payload_len = udp_end - 82;
-	if ((payload_len + 71) > 0xffff || (payload_len + 51) > 0xffff)
+	if (payload_len + 71 > 0xffff || payload_len + 51 > 0xffff)
 		return fr_up(skb, reason_larger_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 82 && (partial & 0xffff) < ((82ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 82 && (partial & 0xffff) < 82ULL + payload_len - 1)))
 		return fr_up(skb, reason_larger_partial_checksum);
 
 	/* {push: {udp: {src_port: "udp.dst_port", dst_port: 7000, checksum: "computed"}, befo... */
-	if ((payload_len + 51) > 0x4000)
+	if (payload_len + 51 > 0x4000)
 		return fr_up(skb, reason_larger_too_big);
 	return larger_ipv4_send(skb, data, payload_len);
 }
@@ -491,15 +491,15 @@ static __always_inline int larger_ipv6(struct __sk_buff *skb, void *data, void *
 		       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
 		return fr_up(skb, reason_larger_udp_checksum);
 	__u64 payload_len = udp_end - 102;
-	if ((payload_len + 51) > 0xffff || (payload_len + 51) > 0xffff)
+	if (payload_len + 51 > 0xffff || payload_len + 51 > 0xffff)
 		return fr_up(skb, reason_larger_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 102 && (partial & 0xffff) < ((102ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 102 && (partial & 0xffff) < 102ULL + payload_len - 1)))
 		return fr_up(skb, reason_larger_partial_checksum);
 
 	/* {push: {udp: {src_port: "udp.dst_port", dst_port: 7000, checksum: "computed"}, befo... */
-	if ((payload_len + 51) > 0x4000)
+	if (payload_len + 51 > 0x4000)
 		return fr_up(skb, reason_larger_too_big);
 	return larger_ipv6_send(skb, data, payload_len);
 }

@@ -145,13 +145,13 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end || (at + sizeof(*ipv6)) > outer_end)
+	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > outer_end)
 		return fr_up(skb, reason_untag_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_untag_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_untag_mapped_address);
-	__u64 inner_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (inner_end > outer_end)
 		return fr_up(skb, reason_untag_ipv6_payload_length);
 	if (be8(&ipv6->next_header) != 17)
@@ -332,7 +332,7 @@ static __always_inline int untag_vlan(struct __sk_buff *skb, void *data, void *d
 	__u64 payload_len = outer_end - 86;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(78, 84) ||
-	      ((partial >> 16) >= 86 && (partial & 0xffff) < ((86ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 86 && (partial & 0xffff) < 86ULL + payload_len - 1)))
 		return fr_up(skb, reason_untag_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_untag_udp_checksum);
@@ -393,13 +393,13 @@ static __always_inline int check_ipv6_2(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end || (at + sizeof(*ipv6)) > outer_end)
+	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > outer_end)
 		return fr_up(skb, reason_untag_tcp_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_untag_tcp_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_untag_tcp_mapped_address);
-	__u64 inner_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (inner_end > outer_end)
 		return fr_up(skb, reason_untag_tcp_ipv6_payload_length);
 	if (be8(&ipv6->next_header) != 6)
@@ -414,14 +414,14 @@ static __always_inline int check_tcp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_tcp *tcp = data + at;
 
-	if ((void *)(tcp + 1) > data_end || (at + sizeof(*tcp)) > inner_end)
+	if ((void *)(tcp + 1) > data_end || at + sizeof(*tcp) > inner_end)
 		return fr_up(skb, reason_untag_tcp_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
 		return fr_up(skb, reason_untag_tcp_tcp_data_offset);
-	__u64 tcp_options_size = ((be8(&tcp->data_offset_reserved) >> 4) * 4) - 20;
+	__u64 tcp_options_size = (be8(&tcp->data_offset_reserved) >> 4) * 4 - 20;
 	if (tcp_options_size > 40)
 		return fr_up(skb, reason_untag_tcp_tcp_options);
-	__u64 tcp_options_end = fr_forget(skb, (at + sizeof(*tcp)) + tcp_options_size);
+	__u64 tcp_options_end = fr_forget(skb, at + sizeof(*tcp) + tcp_options_size);
 
 	*end = tcp_options_end;
 	return 0;
@@ -495,7 +495,7 @@ static __always_inline int untag_tcp_vlan_in_the_metadata(struct __sk_buff *skb,
 		return fr_up(skb, reason_untag_tcp_truncated);
 	if (tcp_options_end > inner_end)
 		return fr_up(skb, reason_untag_tcp_truncated);
-	if (((be8(&tcp->data_offset_reserved) >> 4) * 4) != (tcp_options_end - 74))
+	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != tcp_options_end - 74)
 		return fr_up(skb, reason_untag_tcp_tcp_data_offset);
 
 	/* do: [{set: "tcp.dst_port": 9}, {pop: "vlan"}, "pass"] */
@@ -588,7 +588,7 @@ static __always_inline int untag_tcp_vlan(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_untag_tcp_truncated);
 	if (tcp_options_end > inner_end)
 		return fr_up(skb, reason_untag_tcp_truncated);
-	if (((be8(&tcp->data_offset_reserved) >> 4) * 4) != (tcp_options_end - 78))
+	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != tcp_options_end - 78)
 		return fr_up(skb, reason_untag_tcp_tcp_data_offset);
 
 	/* do: [{set: "tcp.dst_port": 9}, {pop: "vlan"}, "pass"] */
@@ -598,7 +598,7 @@ static __always_inline int untag_tcp_vlan(struct __sk_buff *skb, void *data, voi
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(78, 94) ||
 	      ((partial >> 16) >= tcp_options_end &&
-	       (partial & 0xffff) < ((tcp_options_end + payload_len) - 1))))
+	       (partial & 0xffff) < tcp_options_end + payload_len - 1)))
 		return fr_up(skb, reason_untag_tcp_partial_checksum);
 	return untag_tcp_vlan_send(skb, data, inner_end, tcp_options_end, payload_len, partial);
 }

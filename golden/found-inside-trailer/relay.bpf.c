@@ -84,7 +84,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_wrap_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_wrap_udp_length);
@@ -131,7 +131,7 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + bpf_htons(payload_len + 16) +
 		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(payload_len + 16) +
-			  bpf_htons(payload_len - 3) + bpf_htons((payload_len - 3) + 4));
+			  bpf_htons(payload_len - 3) + bpf_htons(payload_len - 3 + 4));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -161,7 +161,7 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	st16(&new_udp->length, bpf_htons(payload_len + 16));
 	st32(&new_seal->id, seal_id);
 	st16(&new_shim->length, bpf_htons(payload_len - 3));
-	st16(&new_shim->size, bpf_htons((payload_len - 3) + 4));
+	st16(&new_shim->size, bpf_htons(payload_len - 3 + 4));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -217,12 +217,12 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *da
 
 	/* do: [{push: shim: {}}, "pass"] */
 	__u64 payload_len = udp_end - 46;
-	if ((payload_len + 36) > 0xffff || (payload_len + 16) > 0xffff ||
-	    (payload_len - 3) > 0xffff || ((payload_len - 3) + 4) > 0xffff)
+	if (payload_len + 36 > 0xffff || payload_len + 16 > 0xffff || payload_len - 3 > 0xffff ||
+	    payload_len - 3 + 4 > 0xffff)
 		return fr_up(skb, reason_wrap_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 46 && (partial & 0xffff) < ((46ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 46 && (partial & 0xffff) < 46ULL + payload_len - 1)))
 		return fr_up(skb, reason_wrap_partial_checksum);
 	return wrap_ipv4_send(skb, data, payload_len, partial);
 }
@@ -259,7 +259,7 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		bpf_htons(payload_len + 16) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(payload_len + 16) +
-			  bpf_htons(payload_len - 3) + bpf_htons((payload_len - 3) + 4));
+			  bpf_htons(payload_len - 3) + bpf_htons(payload_len - 3 + 4));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -287,7 +287,7 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 	st16(&new_udp->length, bpf_htons(payload_len + 16));
 	st32(&new_seal->id, seal_id);
 	st16(&new_shim->length, bpf_htons(payload_len - 3));
-	st16(&new_shim->size, bpf_htons((payload_len - 3) + 4));
+	st16(&new_shim->size, bpf_htons(payload_len - 3 + 4));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
@@ -335,12 +335,12 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *da
 
 	/* do: [{push: shim: {}}, "pass"] */
 	__u64 payload_len = udp_end - 66;
-	if ((payload_len + 16) > 0xffff || (payload_len + 16) > 0xffff ||
-	    (payload_len - 3) > 0xffff || ((payload_len - 3) + 4) > 0xffff)
+	if (payload_len + 16 > 0xffff || payload_len + 16 > 0xffff || payload_len - 3 > 0xffff ||
+	    payload_len - 3 + 4 > 0xffff)
 		return fr_up(skb, reason_wrap_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 66 && (partial & 0xffff) < ((66ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 66 && (partial & 0xffff) < 66ULL + payload_len - 1)))
 		return fr_up(skb, reason_wrap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_wrap_udp_checksum);

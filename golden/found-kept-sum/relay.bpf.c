@@ -167,7 +167,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_forward_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_forward_udp_length);
@@ -186,7 +186,7 @@ static __always_inline int check_unit(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_unit *unit = data + at;
 
-	if ((void *)(unit + 1) > data_end || (at + sizeof(*unit)) > udp_end)
+	if ((void *)(unit + 1) > data_end || at + sizeof(*unit) > udp_end)
 		return fr_up(skb, reason_forward_truncated);
 	if (be8(&unit->version) != 1)
 		return fr_up(skb, reason_forward_unit_version);
@@ -264,7 +264,7 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *s
 	/* do: [{send: via: "r.hop"}] */
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, ip_end - 14)))
 		return fr_up(skb,
@@ -284,7 +284,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_forward_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_forward_mapped_address);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_forward_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
@@ -365,7 +365,7 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *s
 	/* do: [{send: via: "r.hop"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, ip_end - 14)))
 		return fr_up(skb,
@@ -454,7 +454,7 @@ static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, 
 	__u64 payload_len = ip_end - 50;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(38, 44) ||
-	      ((partial >> 16) >= 50 && (partial & 0xffff) < ((50ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 50 && (partial & 0xffff) < 50ULL + payload_len - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, 32ULL + payload_len)))
 		return fr_up(skb,
@@ -475,6 +475,7 @@ static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *d
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 52, FR_POP_INNER,
 			    &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 	if (unlikely(data + 22 > (void *)(long)skb->data_end))
@@ -526,7 +527,7 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 	__u64 payload_len = ip_end - 70;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(58, 64) ||
-	      ((partial >> 16) >= 70 && (partial & 0xffff) < ((70ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 70 && (partial & 0xffff) < 70ULL + payload_len - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);

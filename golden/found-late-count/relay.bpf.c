@@ -116,7 +116,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ipv4_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ipv4_end)
 		return fr_up(skb, reason_framed_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_framed_udp_length + of_2);
@@ -151,7 +151,7 @@ static __always_inline int framed_udp_send(struct __sk_buff *skb, void *data, __
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
 		return fr_up(skb, reason_framed_contended);
-	__u64 by0 = (be8(&cost->rest_units) & 15);
+	__u64 by0 = be8(&cost->rest_units) & 15;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 	__u8 cost_rest_units = ((be8(&cost->rest_units) >> 4) << 4) | 1;
 
@@ -243,7 +243,7 @@ static __always_inline int framed_udp(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_framed_hop_limit);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 43) ||
-	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
 		return fr_up(skb, reason_framed_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, ipv4_end - 14)))
 		return fr_up(skb,
@@ -349,7 +349,7 @@ static __always_inline int bare_send(struct __sk_buff *skb, void *data, __u64 ip
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
 		return fr_up(skb, reason_bare_contended);
-	__u64 by0 = (be8(&cost->rest_units) & 15);
+	__u64 by0 = be8(&cost->rest_units) & 15;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ipv4.checksum */
@@ -457,7 +457,7 @@ SEC("tc") int prog_bare(struct __sk_buff *skb)
 	/* do: [{admit: {credit: "r.left", cost: 1}}, {count: {counter: "bare_units", by: "cos... */
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_bare_hop_limit);
-	if (!(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+	if (!(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
 		return fr_up(skb, reason_bare_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, ipv4_end)))
 		return fr_up(skb,

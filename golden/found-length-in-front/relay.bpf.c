@@ -164,7 +164,7 @@ static __always_inline int forward_udp(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_forward_hop_limit);
 	if (session_end > ipv4_end)
 		return fr_up(skb, reason_forward_padding);
-	if (!(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+	if (!(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_fits(&r->via.hop, ipv4_end - 18)))
 		return fr_up(skb,

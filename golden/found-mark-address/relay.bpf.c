@@ -158,7 +158,6 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_short *saved_short = front + 34;
-
 	void *data;
 
 	/* net.checksum */
@@ -231,7 +230,6 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_eth *eth = data;
-
 	__u32 len = skb->len;
 
 	/* {fan_out: {group: calls: ["net.src"], rules: [{do: [ */
@@ -282,9 +280,8 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, 22, 4);
-	}
 
 	same->copies0 = 0;
 	struct spread_fan1 fan = {
@@ -372,14 +369,14 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 
 	/* priority: "skb.mark" */
 	__u64 priority_value = fr_mark(skb);
-	__u64 priority = (priority_value < 3) ? priority_value : 2ULL;
+	__u64 priority = priority_value < 3 ? priority_value : 2ULL;
 
 	/* {fan_out: {group: calls: ["net.src"], rules: [{do: [ */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_spread_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || (partial >> 16) >= 36) ||
-	    !(skb->len <= net_end || ((__u64)fr_partial(skb) & 0xffff) < (net_end - 1)))
+	    !(skb->len <= net_end || ((__u64)fr_partial(skb) & 0xffff) < net_end - 1))
 		return fr_up(skb, reason_spread_partial_checksum);
 	return spread_fan1(skb, data, net_end, priority);
 }

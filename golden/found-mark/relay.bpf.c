@@ -154,7 +154,7 @@ static __always_inline int out_udp_ipv4(struct __sk_buff *skb, void *data, void 
 	__u64 payload_len = inner_end - 66;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 66 && (partial & 0xffff) < ((66ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 66 && (partial & 0xffff) < 66ULL + payload_len - 1)))
 		return fr_up(skb, reason_out_partial_checksum);
 	return out_udp_ipv4_send(skb, data, payload_len);
 }
@@ -173,10 +173,11 @@ static __always_inline int out_udp_ipv6_send_ipv6(struct __sk_buff *skb, void *d
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x68800000ULL |
 			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) | 1) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_out_fault, reason_out_no_memory);
 	if (unlikely(data + 18 > (void *)(long)skb->data_end))
@@ -231,7 +232,7 @@ static __always_inline int out_udp_ipv6(struct __sk_buff *skb, void *data, void 
 	__u64 payload_len = inner_end - 86;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 86 && (partial & 0xffff) < ((86ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 86 && (partial & 0xffff) < 86ULL + payload_len - 1)))
 		return fr_up(skb, reason_out_partial_checksum);
 	return out_udp_ipv6_send_ipv6(skb, data, payload_len);
 }

@@ -183,7 +183,6 @@ static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *
 				      struct val_sources *s, struct receiver_taps *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -193,14 +192,12 @@ static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(s->at.port) +
-						 bpf_htons(r->remote.port));
+						 bpf_htons(s->at.port) + bpf_htons(r->remote.port));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(s->at.addr) +
-					   fr_v4(r->remote.addr));
+	__be16 ipv4_checksum = fr_checksum(same->rest1 + fr_v4(s->at.addr) + fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
@@ -241,7 +238,7 @@ static __noinline long tap_turn1(__u32 i, struct tap_fan1 *fan)
 		return 1;
 
 	/* do: [{fan_out: {group: taps: ["udp.dst_port"], rules: [{when: "s", do: [{send: {fro... */
-	if (fr_has(s)) { /* rule */
+	if (fr_has(s)) {
 		if (fr_is_v4(s->at.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
 			return fr_decline(r->receiver, skb->len, reason_tap_address_family);
 		if (!fr_unicast(s->at.addr))
@@ -263,7 +260,6 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ipv
 				    struct val_sources *s)
 {
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: {group: taps: ["udp.dst_port"], rules: [{when: "s", do: [{send: {fro... */
@@ -302,8 +298,7 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ipv
 	/* ipv4.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->ipv4_end = ipv4_end;
 
 	/*
@@ -311,9 +306,8 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ipv
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, 18, 24);
-	}
 
 	same->copies0 = 0;
 	struct tap_fan1 fan = {
@@ -365,7 +359,7 @@ static __always_inline int tap_udp(struct __sk_buff *skb, void *data, void *data
 		return fr_up(skb, reason_tap_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
-	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
 		return fr_up(skb, reason_tap_partial_checksum);
 	return tap_fan1(skb, data, ipv4_end, s);
 }

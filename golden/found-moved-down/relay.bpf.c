@@ -111,7 +111,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ipv4_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ipv4_end)
 		return fr_up(skb, reason_untag_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_untag_udp_length);
@@ -160,8 +160,7 @@ untag_vlan_in_the_metadata_send(struct __sk_buff *skb, void *data, __u64 ipv4_en
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					    old_ipv4_dst) + (__u64)ipv4_ttl_protocol + ipv4_dst +
-					   64);
+					    old_ipv4_dst) + ipv4_ttl_protocol + ipv4_dst + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
@@ -248,7 +247,7 @@ static __always_inline int untag_vlan_in_the_metadata(struct __sk_buff *skb, voi
 	named = at_named_size_end;
 	if ((void *)(named + 1) > data_end)
 		return fr_up(skb, reason_untag_truncated);
-	if ((named_size_end + 4) > udp_end)
+	if (named_size_end + 4 > udp_end)
 		return fr_up(skb, reason_untag_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_untag_gso_packet);
@@ -260,8 +259,8 @@ static __always_inline int untag_vlan_in_the_metadata(struct __sk_buff *skb, voi
 		return fr_up(skb, reason_untag_martian_destination);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= (named_size_end + 4)) ||
-	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+	      (partial >> 16) >= named_size_end + 4) ||
+	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
 		return fr_up(skb, reason_untag_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
@@ -296,7 +295,7 @@ static __always_inline int untag_vlan_send(struct __sk_buff *skb, void *data, __
 	__u64 odd_sum = ipv4_dst;
 	odd_sum <<= 8 * (((named_size_end - 38) & 1) != 0);
 	__u64 odd_sum_2 = named_from;
-	odd_sum_2 <<= 8 * ((((named_size_end - 4) - 34) & 1) != 0);
+	odd_sum_2 <<= 8 * (((named_size_end - 4 - 34) & 1) != 0);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)named_from + old_ipv4_dst + old_udp_length +
@@ -311,12 +310,11 @@ static __always_inline int untag_vlan_send(struct __sk_buff *skb, void *data, __
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					    old_ipv4_dst) + (__u64)ipv4_ttl_protocol + ipv4_dst +
-					   64);
+					    old_ipv4_dst) + ipv4_ttl_protocol + ipv4_dst + 64);
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    ((named_size_end + 4) - 18), FR_POP_INNER, &data);
+			    (named_size_end + 4 - 18), FR_POP_INNER, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_untag_fault, reason_untag_no_memory);
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
@@ -328,7 +326,7 @@ static __always_inline int untag_vlan_send(struct __sk_buff *skb, void *data, __
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, (named_size_end - 4), 4);
+		csum = fr_complete_without(skb, csum, named_size_end - 4, 4);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 28);
 	}
 
@@ -350,7 +348,7 @@ static __always_inline int untag_vlan_send(struct __sk_buff *skb, void *data, __
 		return fr_drop(len, reason_untag_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, ETH_HLEN, 28);
-		fr_complete(skb, csum, (named_size_end - 4), 4);
+		fr_complete(skb, csum, named_size_end - 4, 4);
 	}
 
 	fr_count(reason_untag_sent, len);
@@ -395,7 +393,7 @@ static __always_inline int untag_vlan(struct __sk_buff *skb, void *data, void *d
 	named = at_named_size_end;
 	if ((void *)(named + 1) > data_end)
 		return fr_up(skb, reason_untag_truncated);
-	if ((named_size_end + 4) > udp_end)
+	if (named_size_end + 4 > udp_end)
 		return fr_up(skb, reason_untag_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_untag_gso_packet);
@@ -408,8 +406,8 @@ static __always_inline int untag_vlan(struct __sk_buff *skb, void *data, void *d
 	__u64 payload_len = ipv4_end - (named_size_end + 4);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(38, 44) ||
-	      ((partial >> 16) >= (named_size_end + 4) &&
-	       (partial & 0xffff) < ((named_size_end + 4 + payload_len) - 1))))
+	      ((partial >> 16) >= named_size_end + 4 &&
+	       (partial & 0xffff) < named_size_end + 4 + payload_len - 1)))
 		return fr_up(skb, reason_untag_partial_checksum);
 	__builtin_memset(&fib_2, 0, sizeof(fib_2));
 	fib_2.family = AF_INET;

@@ -165,7 +165,7 @@ static __always_inline int in_ipv4_send(struct __sk_buff *skb, void *data, __u64
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)udp_src_port_udp_dst_port +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + udp_src_port_udp_dst_port +
 					 bpf_htons(payload_len + 11) + udp_new_pseudo + 0x204);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
@@ -238,11 +238,11 @@ static __always_inline int in_ipv4(struct __sk_buff *skb, void *data, void *data
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_in_gso_packet);
 	__u64 payload_len = udp_end - 42;
-	if ((payload_len + 31) > 0xffff || (payload_len + 11) > 0xffff)
+	if (payload_len + 31 > 0xffff || payload_len + 11 > 0xffff)
 		return fr_up(skb, reason_in_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
 		return fr_up(skb, reason_in_partial_checksum);
 	return in_ipv4_send(skb, data, payload_len, partial);
 }
@@ -258,7 +258,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_in_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_in_mapped_address + of_2);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_in_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -309,7 +309,7 @@ static __always_inline int in_ipv6_send(struct __sk_buff *skb, void *data, __u64
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)udp_src_port_udp_dst_port +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + udp_src_port_udp_dst_port +
 					 bpf_htons(payload_len + 11) + udp_new_pseudo + 0x204);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -377,11 +377,11 @@ static __always_inline int in_ipv6(struct __sk_buff *skb, void *data, void *data
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_in_gso_packet);
 	__u64 payload_len = udp_end - 62;
-	if ((payload_len + 11) > 0xffff || (payload_len + 11) > 0xffff)
+	if (payload_len + 11 > 0xffff || payload_len + 11 > 0xffff)
 		return fr_up(skb, reason_in_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 62 && (partial & 0xffff) < ((62ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
 		return fr_up(skb, reason_in_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_in_udp_checksum);
@@ -439,7 +439,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_out_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_out_udp_length);
@@ -463,15 +463,13 @@ static __always_inline int out_ipv4_send(struct __sk_buff *skb, void *data, __u6
 	struct hdr_ipv4 *ipv4 = data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_total_length = bpf_htons(payload_len + (named_id_end - 14));
-	__be16 udp_length = bpf_htons(payload_len + (named_id_end - 34));
 
 	/* udp.checksum */
 	__u64 region_sum = fr_sum64(skb, 43, named_id_size);
 	__u64 odd_sum = ld16(tag->id);
 	odd_sum <<= 8 * (((named_id_end - 34) & 1) != 0);
 	__u64 odd_sum_2 = ld8(tag->id + 2);
-	odd_sum_2 <<= 8 * ((((named_id_end + 2) - 34) & 1) != 0);
+	odd_sum_2 <<= 8 * (((named_id_end + 2 - 34) & 1) != 0);
 	__u64 region_sum_2 = fr_sum64(skb, 43, named_id_size);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__be16 old_udp_length = ld16(&udp->length);
@@ -484,13 +482,14 @@ static __always_inline int out_ipv4_send(struct __sk_buff *skb, void *data, __u6
 					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
 					  ((__u64)region_sum << 8) + old_named_size + odd_sum +
 					  odd_sum_2);
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst +
+		bpf_htons(payload_len + (named_id_end - 34)) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (((((named_id_end + 3) - 34) ^ (named_id_end - 34)) & 1) != 0)
+	if ((((named_id_end + 3 - 34) ^ (named_id_end - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port + udp_length +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
+					 bpf_htons(payload_len + (named_id_end - 34)) +
 					 ((__u64)region_sum_2 << 8) + old_named_size +
 					 udp_new_pseudo);
 	if (!udp_csum.old) /* no checksum came, none leaves */
@@ -498,9 +497,10 @@ static __always_inline int out_ipv4_send(struct __sk_buff *skb, void *data, __u6
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ld16(&ipv4->total_length) + ipv4_total_length);
+					 ld16(&ipv4->total_length) +
+					 bpf_htons(payload_len + (named_id_end - 14)));
 
-	int err = fr_move(skb, (named_id_end + 3), named_id_end, payload_len, FR_PAYLOAD);
+	int err = fr_move(skb, named_id_end + 3, named_id_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_out_fault, reason_out_no_memory);
 
@@ -512,8 +512,8 @@ static __always_inline int out_ipv4_send(struct __sk_buff *skb, void *data, __u6
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 
-	st16(&new_ipv4->total_length, ipv4_total_length);
-	st16(&new_udp->length, udp_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + (named_id_end - 14)));
+	st16(&new_udp->length, bpf_htons(payload_len + (named_id_end - 34)));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -553,7 +553,7 @@ static __always_inline int out_ipv4(struct __sk_buff *skb, void *data, void *dat
 	tag = at_named_id_end;
 	if ((void *)(tag + 1) > data_end)
 		return fr_up(skb, reason_out_truncated);
-	if ((named_id_end + 3) > udp_end)
+	if (named_id_end + 3 > udp_end)
 		return fr_up(skb, reason_out_truncated);
 
 	/* stack: ["eth", "ip", "udp", "named", "tag"] */
@@ -566,8 +566,8 @@ static __always_inline int out_ipv4(struct __sk_buff *skb, void *data, void *dat
 
 	/* do: [{pop: "tag"}, "pass"] */
 	__u64 payload_len = udp_end - (named_id_end + 3);
-	if ((payload_len + (named_id_end - 14)) > 0xffff ||
-	    (payload_len + (named_id_end - 34)) > 0xffff)
+	if (payload_len + (named_id_end - 14) > 0xffff ||
+	    payload_len + (named_id_end - 34) > 0xffff)
 		return fr_up(skb, reason_out_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40)))
@@ -586,14 +586,13 @@ static __always_inline int out_ipv6_send(struct __sk_buff *skb, void *data, __u6
 	struct hdr_ipv6 *ipv6 = data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
-	__be16 ipv6_payload_length = bpf_htons(payload_len + (named_id_end - 54));
 
 	/* udp.checksum */
 	__u64 region_sum = fr_sum64(skb, 63, named_id_size);
 	__u64 odd_sum = ld16(tag->id);
 	odd_sum <<= 8 * (((named_id_end - 54) & 1) != 0);
 	__u64 odd_sum_2 = ld8(tag->id + 2);
-	odd_sum_2 <<= 8 * ((((named_id_end + 2) - 54) & 1) != 0);
+	odd_sum_2 <<= 8 * (((named_id_end + 2 - 54) & 1) != 0);
 	__u64 region_sum_2 = fr_sum64(skb, 63, named_id_size);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__be16 old_udp_length = ld16(&udp->length);
@@ -607,16 +606,17 @@ static __always_inline int out_ipv6_send(struct __sk_buff *skb, void *data, __u6
 					  ((__u64)region_sum << 8) + old_named_size + odd_sum +
 					  odd_sum_2);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
+		bpf_htons(payload_len + (named_id_end - 54)) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (((((named_id_end + 3) - 54) ^ (named_id_end - 54)) & 1) != 0)
+	if ((((named_id_end + 3 - 54) ^ (named_id_end - 54)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port +
-					 ipv6_payload_length + ((__u64)region_sum_2 << 8) +
-					 old_named_size + udp_new_pseudo);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
+					 bpf_htons(payload_len + (named_id_end - 54)) +
+					 ((__u64)region_sum_2 << 8) + old_named_size +
+					 udp_new_pseudo);
 
-	int err = fr_move(skb, (named_id_end + 3), named_id_end, payload_len, FR_PAYLOAD);
+	int err = fr_move(skb, named_id_end + 3, named_id_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_out_fault, reason_out_no_memory);
 
@@ -628,8 +628,8 @@ static __always_inline int out_ipv6_send(struct __sk_buff *skb, void *data, __u6
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
-	st16(&new_udp->length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + (named_id_end - 54)));
+	st16(&new_udp->length, bpf_htons(payload_len + (named_id_end - 54)));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_out_fault);
@@ -669,7 +669,7 @@ static __always_inline int out_ipv6(struct __sk_buff *skb, void *data, void *dat
 	tag = at_named_id_end;
 	if ((void *)(tag + 1) > data_end)
 		return fr_up(skb, reason_out_truncated);
-	if ((named_id_end + 3) > udp_end)
+	if (named_id_end + 3 > udp_end)
 		return fr_up(skb, reason_out_truncated);
 
 	/* stack: ["eth", "ip", "udp", "named", "tag"] */
@@ -682,8 +682,8 @@ static __always_inline int out_ipv6(struct __sk_buff *skb, void *data, void *dat
 
 	/* do: [{pop: "tag"}, "pass"] */
 	__u64 payload_len = udp_end - (named_id_end + 3);
-	if ((payload_len + (named_id_end - 54)) > 0xffff ||
-	    (payload_len + (named_id_end - 54)) > 0xffff)
+	if (payload_len + (named_id_end - 54) > 0xffff ||
+	    payload_len + (named_id_end - 54) > 0xffff)
 		return fr_up(skb, reason_out_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60)))

@@ -80,12 +80,12 @@ static __always_inline int mark_udp_send(struct __sk_buff *skb, void *data, __u6
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
 	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
-	__be16 ipv4_total_length = bpf_htons(payload_len + ((record_data_end + 3) - 14));
+	__be16 ipv4_total_length = bpf_htons(payload_len + (record_data_end + 3 - 14));
 	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
 	__be16 ipv4_ttl_protocol = ld16(&ipv4->ttl);
 	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 	__be32 udp_src_port_udp_dst_port = ld32(&udp->src_port);
-	__be16 udp_length = bpf_htons(payload_len + ((record_data_end + 3) - 34));
+	__be16 udp_length = bpf_htons(payload_len + (record_data_end + 3 - 34));
 
 	/* udp.checksum */
 	__u64 region_sum = fr_sum64(skb, 43, record_data_size);
@@ -104,9 +104,9 @@ static __always_inline int mark_udp_send(struct __sk_buff *skb, void *data, __u6
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((record_data_end - 34) ^ ((record_data_end + 3) - 34)) & 1) != 0)
+	if ((((record_data_end - 34) ^ (record_data_end + 3 - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)udp_src_port_udp_dst_port +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + udp_src_port_udp_dst_port +
 					 udp_length + region_sum_2 + ((__u64)old_record_size << 8) +
 					 udp_new_pseudo + 0x204);
 	if (!udp_csum.old) /* no checksum came, none leaves */
@@ -193,13 +193,13 @@ static __always_inline int mark_udp(struct __sk_buff *skb, void *data, void *dat
 
 	/* do: [{push: {mark: id: 0x010203, before: "record"}}, "pass"] */
 	__u64 payload_len = udp_end - record_data_end;
-	if ((payload_len + ((record_data_end + 3) - 14)) > 0xffff ||
-	    (payload_len + ((record_data_end + 3) - 34)) > 0xffff)
+	if (payload_len + (record_data_end + 3 - 14) > 0xffff ||
+	    payload_len + (record_data_end + 3 - 34) > 0xffff)
 		return fr_up(skb, reason_mark_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      ((partial >> 16) >= record_data_end &&
-	       (partial & 0xffff) < ((record_data_end + payload_len) - 1))))
+	       (partial & 0xffff) < record_data_end + payload_len - 1)))
 		return fr_up(skb, reason_mark_partial_checksum);
 	return mark_udp_send(skb, data, record_data_size, record_data_end, payload_len, partial);
 }

@@ -83,7 +83,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_change_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_change_udp_length);
@@ -102,12 +102,12 @@ static __always_inline int check_named(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_named *named = data + at;
 
-	if ((void *)(named + 1) > data_end || (at + sizeof(*named)) > udp_end)
+	if ((void *)(named + 1) > data_end || at + sizeof(*named) > udp_end)
 		return fr_up(skb, reason_change_truncated);
 	__u64 named_id_size = be8(&named->size);
 	if (named_id_size > 9)
 		return fr_up(skb, reason_change_named_id);
-	__u64 named_id_end = fr_forget(skb, (at + sizeof(*named)) + named_id_size);
+	__u64 named_id_end = fr_forget(skb, at + sizeof(*named) + named_id_size);
 
 	*end = named_id_end;
 	return 0;
@@ -128,11 +128,11 @@ static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, _
 	__u64 odd_sum = ld8(&named->kind);
 	odd_sum <<= 8 * (((named_id_end - 34) & 1) != 0);
 	__u64 odd_sum_2 = ld16(&named->number);
-	odd_sum_2 <<= 8 * ((((named_id_end + 1) - 34) & 1) != 0);
+	odd_sum_2 <<= 8 * (((named_id_end + 1 - 34) & 1) != 0);
 	__u64 odd_sum_3 = named_kind;
 	odd_sum_3 <<= 8 * (((named_id_end - 34) & 1) != 0);
 	__u64 odd_sum_4 = named_number;
-	odd_sum_4 <<= 8 * ((((named_id_end + 1) - 34) & 1) != 0);
+	odd_sum_4 <<= 8 * (((named_id_end + 1 - 34) & 1) != 0);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
@@ -219,15 +219,14 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *
 	named = at_named_id_end;
 	if ((void *)(named + 1) > data_end)
 		return fr_up(skb, reason_change_truncated);
-	if ((named_id_end + 3) > udp_end)
+	if (named_id_end + 3 > udp_end)
 		return fr_up(skb, reason_change_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_change_gso_packet);
 
 	/* do: [{set: {"named.kind": "named.kind ^ 0x5A", "named.number": "low(named.number + ... */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= (named_id_end + 3)))
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= named_id_end + 3))
 		return fr_up(skb, reason_change_partial_checksum);
 	return change_ipv4_send(skb, data, named_id_end, at_named_id_end, partial);
 }
@@ -247,11 +246,11 @@ static __always_inline int change_ipv6_send(struct __sk_buff *skb, void *data, _
 	__u64 odd_sum = ld8(&named->kind);
 	odd_sum <<= 8 * (((named_id_end - 54) & 1) != 0);
 	__u64 odd_sum_2 = ld16(&named->number);
-	odd_sum_2 <<= 8 * ((((named_id_end + 1) - 54) & 1) != 0);
+	odd_sum_2 <<= 8 * (((named_id_end + 1 - 54) & 1) != 0);
 	__u64 odd_sum_3 = named_kind;
 	odd_sum_3 <<= 8 * (((named_id_end - 54) & 1) != 0);
 	__u64 odd_sum_4 = named_number;
-	odd_sum_4 <<= 8 * ((((named_id_end + 1) - 54) & 1) != 0);
+	odd_sum_4 <<= 8 * (((named_id_end + 1 - 54) & 1) != 0);
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
@@ -330,7 +329,7 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 	named = at_named_id_end;
 	if ((void *)(named + 1) > data_end)
 		return fr_up(skb, reason_change_truncated);
-	if ((named_id_end + 3) > udp_end)
+	if (named_id_end + 3 > udp_end)
 		return fr_up(skb, reason_change_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_change_gso_packet);
@@ -339,8 +338,7 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 
 	/* do: [{set: {"named.kind": "named.kind ^ 0x5A", "named.number": "low(named.number + ... */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= (named_id_end + 3)))
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= named_id_end + 3))
 		return fr_up(skb, reason_change_partial_checksum);
 	return change_ipv6_send(skb, data, named_id_end, at_named_id_end, partial);
 }

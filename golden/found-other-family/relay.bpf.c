@@ -109,7 +109,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_sort_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_sort_udp_length);
@@ -182,17 +182,14 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 		return TC_ACT_UNSPEC;
 
 	/* {match: "udp.dst_port": 7000, when: "ipv4 && ipv4.id == 7", do: [{set: "ipv4.dscp":... */
-	if (be16(&udp->dst_port) == 0x1b58) { /* rule */
-		if (be16(&ipv4->id) == 7) { /* rule */
+	if (be16(&udp->dst_port) == 0x1b58) {
+		if (be16(&ipv4->id) == 7)
 			return sort_ipv4_send(skb, data);
-		}
 	}
 
 	/* {match: {"udp.src_port": !=1, "ipv4.ttl": 1}, do: [{drop: "old"}]}, */
-	/* rule */
-	if ((be16(&udp->src_port) == 0 || be16(&udp->src_port) >= 2) && be8(&ipv4->ttl) == 1) {
+	if ((be16(&udp->src_port) == 0 || be16(&udp->src_port) >= 2) && be8(&ipv4->ttl) == 1)
 		return fr_drop(skb->len, reason_sort_old);
-	}
 
 	/* {do: [{drop: "other"}]}, */
 	return fr_drop(skb->len, reason_sort_other);
@@ -205,7 +202,7 @@ static __always_inline int sort_ipv6_send(struct __sk_buff *skb, void *data, str
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | ((__u64)f->class << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
@@ -251,16 +248,15 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 	struct val_flows *f;
 	struct key_flows key __attribute__((aligned(8))) = {};
 
-	key.label = ((be16(ipv6->version_to_flow_label + 1) << 8 |
-		      be8(ipv6->version_to_flow_label + 3)) & 0xfffff);
+	key.label = ((be16(ipv6->version_to_flow_label + 1) << 8) |
+		     be8(ipv6->version_to_flow_label + 3)) & 0xfffff;
 	enum fr_found found = find_flows(&key, lease, 0, &f);
 	if (unlikely(found == FR_CHANGING))
 		return fr_up(skb, reason_sort_changing);
 	if (found == FR_MISSING)
 		f = NULL;
-	if (fr_has(f)) { /* rule */
+	if (fr_has(f))
 		return sort_ipv6_send(skb, data, f);
-	}
 
 	/* {do: [{drop: "other"}]}, */
 	return fr_drop(skb->len, reason_sort_other);

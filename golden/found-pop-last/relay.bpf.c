@@ -74,7 +74,7 @@ static __always_inline int unwrap_send(struct __sk_buff *skb, void *data, __u64 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
-					   (__u64)bpf_htons(payload_len + 20) + ipv4_ttl_protocol);
+					   bpf_htons(payload_len + 20) + ipv4_ttl_protocol);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
 	if (unlikely(err))
@@ -169,11 +169,11 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 
 	/* do: [{pop: "shim"}, {set: "ipv4.protocol": "shim.next"}, "pass"] */
 	__u64 payload_len = ipv4_end - 42;
-	if ((payload_len + 20) > 0xffff)
+	if (payload_len + 20 > 0xffff)
 		return fr_up(skb, reason_unwrap_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
 		return fr_up(skb, reason_unwrap_partial_checksum);
 	return unwrap_send(skb, data, payload_len);
 }

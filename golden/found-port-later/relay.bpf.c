@@ -119,7 +119,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_number_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_number_udp_length);
@@ -163,8 +163,8 @@ static __always_inline int number_ipv4_send(struct __sk_buff *skb, void *data, _
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 fr_v4(p->server) + 64);
+					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->server) +
+					 64);
 	int direct = p->hop_server.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -250,9 +250,9 @@ static __always_inline int number_ipv4(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_number_partial_checksum);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_number_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_number_partial_checksum);
-	if (unlikely(!fr_fits(&p->hop_server, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+	if (unlikely(!fr_fits(&p->hop_server, skb->gso_size ? skb->gso_size + 28 : ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&p->hop_server, reason_number_no_route,
 				      reason_number_unreachable));
@@ -364,9 +364,9 @@ static __always_inline int number_ipv6(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_number_udp_checksum);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_number_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_number_partial_checksum);
-	if (unlikely(!fr_fits(&p->hop_server, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+	if (unlikely(!fr_fits(&p->hop_server, skb->gso_size ? skb->gso_size + 48 : ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&p->hop_server, reason_number_no_route,
 				      reason_number_unreachable));

@@ -95,7 +95,7 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 
 	/* seal.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be16 seal_checksum = fr_checksum(FR_ZERO + (__u64)seal_id + bpf_htonl(payload_len + 4) +
+	__be16 seal_checksum = fr_checksum(FR_ZERO + seal_id + bpf_htonl(payload_len + 4) +
 					   old_ipv4_src + seal_id + 0x6834);
 
 	/* udp.checksum */
@@ -199,11 +199,11 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *da
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_wrap_gso_packet);
 	__u64 payload_len = udp_end - 42;
-	if ((payload_len + 32) > 0xffff || (payload_len + 12) > 0xffff)
+	if (payload_len + 32 > 0xffff || payload_len + 12 > 0xffff)
 		return fr_up(skb, reason_wrap_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
 		return fr_up(skb, reason_wrap_partial_checksum);
 	return wrap_ipv4_send(skb, data, payload_len, partial);
 }
@@ -230,7 +230,7 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 
 	/* seal.checksum */
 	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be16 seal_checksum = fr_checksum(FR_ZERO + (__u64)seal_id + bpf_htonl(payload_len + 4) +
+	__be16 seal_checksum = fr_checksum(FR_ZERO + seal_id + bpf_htonl(payload_len + 4) +
 					   fr_add128(old_ipv6_src) + seal_id + 0x6834);
 
 	/* udp.checksum */
@@ -322,11 +322,11 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *da
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_wrap_gso_packet);
 	__u64 payload_len = udp_end - 62;
-	if ((payload_len + 12) > 0xffff || (payload_len + 12) > 0xffff)
+	if (payload_len + 12 > 0xffff || payload_len + 12 > 0xffff)
 		return fr_up(skb, reason_wrap_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 62 && (partial & 0xffff) < ((62ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
 		return fr_up(skb, reason_wrap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_wrap_udp_checksum);

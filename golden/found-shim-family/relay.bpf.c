@@ -121,7 +121,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_relay_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_relay_udp_length);
@@ -163,8 +163,8 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, void *data, __
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 fr_v4(p->local.addr) + fr_v4(p->remote.addr) + 64);
+					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
+					 fr_v4(p->remote.addr) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -250,7 +250,7 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_relay_address_family);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(38, 44) || (partial >> 16) >= 46) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_relay_partial_checksum);
 	if (unlikely(!fr_fits(&p->hop_remote, ip_end - 18)))
 		return fr_up(skb,
@@ -361,7 +361,7 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_relay_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_relay_udp_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_relay_partial_checksum);
 	if (unlikely(!fr_fits(&p->hop_remote, ip_end - 18)))
 		return fr_up(skb,

@@ -128,7 +128,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ipv4_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ipv4_end)
 		return fr_up(skb, reason_forward_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_forward_udp_length);
@@ -224,7 +224,7 @@ static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb, v
 		return fr_up(skb, reason_forward_multicast);
 	if (!fr_unicast_v4(ld32(ipv4->dst)))
 		return fr_up(skb, reason_forward_martian_destination);
-	if (!(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+	if (!(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_fits(&r->via.hop, ipv4_end - 18)))
 		return fr_up(skb,
@@ -324,7 +324,7 @@ static __always_inline int forward_vlan(struct __sk_buff *skb, void *data, void 
 	__u64 payload_len = ipv4_end - 50;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(42, 48) ||
-	      ((partial >> 16) >= 50 && (partial & 0xffff) < ((50ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 50 && (partial & 0xffff) < 50ULL + payload_len - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_fits(&r->via.hop, 28ULL + payload_len)))
 		return fr_up(skb,
@@ -425,7 +425,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		return fr_up(skb, reason_forward_multicast);
 	if (!fr_unicast_v4(ld32(ipv4->dst)))
 		return fr_up(skb, reason_forward_martian_destination);
-	if (!(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+	if (!(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_fits(&r->via.hop, ipv4_end - 18)))
 		return fr_up(skb,

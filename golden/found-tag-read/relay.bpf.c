@@ -231,7 +231,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_tagged_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_tagged_udp_length);
@@ -298,7 +298,6 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv4(struct __sk_buff *sk
 
 	/* {lookup: c: row: ["!r", "udp.checksum <= 14", "0x107C5"], when: "setting.allowed ==... */
 	struct val_row *c;
-	/* rule */
 	if (ldv64(set_allowed) == ld64(r->to.addr) &&
 	    ldv64(set_allowed + 8) == ld64(r->to.addr + 8)) {
 		{
@@ -313,9 +312,8 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv4(struct __sk_buff *sk
 			if (found == FR_MISSING)
 				c = NULL;
 		}
-		if (fr_has(c)) { /* rule */
+		if (fr_has(c))
 			return tagged_vlan_in_the_metadata_ipv4_send(skb, data, now, c);
-		}
 	}
 
 	/* {lookup: m: marks: ["tag.dei"], do: [{count: {counter: "priority", by: "tag.pcp"}}]}, */
@@ -344,7 +342,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_tagged_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_tagged_mapped_address);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_tagged_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
@@ -414,7 +412,6 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv6(struct __sk_buff *sk
 
 	/* {lookup: c: row: ["!r", "udp.checksum <= 14", "0x107C5"], when: "setting.allowed ==... */
 	struct val_row *c;
-	/* rule */
 	if (ldv64(set_allowed) == ld64(r->to.addr) &&
 	    ldv64(set_allowed + 8) == ld64(r->to.addr + 8)) {
 		{
@@ -429,9 +426,8 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv6(struct __sk_buff *sk
 			if (found == FR_MISSING)
 				c = NULL;
 		}
-		if (fr_has(c)) { /* rule */
+		if (fr_has(c))
 			return tagged_vlan_in_the_metadata_ipv6_send(skb, data, now, c);
-		}
 	}
 
 	/* {lookup: m: marks: ["tag.dei"], do: [{count: {counter: "priority", by: "tag.pcp"}}]}, */
@@ -468,7 +464,7 @@ static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_tagged_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_tagged_udp_length);
@@ -525,7 +521,6 @@ static __always_inline int tagged_vlan_ipv4(struct __sk_buff *skb, void *data, v
 
 	/* {lookup: c: row: ["!r", "udp.checksum <= 14", "0x107C5"], when: "setting.allowed ==... */
 	struct val_row *c;
-	/* rule */
 	if (ldv64(set_allowed) == ld64(r->to.addr) &&
 	    ldv64(set_allowed + 8) == ld64(r->to.addr + 8)) {
 		{
@@ -540,9 +535,8 @@ static __always_inline int tagged_vlan_ipv4(struct __sk_buff *skb, void *data, v
 			if (found == FR_MISSING)
 				c = NULL;
 		}
-		if (fr_has(c)) { /* rule */
+		if (fr_has(c))
 			return tagged_vlan_ipv4_send(skb, now, c);
-		}
 	}
 
 	/* {lookup: m: marks: ["tag.dei"], do: [{count: {counter: "priority", by: "tag.pcp"}}]}, */
@@ -550,13 +544,13 @@ static __always_inline int tagged_vlan_ipv4(struct __sk_buff *skb, void *data, v
 	{
 		struct key_marks key __attribute__((aligned(8))) = {};
 
-		key.dei = ((be8(vlan->pcp_to_vid) >> 4) & 1);
+		key.dei = (be8(vlan->pcp_to_vid) >> 4) & 1;
 		enum fr_found found = find_marks(&key, lease, 8, &m);
 		if (found != FR_FOUND)
 			return fr_missed(skb, found, reason_tagged_no_marks,
 					 reason_tagged_changing);
 	}
-	fr_named_add(0, (be8(vlan->pcp_to_vid) >> 5));
+	fr_named_add(0, be8(vlan->pcp_to_vid) >> 5);
 	return tagged_vlan_ipv4_send_2(skb);
 }
 
@@ -604,7 +598,6 @@ static __always_inline int tagged_vlan_ipv6(struct __sk_buff *skb, void *data, v
 
 	/* {lookup: c: row: ["!r", "udp.checksum <= 14", "0x107C5"], when: "setting.allowed ==... */
 	struct val_row *c;
-	/* rule */
 	if (ldv64(set_allowed) == ld64(r->to.addr) &&
 	    ldv64(set_allowed + 8) == ld64(r->to.addr + 8)) {
 		{
@@ -619,9 +612,8 @@ static __always_inline int tagged_vlan_ipv6(struct __sk_buff *skb, void *data, v
 			if (found == FR_MISSING)
 				c = NULL;
 		}
-		if (fr_has(c)) { /* rule */
+		if (fr_has(c))
 			return tagged_vlan_ipv6_send(skb, now, c);
-		}
 	}
 
 	/* {lookup: m: marks: ["tag.dei"], do: [{count: {counter: "priority", by: "tag.pcp"}}]}, */
@@ -629,13 +621,13 @@ static __always_inline int tagged_vlan_ipv6(struct __sk_buff *skb, void *data, v
 	{
 		struct key_marks key __attribute__((aligned(8))) = {};
 
-		key.dei = ((be8(vlan->pcp_to_vid) >> 4) & 1);
+		key.dei = (be8(vlan->pcp_to_vid) >> 4) & 1;
 		enum fr_found found = find_marks(&key, lease, 8, &m);
 		if (found != FR_FOUND)
 			return fr_missed(skb, found, reason_tagged_no_marks,
 					 reason_tagged_changing);
 	}
-	fr_named_add(0, (be8(vlan->pcp_to_vid) >> 5));
+	fr_named_add(0, be8(vlan->pcp_to_vid) >> 5);
 	return tagged_vlan_ipv6_send_2(skb);
 }
 

@@ -96,6 +96,7 @@ static __always_inline int untag_send_2(struct __sk_buff *skb, void *data, __u64
 	__be16 eth_type = ld16(&vlan->type);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_POP_INNER, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_untag_fault, reason_untag_no_memory);
 
@@ -195,7 +196,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_wrap_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_wrap_mapped_address);
-	__u64 ipv6_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ipv6_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ipv6_end > skb->len)
 		return fr_up(skb, reason_wrap_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
@@ -208,7 +209,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_wrap_gso_packet);
 	__u64 payload_len = ipv6_end - (at + sizeof(*ipv6));
-	if ((payload_len + 4) > 0xffff)
+	if (payload_len + 4 > 0xffff)
 		return fr_up(skb, reason_wrap_length);
 
 	*end = payload_len;
@@ -234,6 +235,7 @@ static __always_inline int wrap_vlan_in_the_metadata_send(struct __sk_buff *skb,
 	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
@@ -276,7 +278,7 @@ static __always_inline int wrap_vlan_in_the_metadata(struct __sk_buff *skb, void
 	/* do: [{push: mark: id: 7}, "pass"] */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 		return fr_up(skb, reason_wrap_partial_checksum);
 	return wrap_vlan_in_the_metadata_send(skb, data, payload_len);
 }
@@ -330,6 +332,7 @@ static __always_inline int wrap_send(struct __sk_buff *skb, void *data, __u64 pa
 	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
@@ -390,7 +393,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	/* do: [{push: mark: id: 7}, "pass"] */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 		return fr_up(skb, reason_wrap_partial_checksum);
 	return wrap_send(skb, data, payload_len);
 }

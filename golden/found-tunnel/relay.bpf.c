@@ -120,7 +120,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_inside_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_inside_udp_length);
@@ -141,7 +141,7 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
-	if ((void *)(ipv4 + 1) > data_end || (at + sizeof(*ipv4)) > udp_end)
+	if ((void *)(ipv4 + 1) > data_end || at + sizeof(*ipv4) > udp_end)
 		return fr_up(skb, reason_inside_truncated);
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_inside_ipv4_version);
@@ -170,7 +170,7 @@ static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > inner_ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > inner_ip_end)
 		return fr_up(skb, reason_inside_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_inside_udp_length);

@@ -167,7 +167,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_sort_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_sort_udp_length);
@@ -250,9 +250,8 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 	}
 
 	/* {when: "!k && !b", do: [{drop: "stranger"}]}, */
-	if (!fr_has(k) && !fr_has(b)) { /* rule */
+	if (!fr_has(k) && !fr_has(b))
 		return fr_drop(skb->len, reason_sort_stranger);
-	}
 
 	/* {do: [{learn: seen: {key: ["ip.src"], value: ["k"]}}, "pass"]}, */
 	{
@@ -329,9 +328,8 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 	}
 
 	/* {when: "!k && !b", do: [{drop: "stranger"}]}, */
-	if (!fr_has(k) && !fr_has(b)) { /* rule */
+	if (!fr_has(k) && !fr_has(b))
 		return fr_drop(skb->len, reason_sort_stranger);
-	}
 
 	/* {do: [{learn: seen: {key: ["ip.src"], value: ["k"]}}, "pass"]}, */
 	{

@@ -252,7 +252,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_two_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_two_udp_length + of);
@@ -271,7 +271,7 @@ static __always_inline int check_short(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_short *v_short = data + at;
 
-	if ((void *)(v_short + 1) > data_end || (at + sizeof(*v_short)) > udp_end || udp_end < 47)
+	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > udp_end || udp_end < 47)
 		return fr_up(skb, reason_two_truncated + of);
 	__u64 short_payload_end = udp_end - 4;
 
@@ -296,13 +296,13 @@ two_ipv4_object_no_last_send(struct __sk_buff *skb, void *data, __u64 first_id_s
 
 	/* udp.checksum */
 	__u64 odd_sum = ld16(&object->number);
-	odd_sum <<= 8 * ((((first_length_end + 1) - 34) & 1) != 0);
+	odd_sum <<= 8 * (((first_length_end + 1 - 34) & 1) != 0);
 	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_varint_word(second_id, second_id_size)));
-	odd_sum_2 <<= 8 * ((((second_start + 1) - 34) & 1) != 0);
+	odd_sum_2 <<= 8 * (((second_start + 1 - 34) & 1) != 0);
 	__u64 odd_sum_3 = bpf_htons(first_end - first_length_end);
-	odd_sum_3 <<= 8 * ((((first_length_end + 1) - 34) & 1) != 0);
+	odd_sum_3 <<= 8 * (((first_length_end + 1 - 34) & 1) != 0);
 	__u64 odd_sum_4 = fr_add64(stream_id_2);
-	odd_sum_4 <<= 8 * ((((second_start + 1) - 34) & 1) != 0);
+	odd_sum_4 <<= 8 * (((second_start + 1 - 34) & 1) != 0);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
@@ -321,8 +321,8 @@ two_ipv4_object_no_last_send(struct __sk_buff *skb, void *data, __u64 first_id_s
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_without(skb, csum, 44, first_id_size);
-		csum = fr_complete_without(skb, csum, (second_start + 1), second_id_size);
-		csum = fr_complete_without(skb, csum, (first_length_end + 1), 2);
+		csum = fr_complete_without(skb, csum, second_start + 1, second_id_size);
+		csum = fr_complete_without(skb, csum, first_length_end + 1, 2);
 		csum = fr_complete_without(skb, csum, 40, 2);
 	}
 
@@ -337,8 +337,8 @@ two_ipv4_object_no_last_send(struct __sk_buff *skb, void *data, __u64 first_id_s
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_two_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, (second_start + 1), second_id_size);
-		csum = fr_complete_with(skb, csum, (first_length_end + 1), 2);
+		csum = fr_complete_with(skb, csum, second_start + 1, second_id_size);
+		csum = fr_complete_with(skb, csum, first_length_end + 1, 2);
 		csum = fr_complete_with(skb, csum, 40, 2);
 		fr_complete(skb, csum, 44, first_id_size);
 	}
@@ -393,7 +393,7 @@ two_ipv4_object_no_last(struct __sk_buff *skb, void *data, void *data_end,
 	}
 
 	/* {when: "len(second.payload) > 3", do: [{set: {"first.id": "a.other", "second.id": "... */
-	if ((second_end - second_length_end) > 3) { /* rule */
+	if (second_end - second_length_end > 3) {
 		if (a->other > fr_varint_room(first_id_size) ||
 		    b->other > fr_varint_room(second_id_size))
 			return fr_up(skb, reason_two_unfit_stream_id);
@@ -432,13 +432,13 @@ static __always_inline int two_ipv4_object_send(struct __sk_buff *skb, void *dat
 
 	/* udp.checksum */
 	__u64 odd_sum = ld16(&object->number);
-	odd_sum <<= 8 * ((((first_length_end + 1) - 34) & 1) != 0);
+	odd_sum <<= 8 * (((first_length_end + 1 - 34) & 1) != 0);
 	__u64 odd_sum_2 = ld16(&datagram->number);
-	odd_sum_2 <<= 8 * ((((last_start + 1) - 34) & 1) != 0);
+	odd_sum_2 <<= 8 * (((last_start + 1 - 34) & 1) != 0);
 	__u64 odd_sum_3 = object_number;
-	odd_sum_3 <<= 8 * ((((first_length_end + 1) - 34) & 1) != 0);
+	odd_sum_3 <<= 8 * (((first_length_end + 1 - 34) & 1) != 0);
 	__u64 odd_sum_4 = datagram_number;
-	odd_sum_4 <<= 8 * ((((last_start + 1) - 34) & 1) != 0);
+	odd_sum_4 <<= 8 * (((last_start + 1 - 34) & 1) != 0);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
@@ -453,8 +453,8 @@ static __always_inline int two_ipv4_object_send(struct __sk_buff *skb, void *dat
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, (first_length_end + 1), 2);
-		csum = fr_complete_without(skb, csum, (last_start + 1), 2);
+		csum = fr_complete_without(skb, csum, first_length_end + 1, 2);
+		csum = fr_complete_without(skb, csum, last_start + 1, 2);
 		csum = fr_complete_without(skb, csum, 40, 2);
 	}
 
@@ -468,9 +468,9 @@ static __always_inline int two_ipv4_object_send(struct __sk_buff *skb, void *dat
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_two_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, (last_start + 1), 2);
+		csum = fr_complete_with(skb, csum, last_start + 1, 2);
 		csum = fr_complete_with(skb, csum, 40, 2);
-		fr_complete(skb, csum, (first_length_end + 1), 2);
+		fr_complete(skb, csum, first_length_end + 1, 2);
 	}
 
 	fr_count(reason_two_pass, len);
@@ -496,7 +496,7 @@ two_ipv4_object_rest(struct __sk_buff *skb, void *data, void *data_end,
 		return fr_up(skb, reason_two_truncated);
 	if (second_length_end > short_payload_end)
 		return fr_up(skb, reason_two_truncated);
-	__u64 second_end = second_length_present ? (second_length_end + second_length) :
+	__u64 second_end = second_length_present ? second_length_end + second_length :
 		short_payload_end;
 	if (!(!second_length_present || second_end <= short_payload_end || skb->gso_size == 0))
 		return fr_up(skb, reason_two_gso_packet);
@@ -518,7 +518,7 @@ two_ipv4_object_rest(struct __sk_buff *skb, void *data, void *data_end,
 	datagram = at_last_start;
 	if ((void *)(datagram + 1) > data_end)
 		return fr_up(skb, reason_two_truncated);
-	if ((last_start + 3) > short_payload_end)
+	if (last_start + 3 > short_payload_end)
 		return fr_up(skb, reason_two_truncated);
 	if (be8(&datagram->type) != 48)
 		return fr_up(skb, reason_two_datagram_type);
@@ -551,7 +551,7 @@ two_ipv4_object_rest(struct __sk_buff *skb, void *data, void *data_end,
 
 	/* {when: "last", do: [{set: {"last.number": "last.number ^ 0xFFFF", "object.number": ... */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= (last_start + 3)))
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= last_start + 3))
 		return fr_up(skb, reason_two_partial_checksum);
 	return two_ipv4_object_send(skb, data, short_payload_end, first_length_end,
 				    at_first_length_end, last_start, at_last_start, partial);
@@ -571,7 +571,7 @@ two_ipv4_object(struct __sk_buff *skb, void *data, void *data_end, const struct 
 	object = at_first_length_end;
 	if ((void *)(object + 1) > data_end)
 		return fr_up(skb, reason_two_truncated);
-	if ((first_length_end + 3) > first_end)
+	if (first_length_end + 3 > first_end)
 		return fr_up(skb, reason_two_truncated);
 
 	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
@@ -586,7 +586,7 @@ two_ipv4_object(struct __sk_buff *skb, void *data, void *data_end, const struct 
 	stream = at_second_start;
 	if ((void *)(stream + 1) > data_end)
 		return fr_up(skb, reason_two_truncated);
-	if ((second_start + 1) > short_payload_end)
+	if (second_start + 1 > short_payload_end)
 		return fr_up(skb, reason_two_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
@@ -675,7 +675,7 @@ static __always_inline int two_ipv4(struct __sk_buff *skb, void *data, void *dat
 		return fr_up(skb, reason_two_truncated);
 	if (first_length_end > short_payload_end)
 		return fr_up(skb, reason_two_truncated);
-	__u64 first_end = first_length_present ? (first_length_end + first_length) :
+	__u64 first_end = first_length_present ? first_length_end + first_length :
 		short_payload_end;
 	if (!(!first_length_present || first_end <= short_payload_end || skb->gso_size == 0))
 		return fr_up(skb, reason_two_gso_packet);
@@ -697,7 +697,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_two_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_two_mapped_address + of_2);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_two_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -719,7 +719,7 @@ static __always_inline int check_short_2(struct __sk_buff *skb, void *data, void
 {
 	struct hdr_short *v_short = data + at;
 
-	if ((void *)(v_short + 1) > data_end || (at + sizeof(*v_short)) > udp_end || udp_end < 67)
+	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > udp_end || udp_end < 67)
 		return fr_up(skb, reason_two_truncated + of);
 	__u64 short_payload_end = udp_end - 4;
 
@@ -744,13 +744,13 @@ two_ipv6_object_no_last_send(struct __sk_buff *skb, void *data, __u64 first_id_s
 
 	/* udp.checksum */
 	__u64 odd_sum = ld16(&object->number);
-	odd_sum <<= 8 * ((((first_length_end + 1) - 54) & 1) != 0);
+	odd_sum <<= 8 * (((first_length_end + 1 - 54) & 1) != 0);
 	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_varint_word(second_id, second_id_size)));
-	odd_sum_2 <<= 8 * ((((second_start + 1) - 54) & 1) != 0);
+	odd_sum_2 <<= 8 * (((second_start + 1 - 54) & 1) != 0);
 	__u64 odd_sum_3 = bpf_htons(first_end - first_length_end);
-	odd_sum_3 <<= 8 * ((((first_length_end + 1) - 54) & 1) != 0);
+	odd_sum_3 <<= 8 * (((first_length_end + 1 - 54) & 1) != 0);
 	__u64 odd_sum_4 = fr_add64(stream_id_2);
-	odd_sum_4 <<= 8 * ((((second_start + 1) - 54) & 1) != 0);
+	odd_sum_4 <<= 8 * (((second_start + 1 - 54) & 1) != 0);
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
@@ -768,8 +768,8 @@ two_ipv6_object_no_last_send(struct __sk_buff *skb, void *data, __u64 first_id_s
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_without(skb, csum, 64, first_id_size);
-		csum = fr_complete_without(skb, csum, (second_start + 1), second_id_size);
-		csum = fr_complete_without(skb, csum, (first_length_end + 1), 2);
+		csum = fr_complete_without(skb, csum, second_start + 1, second_id_size);
+		csum = fr_complete_without(skb, csum, first_length_end + 1, 2);
 		csum = fr_complete_without(skb, csum, 60, 2);
 	}
 
@@ -784,8 +784,8 @@ two_ipv6_object_no_last_send(struct __sk_buff *skb, void *data, __u64 first_id_s
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_two_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, (second_start + 1), second_id_size);
-		csum = fr_complete_with(skb, csum, (first_length_end + 1), 2);
+		csum = fr_complete_with(skb, csum, second_start + 1, second_id_size);
+		csum = fr_complete_with(skb, csum, first_length_end + 1, 2);
 		csum = fr_complete_with(skb, csum, 60, 2);
 		fr_complete(skb, csum, 64, first_id_size);
 	}
@@ -840,7 +840,7 @@ two_ipv6_object_no_last(struct __sk_buff *skb, void *data, void *data_end,
 	}
 
 	/* {when: "len(second.payload) > 3", do: [{set: {"first.id": "a.other", "second.id": "... */
-	if ((second_end - second_length_end) > 3) { /* rule */
+	if (second_end - second_length_end > 3) {
 		if (a->other > fr_varint_room(first_id_size) ||
 		    b->other > fr_varint_room(second_id_size))
 			return fr_up(skb, reason_two_unfit_stream_id);
@@ -881,13 +881,13 @@ static __always_inline int two_ipv6_object_send(struct __sk_buff *skb, void *dat
 
 	/* udp.checksum */
 	__u64 odd_sum = ld16(&object->number);
-	odd_sum <<= 8 * ((((first_length_end + 1) - 54) & 1) != 0);
+	odd_sum <<= 8 * (((first_length_end + 1 - 54) & 1) != 0);
 	__u64 odd_sum_2 = ld16(&datagram->number);
-	odd_sum_2 <<= 8 * ((((last_start + 1) - 54) & 1) != 0);
+	odd_sum_2 <<= 8 * (((last_start + 1 - 54) & 1) != 0);
 	__u64 odd_sum_3 = object_number;
-	odd_sum_3 <<= 8 * ((((first_length_end + 1) - 54) & 1) != 0);
+	odd_sum_3 <<= 8 * (((first_length_end + 1 - 54) & 1) != 0);
 	__u64 odd_sum_4 = datagram_number;
-	odd_sum_4 <<= 8 * ((((last_start + 1) - 54) & 1) != 0);
+	odd_sum_4 <<= 8 * (((last_start + 1 - 54) & 1) != 0);
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
@@ -901,8 +901,8 @@ static __always_inline int two_ipv6_object_send(struct __sk_buff *skb, void *dat
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, (first_length_end + 1), 2);
-		csum = fr_complete_without(skb, csum, (last_start + 1), 2);
+		csum = fr_complete_without(skb, csum, first_length_end + 1, 2);
+		csum = fr_complete_without(skb, csum, last_start + 1, 2);
 		csum = fr_complete_without(skb, csum, 60, 2);
 	}
 
@@ -916,9 +916,9 @@ static __always_inline int two_ipv6_object_send(struct __sk_buff *skb, void *dat
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_two_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, (last_start + 1), 2);
+		csum = fr_complete_with(skb, csum, last_start + 1, 2);
 		csum = fr_complete_with(skb, csum, 60, 2);
-		fr_complete(skb, csum, (first_length_end + 1), 2);
+		fr_complete(skb, csum, first_length_end + 1, 2);
 	}
 
 	fr_count(reason_two_pass, len);
@@ -944,7 +944,7 @@ two_ipv6_object_rest(struct __sk_buff *skb, void *data, void *data_end,
 		return fr_up(skb, reason_two_truncated);
 	if (second_length_end > short_payload_end)
 		return fr_up(skb, reason_two_truncated);
-	__u64 second_end = second_length_present ? (second_length_end + second_length) :
+	__u64 second_end = second_length_present ? second_length_end + second_length :
 		short_payload_end;
 	if (!(!second_length_present || second_end <= short_payload_end || skb->gso_size == 0))
 		return fr_up(skb, reason_two_gso_packet);
@@ -966,7 +966,7 @@ two_ipv6_object_rest(struct __sk_buff *skb, void *data, void *data_end,
 	datagram = at_last_start;
 	if ((void *)(datagram + 1) > data_end)
 		return fr_up(skb, reason_two_truncated);
-	if ((last_start + 3) > short_payload_end)
+	if (last_start + 3 > short_payload_end)
 		return fr_up(skb, reason_two_truncated);
 	if (be8(&datagram->type) != 48)
 		return fr_up(skb, reason_two_datagram_type);
@@ -1001,7 +1001,7 @@ two_ipv6_object_rest(struct __sk_buff *skb, void *data, void *data_end,
 
 	/* {when: "last", do: [{set: {"last.number": "last.number ^ 0xFFFF", "object.number": ... */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= (last_start + 3)))
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= last_start + 3))
 		return fr_up(skb, reason_two_partial_checksum);
 	return two_ipv6_object_send(skb, data, short_payload_end, first_length_end,
 				    at_first_length_end, last_start, at_last_start, partial);
@@ -1021,7 +1021,7 @@ two_ipv6_object(struct __sk_buff *skb, void *data, void *data_end, const struct 
 	object = at_first_length_end;
 	if ((void *)(object + 1) > data_end)
 		return fr_up(skb, reason_two_truncated);
-	if ((first_length_end + 3) > first_end)
+	if (first_length_end + 3 > first_end)
 		return fr_up(skb, reason_two_truncated);
 
 	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
@@ -1036,7 +1036,7 @@ two_ipv6_object(struct __sk_buff *skb, void *data, void *data_end, const struct 
 	stream = at_second_start;
 	if ((void *)(stream + 1) > data_end)
 		return fr_up(skb, reason_two_truncated);
-	if ((second_start + 1) > short_payload_end)
+	if (second_start + 1 > short_payload_end)
 		return fr_up(skb, reason_two_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
@@ -1125,7 +1125,7 @@ static __always_inline int two_ipv6(struct __sk_buff *skb, void *data, void *dat
 		return fr_up(skb, reason_two_truncated);
 	if (first_length_end > short_payload_end)
 		return fr_up(skb, reason_two_truncated);
-	__u64 first_end = first_length_present ? (first_length_end + first_length) :
+	__u64 first_end = first_length_present ? first_length_end + first_length :
 		short_payload_end;
 	if (!(!first_length_present || first_end <= short_payload_end || skb->gso_size == 0))
 		return fr_up(skb, reason_two_gso_packet);
@@ -1222,20 +1222,19 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 					 __u64 second_id_size, struct receiver_viewers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 	void *at_second_start;
 
 	/* udp.checksum */
 	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(r->id, second_id_size)));
-	odd_sum <<= 8 * ((((second_start + 1) - 34) & 1) != 0);
+	odd_sum <<= 8 * (((second_start + 1 - 34) & 1) != 0);
 	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port) +
 						 fr_add64(bpf_cpu_to_be64(fr_varint_word(r->id,
 						 stream_id_size))) + odd_sum);
@@ -1243,7 +1242,7 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -1272,7 +1271,7 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, (second_start + 1),
+					     fr_complete_with(skb, same->csum, second_start + 1,
 					     second_id_size), 18, 24), 44, stream_id_size);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
@@ -1340,7 +1339,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, __u64 ip_end, __u6
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	same->size = size;
 	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_varint_word(second_id, second_id_size)));
-	odd_sum_2 <<= 8 * ((((second_start + 1) - 34) & 1) != 0);
+	odd_sum_2 <<= 8 * (((second_start + 1 - 34) & 1) != 0);
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(&saved_udp->checksum) ?
@@ -1360,8 +1359,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, __u64 ip_end, __u6
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->ip_end = ip_end;
 	same->stream_id_size = stream_id_size;
 	same->second_start = second_start;
@@ -1374,8 +1372,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, __u64 ip_end, __u6
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
 		same->csum = fr_complete_without(skb, same->csum, 44, stream_id_size);
-		same->csum = fr_complete_without(skb, same->csum, (second_start + 1),
-						 second_id_size);
+		same->csum = fr_complete_without(skb, same->csum, second_start + 1, second_id_size);
 		same->csum = fr_complete_without(skb, same->csum, 18, 24);
 	}
 
@@ -1392,9 +1389,9 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, __u64 ip_end, __u6
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum,
-					     (same->second_start + 1), same->second_id_size), 18,
-					     24), 44, same->stream_id_size);
+					     fr_complete_with(skb, same->csum, same->second_start +
+					     1, same->second_id_size), 18, 24), 44,
+			    same->stream_id_size);
 
 	fr_count_copies(reason_spread_copy, same->copies0, skb->len);
 	fr_count(reason_spread_pass, len);
@@ -1419,7 +1416,7 @@ static __always_inline int spread_ipv4_rest(struct __sk_buff *skb, void *data, v
 	stream = at_second_start;
 	if ((void *)(stream + 1) > data_end)
 		return fr_up(skb, reason_spread_truncated);
-	if ((second_start + 1) > short_payload_end)
+	if (second_start + 1 > short_payload_end)
 		return fr_up(skb, reason_spread_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
@@ -1454,10 +1451,10 @@ static __always_inline int spread_ipv4_rest(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_spread_truncated);
 	if (second_length_end > short_payload_end)
 		return fr_up(skb, reason_spread_truncated);
-	if (!(!second_length_present || (second_length_end + second_length) == short_payload_end ||
+	if (!(!second_length_present || second_length_end + second_length == short_payload_end ||
 	      skb->gso_size == 0))
 		return fr_up(skb, reason_spread_gso_packet);
-	if (!(!second_length_present || (second_length_end + second_length) == short_payload_end))
+	if (!(!second_length_present || second_length_end + second_length == short_payload_end))
 		return fr_up(skb, reason_spread_stream_length);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_spread_gso_packet);
@@ -1470,7 +1467,7 @@ static __always_inline int spread_ipv4_rest(struct __sk_buff *skb, void *data, v
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      (partial >> 16) >= second_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_spread_partial_checksum);
 	if (at_second_length_end > data_end)
 		return fr_up(skb, reason_spread_truncated);
@@ -1531,7 +1528,7 @@ static __always_inline int spread_ipv4(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_spread_truncated);
 	if (stream_length_end > short_payload_end)
 		return fr_up(skb, reason_spread_truncated);
-	__u64 stream_end = stream_length_present ? (stream_length_end + stream_length) :
+	__u64 stream_end = stream_length_present ? stream_length_end + stream_length :
 		short_payload_end;
 	if (!(!stream_length_present || stream_end <= short_payload_end || skb->gso_size == 0))
 		return fr_up(skb, reason_spread_gso_packet);
@@ -1590,13 +1587,12 @@ static __always_inline long spread_copy2(struct spread_same2 *same, struct __sk_
 					 __u64 second_id_size, struct receiver_viewers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
 	void *data;
 	void *at_second_start;
 
 	/* udp.checksum */
 	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(r->id, second_id_size)));
-	odd_sum <<= 8 * ((((second_start + 1) - 54) & 1) != 0);
+	odd_sum <<= 8 * (((second_start + 1 - 54) & 1) != 0);
 	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
 		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
 		fr_add64(ld64(r->remote.addr + 8));
@@ -1605,7 +1601,7 @@ static __always_inline long spread_copy2(struct spread_same2 *same, struct __sk_
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port) +
 						 fr_add64(bpf_cpu_to_be64(fr_varint_word(r->id,
 						 stream_id_size))) + odd_sum);
@@ -1640,7 +1636,7 @@ static __always_inline long spread_copy2(struct spread_same2 *same, struct __sk_
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, (second_start + 1),
+					     fr_complete_with(skb, same->csum, second_start + 1,
 					     second_id_size), ETH_HLEN, 48), 64, stream_id_size);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
@@ -1711,7 +1707,7 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, __u64 ip_end, __u6
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	same->size = size;
 	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_varint_word(second_id, second_id_size)));
-	odd_sum_2 <<= 8 * ((((second_start + 1) - 54) & 1) != 0);
+	odd_sum_2 <<= 8 * (((second_start + 1 - 54) & 1) != 0);
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
@@ -1742,8 +1738,7 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, __u64 ip_end, __u6
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
 		same->csum = fr_complete_without(skb, same->csum, 64, stream_id_size);
-		same->csum = fr_complete_without(skb, same->csum, (second_start + 1),
-						 second_id_size);
+		same->csum = fr_complete_without(skb, same->csum, second_start + 1, second_id_size);
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 48);
 	}
 
@@ -1760,13 +1755,54 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, __u64 ip_end, __u6
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum,
-					     (same->second_start + 1), same->second_id_size),
-					     ETH_HLEN, 48), 64, same->stream_id_size);
+					     fr_complete_with(skb, same->csum, same->second_start +
+					     1, same->second_id_size), ETH_HLEN, 48), 64,
+			    same->stream_id_size);
 
 	fr_count_copies(reason_spread_copy, same->copies0, skb->len);
 	fr_count(reason_spread_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int
+spread_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+		   __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+		   __u64 second_start, __u64 second_id_size, __u64 second_id,
+		   __u64 second_length_present, __u64 second_length, __u64 second_length_end)
+{
+	void *at_second_length_end;
+	struct hdr_udp *udp = data + 54;
+
+	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
+	at_second_length_end = fr_pin(data + fr_bound(second_length_end, 0xfff));
+	if (at_second_length_end > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (second_length_end > short_payload_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (!(!second_length_present || second_length_end + second_length == short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_up(skb, reason_spread_gso_packet);
+	if (!(!second_length_present || second_length_end + second_length == short_payload_end))
+		return fr_up(skb, reason_spread_stream_length);
+
+	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_spread_gso_packet);
+
+	/* match: "udp.dst_port": 4434 */
+	if (be16(&udp->dst_port) != 0x1152)
+		return fr_up(skb, reason_spread_no_match);
+
+	/* {when: "second", do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      (partial >> 16) >= second_length_end) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
+		return fr_up(skb, reason_spread_partial_checksum);
+	if (at_second_length_end > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	return spread_fan2(skb, ip_end, stream_id_size, stream_id, second_start, second_id_size,
+			   second_id, second_length_end);
 }
 
 static __always_inline int spread_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
@@ -1775,11 +1811,24 @@ static __always_inline int spread_ipv6_rest(struct __sk_buff *skb, void *data, v
 {
 	void *at_second_start;
 	void *at_second_id_end;
-	void *at_second_length_end;
-	struct hdr_stream *stream;
 	struct hdr_udp *udp = data + 54;
+	struct hdr_stream *stream;
 
 	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
+	if (!(stream_end < short_payload_end)) { /* no second */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_spread_gso_packet);
+
+		/* match: "udp.dst_port": 4434 */
+		if (be16(&udp->dst_port) != 0x1152)
+			return fr_up(skb, reason_spread_no_match);
+
+		/* {do: [{count: "one"}, "pass"]}, */
+		fr_named_add(1, 1);
+		return spread_ipv6_send(skb);
+	}
+	if (stream_end > 0x7ff)
+		return fr_up(skb, reason_spread_second_far);
 	__u64 second_start = fr_forget(skb, stream_end);
 
 	/* {name: "id", varint: "quic"}, */
@@ -1787,7 +1836,7 @@ static __always_inline int spread_ipv6_rest(struct __sk_buff *skb, void *data, v
 	stream = at_second_start;
 	if ((void *)(stream + 1) > data_end)
 		return fr_up(skb, reason_spread_truncated);
-	if ((second_start + 1) > short_payload_end)
+	if (second_start + 1 > short_payload_end)
 		return fr_up(skb, reason_spread_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
@@ -1817,33 +1866,10 @@ static __always_inline int spread_ipv6_rest(struct __sk_buff *skb, void *data, v
 		second_length = 0;
 	}
 	__u64 second_length_end = fr_forget(skb, second_id_end + second_length_size);
-	at_second_length_end = fr_pin(data + fr_bound(second_length_end, 0xfff));
-	if (at_second_length_end > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (second_length_end > short_payload_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (!(!second_length_present || (second_length_end + second_length) == short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, reason_spread_gso_packet);
-	if (!(!second_length_present || (second_length_end + second_length) == short_payload_end))
-		return fr_up(skb, reason_spread_stream_length);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_spread_gso_packet);
 
-	/* match: "udp.dst_port": 4434 */
-	if (be16(&udp->dst_port) != 0x1152)
-		return fr_up(skb, reason_spread_no_match);
-
-	/* {when: "second", do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= second_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_spread_partial_checksum);
-	if (at_second_length_end > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	return spread_fan2(skb, ip_end, stream_id_size, stream_id, second_start, second_id_size,
-			   second_id, second_length_end);
+	return spread_ipv6_rest_2(skb, data, data_end, ip_end, short_payload_end, stream_id_size,
+				  stream_id, second_start, second_id_size, second_id,
+				  second_length_present, second_length, second_length_end);
 }
 
 static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *data_end)
@@ -1851,7 +1877,6 @@ static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *
 	void *at_stream_id_end;
 	void *at_stream_length_end;
 	struct hdr_stream *stream = data + 63;
-	struct hdr_udp *udp = data + 54;
 	__u64 ip_end, udp_end, short_payload_end;
 
 	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(two, spread, truncated),
@@ -1900,28 +1925,12 @@ static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_spread_truncated);
 	if (stream_length_end > short_payload_end)
 		return fr_up(skb, reason_spread_truncated);
-	__u64 stream_end = stream_length_present ? (stream_length_end + stream_length) :
+	__u64 stream_end = stream_length_present ? stream_length_end + stream_length :
 		short_payload_end;
 	if (!(!stream_length_present || stream_end <= short_payload_end || skb->gso_size == 0))
 		return fr_up(skb, reason_spread_gso_packet);
 	if (!(!stream_length_present || stream_end <= short_payload_end))
 		return fr_up(skb, reason_spread_stream_length);
-
-	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
-	if (!(stream_end < short_payload_end)) { /* no second */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_spread_gso_packet);
-
-		/* match: "udp.dst_port": 4434 */
-		if (be16(&udp->dst_port) != 0x1152)
-			return fr_up(skb, reason_spread_no_match);
-
-		/* {do: [{count: "one"}, "pass"]}, */
-		fr_named_add(1, 1);
-		return spread_ipv6_send(skb);
-	}
-	if (stream_end > 0x7ff)
-		return fr_up(skb, reason_spread_second_far);
 
 	return spread_ipv6_rest(skb, data, data_end, ip_end, short_payload_end, stream_id_size,
 				stream_id, stream_end);

@@ -173,7 +173,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_route_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_route_udp_length);
@@ -194,7 +194,7 @@ static __always_inline int check_tag(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_tag *tag = data + at;
 
-	if ((void *)(tag + 1) > data_end || (at + sizeof(*tag)) > udp_end)
+	if ((void *)(tag + 1) > data_end || at + sizeof(*tag) > udp_end)
 		return fr_up(skb, reason_route_truncated);
 	if (!fr_sum_ok((__u64)ld32(&tag->kind) + ld32(&tag->checksum)))
 		return fr_up(skb, reason_route_tag_checksum);
@@ -286,7 +286,7 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 	struct val_routes *r;
 	struct key_routes key __attribute__((aligned(8))) = {};
 
-	key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
+	key.flow = (be16(tag->flow) << 8) | be8(tag->flow + 2);
 	enum fr_found found = find_routes(&key, lease, 0, &r);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_route_no_routes, reason_route_changing);
@@ -294,7 +294,7 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 	/* do: [{send: via: "r.hop"}] */
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_route_hop_limit);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_route_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, ip_end - 14)))
 		return fr_up(skb,
@@ -373,7 +373,7 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 	struct val_routes *r;
 	struct key_routes key __attribute__((aligned(8))) = {};
 
-	key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
+	key.flow = (be16(tag->flow) << 8) | be8(tag->flow + 2);
 	enum fr_found found = find_routes(&key, lease, 0, &r);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_route_no_routes, reason_route_changing);
@@ -381,7 +381,7 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 	/* do: [{send: via: "r.hop"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_route_hop_limit);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_route_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, ip_end - 14)))
 		return fr_up(skb,
@@ -510,7 +510,7 @@ static __always_inline int unwrap_udp_rest(struct __sk_buff *skb, void *data, __
 	__u64 payload_len = inner_end - 71;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 71 && (partial & 0xffff) < ((71ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 71 && (partial & 0xffff) < 71ULL + payload_len - 1)))
 		return fr_up(skb, reason_unwrap_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, 21ULL + payload_len)))
 		return fr_up(skb,
@@ -578,7 +578,7 @@ static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *d
 	struct val_routes *r;
 	struct key_routes key __attribute__((aligned(8))) = {};
 
-	key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
+	key.flow = (be16(tag->flow) << 8) | be8(tag->flow + 2);
 	enum fr_found found = find_routes(&key, lease, 0, &r);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_unwrap_no_routes, reason_unwrap_changing);
@@ -676,7 +676,7 @@ static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_listen_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_listen_udp_length);
@@ -718,7 +718,7 @@ static __always_inline int listen_ipv4_send(struct __sk_buff *skb, void *data, _
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
-					 (__u64)ipv4_ttl_protocol + 64);
+					 ipv4_ttl_protocol + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -782,7 +782,7 @@ static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, void *data,
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
+					  old_ipv4_dst) + ipv4_ttl_protocol +
 					 fr_setting_v4(set_self) + 64);
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
@@ -862,8 +862,8 @@ static __always_inline int listen_ipv4_rest(struct __sk_buff *skb, void *data,
 	struct hdr_ipv4 *ipv4 = data + 14;
 
 	/* {match: "udp.dst_port": 2, do: [{send: {from: "setting.self", to: "ip.src"}}]}, */
-	if (be16(&udp->dst_port) == 2) { /* rule */
-		if ((ldv64(set_self) == 0 && ldv32(set_self + 8) == 0xffff0000) != 1)
+	if (be16(&udp->dst_port) == 2) {
+		if ((ldv64(set_self) == 0 && ldv32(set_self + 8) == 0xffff0000ULL) != 1)
 			return fr_up(skb, reason_listen_address_family);
 		__u64 self[2];
 		st64((void *)self, ldv64(set_self));
@@ -875,15 +875,14 @@ static __always_inline int listen_ipv4_rest(struct __sk_buff *skb, void *data,
 			return fr_up(skb, reason_listen_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_listen_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_listen_partial_checksum);
 		__builtin_memset(&fib_2, 0, sizeof(fib_2));
 		fib_2.family = AF_INET;
 		fib_2.src[0] = fr_setting_v4(set_self);
 		fib_2.dst[0] = ld32(ipv4->src);
 		fr_flow(&fib_2, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
-		if (fr_route(skb, &fib_2, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14),
-			     &hop_2))
+		if (fr_route(skb, &fib_2, skb->gso_size ? skb->gso_size + 28 : ip_end - 14, &hop_2))
 			return fr_up(skb, reason_listen_too_big);
 		if (unlikely(!fr_usable(&hop_2)))
 			return fr_up(skb,
@@ -908,7 +907,7 @@ static __always_inline int listen_ipv4_rest(struct __sk_buff *skb, void *data,
 		return fr_up(skb, reason_listen_martian_destination);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_listen_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_listen_partial_checksum);
 	if (unlikely(!fr_usable(&r->hop.hop)))
 		return fr_up(skb,
@@ -965,7 +964,7 @@ static __always_inline int listen_ipv4(struct __sk_buff *skb, void *data, void *
 		return TC_ACT_UNSPEC;
 
 	/* {match: "udp.dst_port": 1, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
-	if (be16(&udp->dst_port) == 1) { /* rule */
+	if (be16(&udp->dst_port) == 1) {
 		if (!fr_unicast_v4(ld32(ipv4->dst)))
 			return fr_up(skb, reason_listen_martian_source);
 		__u64 partial = fr_partial(skb);
@@ -973,15 +972,14 @@ static __always_inline int listen_ipv4(struct __sk_buff *skb, void *data, void *
 			return fr_up(skb, reason_listen_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_listen_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_listen_partial_checksum);
 		__builtin_memset(&fib_1, 0, sizeof(fib_1));
 		fib_1.family = AF_INET;
 		fib_1.src[0] = ld32(ipv4->dst);
 		fib_1.dst[0] = ld32(ipv4->src);
 		fr_flow(&fib_1, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-		if (fr_route(skb, &fib_1, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14),
-			     &hop_1))
+		if (fr_route(skb, &fib_1, skb->gso_size ? skb->gso_size + 28 : ip_end - 14, &hop_1))
 			return fr_up(skb, reason_listen_too_big);
 		if (unlikely(!fr_usable(&hop_1)))
 			return fr_up(skb,
@@ -1152,8 +1150,8 @@ static __always_inline int listen_ipv6_rest(struct __sk_buff *skb, void *data,
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	/* {match: "udp.dst_port": 2, do: [{send: {from: "setting.self", to: "ip.src"}}]}, */
-	if (be16(&udp->dst_port) == 2) { /* rule */
-		if ((ldv64(set_self) == 0 && ldv32(set_self + 8) == 0xffff0000) != 0)
+	if (be16(&udp->dst_port) == 2) {
+		if ((ldv64(set_self) == 0 && ldv32(set_self + 8) == 0xffff0000ULL) != 0)
 			return fr_up(skb, reason_listen_address_family);
 		__u64 self[2];
 		st64((void *)self, ldv64(set_self));
@@ -1167,7 +1165,7 @@ static __always_inline int listen_ipv6_rest(struct __sk_buff *skb, void *data,
 			return fr_up(skb, reason_listen_udp_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_listen_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_listen_partial_checksum);
 		__builtin_memset(&fib_4, 0, sizeof(fib_4));
 		fib_4.family = AF_INET6;
@@ -1180,8 +1178,7 @@ static __always_inline int listen_ipv6_rest(struct __sk_buff *skb, void *data,
 		fib_4.dst[2] = ld32(ipv6->src + 8);
 		fib_4.dst[3] = ld32(ipv6->src + 12);
 		fr_flow(&fib_4, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
-		if (fr_route(skb, &fib_4, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14),
-			     &hop_4))
+		if (fr_route(skb, &fib_4, skb->gso_size ? skb->gso_size + 48 : ip_end - 14, &hop_4))
 			return fr_up(skb, reason_listen_too_big);
 		if (unlikely(!fr_usable(&hop_4)))
 			return fr_up(skb,
@@ -1207,7 +1204,7 @@ static __always_inline int listen_ipv6_rest(struct __sk_buff *skb, void *data,
 		return fr_up(skb, reason_listen_martian_destination);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_listen_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_listen_partial_checksum);
 	if (unlikely(!fr_usable(&r->hop.hop)))
 		return fr_up(skb,
@@ -1256,7 +1253,7 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, void *data, void *
 		return TC_ACT_UNSPEC;
 
 	/* {match: "udp.dst_port": 1, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
-	if (be16(&udp->dst_port) == 1) { /* rule */
+	if (be16(&udp->dst_port) == 1) {
 		if (!fr_unicast(ipv6->dst))
 			return fr_up(skb, reason_listen_martian_source);
 		__u64 partial = fr_partial(skb);
@@ -1266,7 +1263,7 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, void *data, void *
 			return fr_up(skb, reason_listen_udp_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_listen_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_listen_partial_checksum);
 		__builtin_memset(&fib_3, 0, sizeof(fib_3));
 		fib_3.family = AF_INET6;
@@ -1279,8 +1276,7 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, void *data, void *
 		fib_3.dst[2] = ld32(ipv6->src + 8);
 		fib_3.dst[3] = ld32(ipv6->src + 12);
 		fr_flow(&fib_3, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-		if (fr_route(skb, &fib_3, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14),
-			     &hop_3))
+		if (fr_route(skb, &fib_3, skb->gso_size ? skb->gso_size + 48 : ip_end - 14, &hop_3))
 			return fr_up(skb, reason_listen_too_big);
 		if (unlikely(!fr_usable(&hop_3)))
 			return fr_up(skb,

@@ -177,7 +177,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_main_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_main_udp_length);
@@ -196,7 +196,7 @@ static __always_inline int check_int(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_int *v_int = data + at;
 
-	if ((void *)(v_int + 1) > data_end || (at + sizeof(*v_int)) > udp_end)
+	if ((void *)(v_int + 1) > data_end || at + sizeof(*v_int) > udp_end)
 		return fr_up(skb, reason_main_truncated);
 	if (be8(&v_int->type) != 1)
 		return fr_up(skb, reason_main_int_type);
@@ -234,7 +234,7 @@ static __always_inline int main_ipv4_send(struct __sk_buff *skb, void *data, __u
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
+					  old_ipv4_dst) + ipv4_ttl_protocol +
 					 fr_v4(v_double->m_long.addr) +
 					 fr_v4(v_double->close.addr) + 64);
 	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
@@ -339,7 +339,7 @@ static __always_inline int main_ipv4_rest(struct __sk_buff *skb, void *data, __u
 	struct hdr_udp *udp = data + 34;
 
 	/* {when: "package && package.static > 1", do: [{count: "package.error"}, {drop: "floa... */
-	if (fr_has(package) && package->m_static > 1) { /* rule */
+	if (fr_has(package) && package->m_static > 1) {
 		fr_shared_add(package->error, 1);
 		return fr_drop(skb->len, reason_main_float);
 	}
@@ -350,7 +350,7 @@ static __always_inline int main_ipv4_rest(struct __sk_buff *skb, void *data, __u
 	if (fr_is_v4(v_double->close.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 46) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_main_partial_checksum);
 		if (unlikely(!fr_fits(&v_double->hop_close, ip_end - 14)))
 			return fr_up(skb,
@@ -362,7 +362,7 @@ static __always_inline int main_ipv4_rest(struct __sk_buff *skb, void *data, __u
 	__u64 payload_len = udp_end - 46;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 46 && (partial_2 & 0xffff) < ((46ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 46 && (partial_2 & 0xffff) < 46ULL + payload_len - 1)))
 		return fr_up(skb, reason_main_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_main_udp_checksum);
@@ -527,7 +527,7 @@ static __always_inline int main_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn + bpf_htons(payload_len + 32) +
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(payload_len + 32) +
 			    fr_v4(v_double->m_long.addr) + fr_v4(v_double->close.addr) + 0x1180);
 	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
 
@@ -579,7 +579,7 @@ static __always_inline int main_ipv6_rest(struct __sk_buff *skb, void *data, __u
 			return fr_up(skb, reason_main_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_main_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_main_partial_checksum);
 		if (unlikely(!fr_fits(&v_double->hop_close, ip_end - 14)))
 			return fr_up(skb,
@@ -591,7 +591,7 @@ static __always_inline int main_ipv6_rest(struct __sk_buff *skb, void *data, __u
 	__u64 payload_len = udp_end - 66;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 66 && (partial_2 & 0xffff) < ((66ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 66 && (partial_2 & 0xffff) < 66ULL + payload_len - 1)))
 		return fr_up(skb, reason_main_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_main_udp_checksum);
@@ -662,7 +662,7 @@ static __always_inline int main_ipv6(struct __sk_buff *skb, void *data, void *da
 	}
 
 	/* {when: "package && package.static > 1", do: [{count: "package.error"}, {drop: "floa... */
-	if (fr_has(package) && package->m_static > 1) { /* rule */
+	if (fr_has(package) && package->m_static > 1) {
 		fr_shared_add(package->error, 1);
 		return fr_drop(skb->len, reason_main_float);
 	}

@@ -231,7 +231,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_asks_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_asks_udp_length + of);
@@ -264,7 +264,7 @@ static __always_inline int asks_ipv4_rest(struct __sk_buff *skb, void *data,
 	}
 
 	/* do: [{learn: doors: {key: ["ask.door"], value: ["udp.src", "c.group"], verified: "u... */
-	if ((udp_end - 34) > 0x4000)
+	if (udp_end - 34 > 0x4000)
 		return fr_up(skb, reason_asks_too_big);
 	if (be16(&udp->checksum) == 0 ||
 	    !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
@@ -324,7 +324,7 @@ static __always_inline int asks_ipv4(struct __sk_buff *skb, void *data, void *da
 			c = NULL;
 	}
 	struct val_doors *d;
-	if (fr_has(c)) { /* rule */
+	if (fr_has(c)) {
 		{
 			struct key_doors key __attribute__((aligned(8))) = {};
 
@@ -335,9 +335,9 @@ static __always_inline int asks_ipv4(struct __sk_buff *skb, void *data, void *da
 			if (found == FR_MISSING)
 				d = NULL;
 		}
-		if (fr_has(d)) { /* rule */
+		if (fr_has(d)) {
 			/* when: "d.group == c.group" */
-			if (d->group == c->group) { /* rule */
+			if (d->group == c->group) {
 				/* do: [{learn: doors: {key: ["ask.door"], value: ["udp.src", ... */
 				{
 					struct key_doors key __attribute__((aligned(8))) = {};
@@ -372,7 +372,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_asks_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_asks_mapped_address + of_2);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_asks_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -408,7 +408,7 @@ static __always_inline int asks_ipv6_rest(struct __sk_buff *skb, void *data,
 	}
 
 	/* do: [{learn: doors: {key: ["ask.door"], value: ["udp.src", "c.group"], verified: "u... */
-	if ((udp_end - 54) > 0x4000)
+	if (udp_end - 54 > 0x4000)
 		return fr_up(skb, reason_asks_too_big);
 	if (be16(&udp->checksum) == 0 ||
 	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
@@ -470,7 +470,7 @@ static __always_inline int asks_ipv6(struct __sk_buff *skb, void *data, void *da
 			c = NULL;
 	}
 	struct val_doors *d;
-	if (fr_has(c)) { /* rule */
+	if (fr_has(c)) {
 		{
 			struct key_doors key __attribute__((aligned(8))) = {};
 
@@ -481,9 +481,9 @@ static __always_inline int asks_ipv6(struct __sk_buff *skb, void *data, void *da
 			if (found == FR_MISSING)
 				d = NULL;
 		}
-		if (fr_has(d)) { /* rule */
+		if (fr_has(d)) {
 			/* when: "d.group == c.group" */
-			if (d->group == c->group) { /* rule */
+			if (d->group == c->group) {
 				/* do: [{learn: doors: {key: ["ask.door"], value: ["udp.src", ... */
 				{
 					struct key_doors key __attribute__((aligned(8))) = {};
@@ -584,7 +584,7 @@ static __always_inline int enters_ipv4_send(struct __sk_buff *skb, void *data, _
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->ttl) + old_ipv4_dst) +
-					 (__u64)ipv4_ttl_protocol + fr_v4(d->to.addr));
+					 ipv4_ttl_protocol + fr_v4(d->to.addr));
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -653,13 +653,13 @@ static __always_inline int enters_ipv4(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_enters_partial_checksum);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_enters_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_enters_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
 	fib_1.src[0] = ld32(ipv4->src);
 	fib_1.dst[0] = fr_v4(d->to.addr);
-	if (fr_route(skb, &fib_1, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14), &hop_1))
+	if (fr_route(skb, &fib_1, skb->gso_size ? skb->gso_size + 28 : ip_end - 14, &hop_1))
 		return fr_up(skb, reason_enters_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
 		return fr_up(skb,
@@ -760,7 +760,7 @@ static __always_inline int enters_ipv6(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_enters_udp_checksum);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_enters_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_enters_partial_checksum);
 	__builtin_memset(&fib_2, 0, sizeof(fib_2));
 	fib_2.family = AF_INET6;
@@ -772,7 +772,7 @@ static __always_inline int enters_ipv6(struct __sk_buff *skb, void *data, void *
 	fib_2.dst[1] = ld32(d->to.addr + 4);
 	fib_2.dst[2] = ld32(d->to.addr + 8);
 	fib_2.dst[3] = ld32(d->to.addr + 12);
-	if (fr_route(skb, &fib_2, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14), &hop_2))
+	if (fr_route(skb, &fib_2, skb->gso_size ? skb->gso_size + 48 : ip_end - 14, &hop_2))
 		return fr_up(skb, reason_enters_too_big);
 	if (unlikely(!fr_usable(&hop_2)))
 		return fr_up(skb,

@@ -149,7 +149,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_put_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_put_udp_length + of);
@@ -176,16 +176,16 @@ put_ipv4_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 
 	struct hdr_ipv4 *ipv4 = data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_total_length = bpf_htons(payload_len + ((frame_length_end + 3) - 14));
-	__be16 udp_length = bpf_htons(payload_len + ((frame_length_end + 3) - 34));
+	__be16 ipv4_total_length = bpf_htons(payload_len + (frame_length_end + 3 - 14));
+	__be16 udp_length = bpf_htons(payload_len + (frame_length_end + 3 - 34));
 	__be64 outer_length = bpf_cpu_to_be64(fr_varint_word(payload_len +
-		((frame_length_end + 3) - 42) + 1, outer_length_size));
+		(frame_length_end + 3 - 42) + 1, outer_length_size));
 	__be64 frame_length = bpf_cpu_to_be64(fr_varint_word(payload_len + 3, frame_length_size));
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum64(skb, (outer_length_end + 1), frame_id_size);
+	__u64 region_sum = fr_sum64(skb, outer_length_end + 1, frame_id_size);
 	__u64 odd_sum = region_sum;
-	odd_sum <<= 8 * ((((outer_length_end + 1) - 34) & 1) != 0);
+	odd_sum <<= 8 * (((outer_length_end + 1 - 34) & 1) != 0);
 	__u64 odd_sum_2 =
 		fr_add64(bpf_cpu_to_be64(frame_length_present ?
 					 fr_varint_word(frame_length_2, frame_length_size) : 0ULL));
@@ -193,9 +193,9 @@ put_ipv4_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 
 	__u8 old_frame_type = ld8(&frame->type);
 	__u64 odd_sum_3 = old_frame_type;
 	odd_sum_3 <<= 8 * (((outer_length_end - 34) & 1) != 0);
-	__u64 region_sum_2 = fr_sum64(skb, (outer_length_end + 1), frame_id_size);
+	__u64 region_sum_2 = fr_sum64(skb, outer_length_end + 1, frame_id_size);
 	__u64 odd_sum_4 = region_sum_2;
-	odd_sum_4 <<= 8 * ((((outer_length_end + 1) - 34) & 1) != 0);
+	odd_sum_4 <<= 8 * (((outer_length_end + 1 - 34) & 1) != 0);
 	__u64 odd_sum_5 =
 		fr_add64(bpf_cpu_to_be64(frame_length_present ?
 					 fr_varint_word(payload_len + 3, frame_length_size) :
@@ -206,7 +206,7 @@ put_ipv4_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 
 	__u64 odd_sum_7 = 7;
 	odd_sum_7 <<= 8 * (((frame_length_end - 34) & 1) != 0);
 	__u64 odd_sum_8 = bpf_htons(set_kind);
-	odd_sum_8 <<= 8 * ((((frame_length_end + 1) - 34) & 1) != 0);
+	odd_sum_8 <<= 8 * (((frame_length_end + 1 - 34) & 1) != 0);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__be16 old_udp_length = ld16(&udp->length);
 	__be16 old_outer_magic = ld16(&outer->magic);
@@ -223,9 +223,9 @@ put_ipv4_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((frame_length_end - 34) ^ ((frame_length_end + 3) - 34)) & 1) != 0)
+	if ((((frame_length_end - 34) ^ (frame_length_end + 3 - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port + udp_length +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port + udp_length +
 					 fr_add64(outer_length) + old_outer_magic + odd_sum_4 +
 					 odd_sum_5 + odd_sum_6 + odd_sum_7 + odd_sum_8 +
 					 udp_new_pseudo);
@@ -236,7 +236,7 @@ put_ipv4_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ld16(&ipv4->total_length) + ipv4_total_length);
 
-	int err = fr_move(skb, frame_length_end, (frame_length_end + 3), payload_len, FR_PAYLOAD);
+	int err = fr_move(skb, frame_length_end, frame_length_end + 3, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_put_fault, reason_put_no_memory);
 
@@ -302,10 +302,10 @@ static __always_inline int put_ipv4_rest(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_put_truncated);
 	if (frame_length_end > udp_end)
 		return fr_up(skb, reason_put_truncated);
-	if (!(!frame_length_present || (frame_length_end + frame_length) == udp_end ||
+	if (!(!frame_length_present || frame_length_end + frame_length == udp_end ||
 	      skb->gso_size == 0))
 		return fr_up(skb, reason_put_gso_packet);
-	if (!(!frame_length_present || (frame_length_end + frame_length) == udp_end))
+	if (!(!frame_length_present || frame_length_end + frame_length == udp_end))
 		return fr_up(skb, reason_put_frame_length);
 
 	/* stack: ["eth", "ip", "udp", "outer", "frame"] */
@@ -318,10 +318,10 @@ static __always_inline int put_ipv4_rest(struct __sk_buff *skb, void *data, void
 
 	/* do: [{push: tag: {kind: 7, number: "setting.kind"}}, "pass"] */
 	__u64 payload_len = udp_end - frame_length_end;
-	if ((payload_len + ((frame_length_end + 3) - 14)) > 0xffff ||
-	    (payload_len + ((frame_length_end + 3) - 34)) > 0xffff ||
-	    (payload_len + ((frame_length_end + 3) - 42) + 1) > fr_varint_room(outer_length_size) ||
-	    !(!frame_length_present || (payload_len + 3) <= fr_varint_room(frame_length_size)))
+	if (payload_len + (frame_length_end + 3 - 14) > 0xffff ||
+	    payload_len + (frame_length_end + 3 - 34) > 0xffff ||
+	    payload_len + (frame_length_end + 3 - 42) + 1 > fr_varint_room(outer_length_size) ||
+	    !(!frame_length_present || payload_len + 3 <= fr_varint_room(frame_length_size)))
 		return fr_up(skb, reason_put_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40)))
@@ -361,18 +361,18 @@ static __always_inline int put_ipv4(struct __sk_buff *skb, void *data, void *dat
 		return fr_up(skb, reason_put_truncated);
 	if (outer_length_end > udp_end)
 		return fr_up(skb, reason_put_truncated);
-	if (outer_length < 1 || (outer_length - 1) < (outer_length_end - 42))
+	if (outer_length < 1 || outer_length - 1 < outer_length_end - 42)
 		return fr_up(skb, reason_put_outer_size);
-	if (!((42ULL + (outer_length - 1)) == udp_end || skb->gso_size == 0))
+	if (!(42ULL + (outer_length - 1) == udp_end || skb->gso_size == 0))
 		return fr_up(skb, reason_put_gso_packet);
-	if ((42ULL + (outer_length - 1)) != udp_end)
+	if (42ULL + (outer_length - 1) != udp_end)
 		return fr_up(skb, reason_put_outer_size);
 
 	/* {name: "id", varint: "quic"}, */
 	frame = at_outer_length_end;
 	if ((void *)(frame + 1) > data_end)
 		return fr_up(skb, reason_put_truncated);
-	if ((outer_length_end + 1) > udp_end)
+	if (outer_length_end + 1 > udp_end)
 		return fr_up(skb, reason_put_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
@@ -419,7 +419,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_put_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_put_mapped_address + of_2);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_put_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -449,15 +449,15 @@ put_ipv6_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 
 	struct hdr_ipv6 *ipv6 = data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
-	__be16 ipv6_payload_length = bpf_htons(payload_len + ((frame_length_end + 3) - 54));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + (frame_length_end + 3 - 54));
 	__be64 outer_length = bpf_cpu_to_be64(fr_varint_word(payload_len +
-		((frame_length_end + 3) - 62) + 1, outer_length_size));
+		(frame_length_end + 3 - 62) + 1, outer_length_size));
 	__be64 frame_length = bpf_cpu_to_be64(fr_varint_word(payload_len + 3, frame_length_size));
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum64(skb, (outer_length_end + 1), frame_id_size);
+	__u64 region_sum = fr_sum64(skb, outer_length_end + 1, frame_id_size);
 	__u64 odd_sum = region_sum;
-	odd_sum <<= 8 * ((((outer_length_end + 1) - 54) & 1) != 0);
+	odd_sum <<= 8 * (((outer_length_end + 1 - 54) & 1) != 0);
 	__u64 odd_sum_2 =
 		fr_add64(bpf_cpu_to_be64(frame_length_present ?
 					 fr_varint_word(frame_length_2, frame_length_size) : 0ULL));
@@ -465,9 +465,9 @@ put_ipv6_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 
 	__u8 old_frame_type = ld8(&frame->type);
 	__u64 odd_sum_3 = old_frame_type;
 	odd_sum_3 <<= 8 * (((outer_length_end - 54) & 1) != 0);
-	__u64 region_sum_2 = fr_sum64(skb, (outer_length_end + 1), frame_id_size);
+	__u64 region_sum_2 = fr_sum64(skb, outer_length_end + 1, frame_id_size);
 	__u64 odd_sum_4 = region_sum_2;
-	odd_sum_4 <<= 8 * ((((outer_length_end + 1) - 54) & 1) != 0);
+	odd_sum_4 <<= 8 * (((outer_length_end + 1 - 54) & 1) != 0);
 	__u64 odd_sum_5 =
 		fr_add64(bpf_cpu_to_be64(frame_length_present ?
 					 fr_varint_word(payload_len + 3, frame_length_size) :
@@ -478,7 +478,7 @@ put_ipv6_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 
 	__u64 odd_sum_7 = 7;
 	odd_sum_7 <<= 8 * (((frame_length_end - 54) & 1) != 0);
 	__u64 odd_sum_8 = bpf_htons(set_kind);
-	odd_sum_8 <<= 8 * ((((frame_length_end + 1) - 54) & 1) != 0);
+	odd_sum_8 <<= 8 * (((frame_length_end + 1 - 54) & 1) != 0);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__be16 old_udp_length = ld16(&udp->length);
 	__be16 old_outer_magic = ld16(&outer->magic);
@@ -495,14 +495,14 @@ put_ipv6_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 
 		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((frame_length_end - 54) ^ ((frame_length_end + 3) - 54)) & 1) != 0)
+	if ((((frame_length_end - 54) ^ (frame_length_end + 3 - 54)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
 					 ipv6_payload_length + fr_add64(outer_length) +
 					 old_outer_magic + odd_sum_4 + odd_sum_5 + odd_sum_6 +
 					 odd_sum_7 + odd_sum_8 + udp_new_pseudo);
 
-	int err = fr_move(skb, frame_length_end, (frame_length_end + 3), payload_len, FR_PAYLOAD);
+	int err = fr_move(skb, frame_length_end, frame_length_end + 3, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_put_fault, reason_put_no_memory);
 
@@ -567,10 +567,10 @@ static __always_inline int put_ipv6_rest(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_put_truncated);
 	if (frame_length_end > udp_end)
 		return fr_up(skb, reason_put_truncated);
-	if (!(!frame_length_present || (frame_length_end + frame_length) == udp_end ||
+	if (!(!frame_length_present || frame_length_end + frame_length == udp_end ||
 	      skb->gso_size == 0))
 		return fr_up(skb, reason_put_gso_packet);
-	if (!(!frame_length_present || (frame_length_end + frame_length) == udp_end))
+	if (!(!frame_length_present || frame_length_end + frame_length == udp_end))
 		return fr_up(skb, reason_put_frame_length);
 
 	/* stack: ["eth", "ip", "udp", "outer", "frame"] */
@@ -583,10 +583,10 @@ static __always_inline int put_ipv6_rest(struct __sk_buff *skb, void *data, void
 
 	/* do: [{push: tag: {kind: 7, number: "setting.kind"}}, "pass"] */
 	__u64 payload_len = udp_end - frame_length_end;
-	if ((payload_len + ((frame_length_end + 3) - 54)) > 0xffff ||
-	    (payload_len + ((frame_length_end + 3) - 54)) > 0xffff ||
-	    (payload_len + ((frame_length_end + 3) - 62) + 1) > fr_varint_room(outer_length_size) ||
-	    !(!frame_length_present || (payload_len + 3) <= fr_varint_room(frame_length_size)))
+	if (payload_len + (frame_length_end + 3 - 54) > 0xffff ||
+	    payload_len + (frame_length_end + 3 - 54) > 0xffff ||
+	    payload_len + (frame_length_end + 3 - 62) + 1 > fr_varint_room(outer_length_size) ||
+	    !(!frame_length_present || payload_len + 3 <= fr_varint_room(frame_length_size)))
 		return fr_up(skb, reason_put_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60)))
@@ -628,18 +628,18 @@ static __always_inline int put_ipv6(struct __sk_buff *skb, void *data, void *dat
 		return fr_up(skb, reason_put_truncated);
 	if (outer_length_end > udp_end)
 		return fr_up(skb, reason_put_truncated);
-	if (outer_length < 1 || (outer_length - 1) < (outer_length_end - 62))
+	if (outer_length < 1 || outer_length - 1 < outer_length_end - 62)
 		return fr_up(skb, reason_put_outer_size);
-	if (!((62ULL + (outer_length - 1)) == udp_end || skb->gso_size == 0))
+	if (!(62ULL + (outer_length - 1) == udp_end || skb->gso_size == 0))
 		return fr_up(skb, reason_put_gso_packet);
-	if ((62ULL + (outer_length - 1)) != udp_end)
+	if (62ULL + (outer_length - 1) != udp_end)
 		return fr_up(skb, reason_put_outer_size);
 
 	/* {name: "id", varint: "quic"}, */
 	frame = at_outer_length_end;
 	if ((void *)(frame + 1) > data_end)
 		return fr_up(skb, reason_put_truncated);
-	if ((outer_length_end + 1) > udp_end)
+	if (outer_length_end + 1 > udp_end)
 		return fr_up(skb, reason_put_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
@@ -722,7 +722,7 @@ enum {
 	reason_take_udp_checksum, reason_take_not_ip,
 };
 
-static __always_inline int take_ipv4_send(struct __sk_buff *skb)
+static __always_inline int take_ipv4_tag_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -731,10 +731,10 @@ static __always_inline int take_ipv4_send(struct __sk_buff *skb)
 }
 
 static __always_inline int
-take_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 frame_id_end,
-		 void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
-		 __u64 frame_length_2, __u64 frame_length_end, void *at_frame_length_end,
-		 __u64 payload_len, __u64 partial)
+take_ipv4_tag_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 frame_id_end,
+		     void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
+		     __u64 frame_length_2, __u64 frame_length_end, void *at_frame_length_end,
+		     __u64 payload_len, __u64 partial)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_frame *frame = data + 42;
@@ -742,8 +742,6 @@ take_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 f
 	struct hdr_ipv4 *ipv4 = data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_total_length = bpf_htons(payload_len + (frame_length_end - 14));
-	__be16 udp_length = bpf_htons(payload_len + (frame_length_end - 34));
 	__be64 frame_length = bpf_cpu_to_be64(fr_varint_word(payload_len, frame_length_size));
 
 	/* udp.checksum */
@@ -755,7 +753,7 @@ take_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 f
 	__u64 odd_sum_2 = ld16(&tag->kind);
 	odd_sum_2 <<= 8 * (((frame_length_end - 34) & 1) != 0);
 	__u64 odd_sum_3 = ld8((void *)&tag->number + 1);
-	odd_sum_3 <<= 8 * ((((frame_length_end + 2) - 34) & 1) != 0);
+	odd_sum_3 <<= 8 * (((frame_length_end + 2 - 34) & 1) != 0);
 	__u64 region_sum_2 = fr_sum64(skb, 43, frame_id_size);
 	__u64 odd_sum_4 =
 		fr_add64(bpf_cpu_to_be64(frame_length_present ?
@@ -772,13 +770,14 @@ take_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 f
 					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
 					  ((__u64)region_sum << 8) + odd_sum + old_frame_type +
 					  odd_sum_2 + odd_sum_3);
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst +
+		bpf_htons(payload_len + (frame_length_end - 34)) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (((((frame_length_end + 3) - 34) ^ (frame_length_end - 34)) & 1) != 0)
+	if ((((frame_length_end + 3 - 34) ^ (frame_length_end - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port + udp_length +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
+					 bpf_htons(payload_len + (frame_length_end - 34)) +
 					 ((__u64)region_sum_2 << 8) + odd_sum_4 + old_frame_type +
 					 udp_new_pseudo);
 	if (!udp_csum.old) /* no checksum came, none leaves */
@@ -786,9 +785,10 @@ take_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 f
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ld16(&ipv4->total_length) + ipv4_total_length);
+					 ld16(&ipv4->total_length) +
+					 bpf_htons(payload_len + (frame_length_end - 14)));
 
-	int err = fr_move(skb, (frame_length_end + 3), frame_length_end, payload_len, FR_PAYLOAD);
+	int err = fr_move(skb, frame_length_end + 3, frame_length_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_take_fault, reason_take_no_memory);
 
@@ -808,8 +808,8 @@ take_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 f
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 
-	st16(&new_ipv4->total_length, ipv4_total_length);
-	st16(&new_udp->length, udp_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + (frame_length_end - 14)));
+	st16(&new_udp->length, bpf_htons(payload_len + (frame_length_end - 34)));
 	if (frame_length_present)
 		fr_put_varint(at_frame_id_end, (void *)(long)skb->data_end, frame_length,
 			      frame_length_size);
@@ -826,14 +826,23 @@ take_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 f
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int take_ipv4_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
-					  __u64 frame_id_size, __u64 frame_id_end,
-					  void *at_frame_id_end, __u64 frame_length_present,
-					  __u64 frame_length_size, __u64 frame_length,
-					  __u64 frame_length_end, void *at_frame_length_end)
+static __always_inline int take_ipv4_tag(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, __u64 frame_id_size, __u64 frame_id_end,
+					 void *at_frame_id_end, __u64 frame_length_present,
+					 __u64 frame_length_size, __u64 frame_length,
+					 __u64 frame_length_end, void *at_frame_length_end)
 {
-	struct hdr_udp *udp = data + 34;
 	struct hdr_tag *tag = at_frame_length_end;
+	struct hdr_udp *udp = data + 34;
+
+	/* tag: fields: [{name: "kind", bits: 8, is: 7}, {name: "number", bits: 16}] */
+	tag = at_frame_length_end;
+	if ((void *)(tag + 1) > data_end)
+		return fr_up(skb, reason_take_truncated);
+	if (frame_length_end + 3 > udp_end)
+		return fr_up(skb, reason_take_truncated);
+	if (be8(&tag->kind) != 7)
+		return fr_up(skb, reason_take_tag_kind);
 
 	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
 	if (skb->gso_size != 0)
@@ -844,23 +853,23 @@ static __always_inline int take_ipv4_rest(struct __sk_buff *skb, void *data, __u
 		return fr_up(skb, reason_take_no_match);
 
 	/* {when: "tag.number == 1", do: [{count: "kept"}, "pass"]}, */
-	if (be16(&tag->number) == 1) { /* rule */
+	if (be16(&tag->number) == 1) {
 		fr_named_add(0, 1);
-		return take_ipv4_send(skb);
+		return take_ipv4_tag_send(skb);
 	}
 
 	/* {do: [{pop: "tag"}, "pass"]}, */
 	__u64 payload_len = udp_end - (frame_length_end + 3);
-	if ((payload_len + (frame_length_end - 14)) > 0xffff ||
-	    (payload_len + (frame_length_end - 34)) > 0xffff ||
+	if (payload_len + (frame_length_end - 14) > 0xffff ||
+	    payload_len + (frame_length_end - 34) > 0xffff ||
 	    !(!frame_length_present || payload_len <= fr_varint_room(frame_length_size)))
 		return fr_up(skb, reason_take_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40)))
 		return fr_up(skb, reason_take_partial_checksum);
-	return take_ipv4_send_2(skb, data, frame_id_size, frame_id_end, at_frame_id_end,
-				frame_length_present, frame_length_size, frame_length,
-				frame_length_end, at_frame_length_end, payload_len, partial);
+	return take_ipv4_tag_send_2(skb, data, frame_id_size, frame_id_end, at_frame_id_end,
+				    frame_length_present, frame_length_size, frame_length,
+				    frame_length_end, at_frame_length_end, payload_len, partial);
 }
 
 static __always_inline int take_ipv4(struct __sk_buff *skb, void *data, void *data_end)
@@ -868,7 +877,6 @@ static __always_inline int take_ipv4(struct __sk_buff *skb, void *data, void *da
 	void *at_frame_id_end;
 	void *at_frame_length_end;
 	struct hdr_frame *frame = data + 42;
-	struct hdr_tag *tag;
 	__u64 ip_end, udp_end;
 
 	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(put, take, truncated)) ||
@@ -911,27 +919,18 @@ static __always_inline int take_ipv4(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_take_truncated);
 	if (frame_length_end > udp_end)
 		return fr_up(skb, reason_take_truncated);
-	if (!(!frame_length_present || (frame_length_end + frame_length) == udp_end ||
+	if (!(!frame_length_present || frame_length_end + frame_length == udp_end ||
 	      skb->gso_size == 0))
 		return fr_up(skb, reason_take_gso_packet);
-	if (!(!frame_length_present || (frame_length_end + frame_length) == udp_end))
+	if (!(!frame_length_present || frame_length_end + frame_length == udp_end))
 		return fr_up(skb, reason_take_frame_length);
 
-	/* tag: fields: [{name: "kind", bits: 8, is: 7}, {name: "number", bits: 16}] */
-	tag = at_frame_length_end;
-	if ((void *)(tag + 1) > data_end)
-		return fr_up(skb, reason_take_truncated);
-	if ((frame_length_end + 3) > udp_end)
-		return fr_up(skb, reason_take_truncated);
-	if (be8(&tag->kind) != 7)
-		return fr_up(skb, reason_take_tag_kind);
-
-	return take_ipv4_rest(skb, data, udp_end, frame_id_size, frame_id_end, at_frame_id_end,
-			      frame_length_present, frame_length_size, frame_length,
-			      frame_length_end, at_frame_length_end);
+	return take_ipv4_tag(skb, data, data_end, udp_end, frame_id_size, frame_id_end,
+			     at_frame_id_end, frame_length_present, frame_length_size, frame_length,
+			     frame_length_end, at_frame_length_end);
 }
 
-static __always_inline int take_ipv6_send(struct __sk_buff *skb)
+static __always_inline int take_ipv6_tag_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -940,10 +939,10 @@ static __always_inline int take_ipv6_send(struct __sk_buff *skb)
 }
 
 static __always_inline int
-take_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 frame_id_end,
-		 void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
-		 __u64 frame_length_2, __u64 frame_length_end, void *at_frame_length_end,
-		 __u64 payload_len, __u64 partial)
+take_ipv6_tag_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 frame_id_end,
+		     void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
+		     __u64 frame_length_2, __u64 frame_length_end, void *at_frame_length_end,
+		     __u64 payload_len, __u64 partial)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_frame *frame = data + 62;
@@ -951,7 +950,6 @@ take_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 f
 	struct hdr_ipv6 *ipv6 = data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
-	__be16 ipv6_payload_length = bpf_htons(payload_len + (frame_length_end - 54));
 	__be64 frame_length = bpf_cpu_to_be64(fr_varint_word(payload_len, frame_length_size));
 
 	/* udp.checksum */
@@ -963,7 +961,7 @@ take_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 f
 	__u64 odd_sum_2 = ld16(&tag->kind);
 	odd_sum_2 <<= 8 * (((frame_length_end - 54) & 1) != 0);
 	__u64 odd_sum_3 = ld8((void *)&tag->number + 1);
-	odd_sum_3 <<= 8 * ((((frame_length_end + 2) - 54) & 1) != 0);
+	odd_sum_3 <<= 8 * (((frame_length_end + 2 - 54) & 1) != 0);
 	__u64 region_sum_2 = fr_sum64(skb, 63, frame_id_size);
 	__u64 odd_sum_4 =
 		fr_add64(bpf_cpu_to_be64(frame_length_present ?
@@ -981,16 +979,17 @@ take_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 f
 					  ((__u64)region_sum << 8) + odd_sum + old_frame_type +
 					  odd_sum_2 + odd_sum_3);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
+		bpf_htons(payload_len + (frame_length_end - 54)) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (((((frame_length_end + 3) - 54) ^ (frame_length_end - 54)) & 1) != 0)
+	if ((((frame_length_end + 3 - 54) ^ (frame_length_end - 54)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port +
-					 ipv6_payload_length + ((__u64)region_sum_2 << 8) +
-					 odd_sum_4 + old_frame_type + udp_new_pseudo);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
+					 bpf_htons(payload_len + (frame_length_end - 54)) +
+					 ((__u64)region_sum_2 << 8) + odd_sum_4 + old_frame_type +
+					 udp_new_pseudo);
 
-	int err = fr_move(skb, (frame_length_end + 3), frame_length_end, payload_len, FR_PAYLOAD);
+	int err = fr_move(skb, frame_length_end + 3, frame_length_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_take_fault, reason_take_no_memory);
 
@@ -1010,8 +1009,8 @@ take_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 f
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
-	st16(&new_udp->length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + (frame_length_end - 54)));
+	st16(&new_udp->length, bpf_htons(payload_len + (frame_length_end - 54)));
 	if (frame_length_present)
 		fr_put_varint(at_frame_id_end, (void *)(long)skb->data_end, frame_length,
 			      frame_length_size);
@@ -1027,14 +1026,23 @@ take_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 f
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int take_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
-					  __u64 frame_id_size, __u64 frame_id_end,
-					  void *at_frame_id_end, __u64 frame_length_present,
-					  __u64 frame_length_size, __u64 frame_length,
-					  __u64 frame_length_end, void *at_frame_length_end)
+static __always_inline int take_ipv6_tag(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, __u64 frame_id_size, __u64 frame_id_end,
+					 void *at_frame_id_end, __u64 frame_length_present,
+					 __u64 frame_length_size, __u64 frame_length,
+					 __u64 frame_length_end, void *at_frame_length_end)
 {
-	struct hdr_udp *udp = data + 54;
 	struct hdr_tag *tag = at_frame_length_end;
+	struct hdr_udp *udp = data + 54;
+
+	/* tag: fields: [{name: "kind", bits: 8, is: 7}, {name: "number", bits: 16}] */
+	tag = at_frame_length_end;
+	if ((void *)(tag + 1) > data_end)
+		return fr_up(skb, reason_take_truncated);
+	if (frame_length_end + 3 > udp_end)
+		return fr_up(skb, reason_take_truncated);
+	if (be8(&tag->kind) != 7)
+		return fr_up(skb, reason_take_tag_kind);
 
 	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
 	if (skb->gso_size != 0)
@@ -1045,15 +1053,15 @@ static __always_inline int take_ipv6_rest(struct __sk_buff *skb, void *data, __u
 		return fr_up(skb, reason_take_no_match);
 
 	/* {when: "tag.number == 1", do: [{count: "kept"}, "pass"]}, */
-	if (be16(&tag->number) == 1) { /* rule */
+	if (be16(&tag->number) == 1) {
 		fr_named_add(0, 1);
-		return take_ipv6_send(skb);
+		return take_ipv6_tag_send(skb);
 	}
 
 	/* {do: [{pop: "tag"}, "pass"]}, */
 	__u64 payload_len = udp_end - (frame_length_end + 3);
-	if ((payload_len + (frame_length_end - 54)) > 0xffff ||
-	    (payload_len + (frame_length_end - 54)) > 0xffff ||
+	if (payload_len + (frame_length_end - 54) > 0xffff ||
+	    payload_len + (frame_length_end - 54) > 0xffff ||
 	    !(!frame_length_present || payload_len <= fr_varint_room(frame_length_size)))
 		return fr_up(skb, reason_take_length);
 	__u64 partial = fr_partial(skb);
@@ -1061,9 +1069,9 @@ static __always_inline int take_ipv6_rest(struct __sk_buff *skb, void *data, __u
 		return fr_up(skb, reason_take_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_take_udp_checksum);
-	return take_ipv6_send_2(skb, data, frame_id_size, frame_id_end, at_frame_id_end,
-				frame_length_present, frame_length_size, frame_length,
-				frame_length_end, at_frame_length_end, payload_len, partial);
+	return take_ipv6_tag_send_2(skb, data, frame_id_size, frame_id_end, at_frame_id_end,
+				    frame_length_present, frame_length_size, frame_length,
+				    frame_length_end, at_frame_length_end, payload_len, partial);
 }
 
 static __always_inline int take_ipv6(struct __sk_buff *skb, void *data, void *data_end)
@@ -1071,7 +1079,6 @@ static __always_inline int take_ipv6(struct __sk_buff *skb, void *data, void *da
 	void *at_frame_id_end;
 	void *at_frame_length_end;
 	struct hdr_frame *frame = data + 62;
-	struct hdr_tag *tag;
 	__u64 ip_end, udp_end;
 
 	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(put, take, truncated),
@@ -1115,24 +1122,15 @@ static __always_inline int take_ipv6(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_take_truncated);
 	if (frame_length_end > udp_end)
 		return fr_up(skb, reason_take_truncated);
-	if (!(!frame_length_present || (frame_length_end + frame_length) == udp_end ||
+	if (!(!frame_length_present || frame_length_end + frame_length == udp_end ||
 	      skb->gso_size == 0))
 		return fr_up(skb, reason_take_gso_packet);
-	if (!(!frame_length_present || (frame_length_end + frame_length) == udp_end))
+	if (!(!frame_length_present || frame_length_end + frame_length == udp_end))
 		return fr_up(skb, reason_take_frame_length);
 
-	/* tag: fields: [{name: "kind", bits: 8, is: 7}, {name: "number", bits: 16}] */
-	tag = at_frame_length_end;
-	if ((void *)(tag + 1) > data_end)
-		return fr_up(skb, reason_take_truncated);
-	if ((frame_length_end + 3) > udp_end)
-		return fr_up(skb, reason_take_truncated);
-	if (be8(&tag->kind) != 7)
-		return fr_up(skb, reason_take_tag_kind);
-
-	return take_ipv6_rest(skb, data, udp_end, frame_id_size, frame_id_end, at_frame_id_end,
-			      frame_length_present, frame_length_size, frame_length,
-			      frame_length_end, at_frame_length_end);
+	return take_ipv6_tag(skb, data, data_end, udp_end, frame_id_size, frame_id_end,
+			     at_frame_id_end, frame_length_present, frame_length_size, frame_length,
+			     frame_length_end, at_frame_length_end);
 }
 
 SEC("tc") int prog_take(struct __sk_buff *skb)

@@ -154,7 +154,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_by_id_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_by_id_udp_length);
@@ -180,7 +180,7 @@ static __always_inline int by_id_ipv4_id12_send(struct __sk_buff *skb, void *dat
 	const __u32 headers_len = 55, new_headers_len = 51, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 id8_long_flags = (be8(&id12->long_flags) & 127);
+	__u8 id8_long_flags = be8(&id12->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -204,7 +204,7 @@ static __always_inline int by_id_ipv4_id12_send(struct __sk_buff *skb, void *dat
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 37) +
+					  old_ipv4_dst) + bpf_htons(payload_len + 37) +
 					 ipv4_ttl_protocol + fr_v4(f->from.addr) +
 					 fr_v4(f->to.addr) + 64);
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
@@ -256,7 +256,7 @@ static __always_inline int by_id_ipv4_id12_send_ipv6(struct __sk_buff *skb, void
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 id8_long_flags = (be8(&id12->long_flags) & 127);
+	__u8 id8_long_flags = be8(&id12->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -313,9 +313,8 @@ static __always_inline int by_id_ipv4_id12(struct __sk_buff *skb, void *data, __
 	struct hdr_udp *udp = data + 34;
 
 	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (f->new == 0) { /* rule */
+	if (f->new == 0)
 		return fr_drop(skb->len, reason_by_id_closed);
-	}
 
 	/* {pop: "id12"}, {push: id8: {flags: "id12.flags", id: "f.new"}}, {count: "f.packets"... */
 	if (fr_is_v4(f->from.addr) != fr_is_v4(f->to.addr))
@@ -323,7 +322,7 @@ static __always_inline int by_id_ipv4_id12(struct __sk_buff *skb, void *data, __
 	__u64 payload_len = udp_end - 55;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 55 && (partial & 0xffff) < ((55ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 55 && (partial & 0xffff) < 55ULL + payload_len - 1)))
 		return fr_up(skb, reason_by_id_partial_checksum);
 	if (fr_is_v4(f->to.addr)) { /* ipv4 stays */
 		if (unlikely(!fr_fits(&f->hop_to, 37ULL + payload_len)))
@@ -370,8 +369,8 @@ static __always_inline int by_id_ipv4_id8_send(struct __sk_buff *skb, void *data
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 fr_v4(f->from.addr) + fr_v4(f->to.addr) + 64);
+					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(f->from.addr) +
+					 fr_v4(f->to.addr) + 64);
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -474,9 +473,8 @@ static __always_inline int by_id_ipv4_id8(struct __sk_buff *skb, void *data, __u
 	struct hdr_udp *udp = data + 34;
 
 	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (f->new == 0) { /* rule */
+	if (f->new == 0)
 		return fr_drop(skb->len, reason_by_id_closed);
-	}
 
 	/* {when: "id8", do: [{set: "short.id": "f.new"}, {count: "f.packets"}, {send: {from: ... */
 	if (fr_is_v4(f->from.addr) != fr_is_v4(f->to.addr))
@@ -484,7 +482,7 @@ static __always_inline int by_id_ipv4_id8(struct __sk_buff *skb, void *data, __u
 	if (fr_is_v4(f->to.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 51) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_by_id_partial_checksum);
 		if (unlikely(!fr_fits(&f->hop_to, ip_end - 14)))
 			return fr_up(skb,
@@ -496,7 +494,7 @@ static __always_inline int by_id_ipv4_id8(struct __sk_buff *skb, void *data, __u
 	__u64 payload_len = udp_end - 51;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 51 && (partial_2 & 0xffff) < ((51ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 51 && (partial_2 & 0xffff) < 51ULL + payload_len - 1)))
 		return fr_up(skb, reason_by_id_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_by_id_udp_checksum);
@@ -518,7 +516,7 @@ static __always_inline int by_id_ipv4_id4_send(struct __sk_buff *skb, void *data
 	const __u32 headers_len = 47, new_headers_len = 51, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 id8_long_flags = (be8(&id4->long_flags) & 127);
+	__u8 id8_long_flags = be8(&id4->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -541,7 +539,7 @@ static __always_inline int by_id_ipv4_id4_send(struct __sk_buff *skb, void *data
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 37) +
+					  old_ipv4_dst) + bpf_htons(payload_len + 37) +
 					 ipv4_ttl_protocol + fr_v4(f->from.addr) +
 					 fr_v4(f->to.addr) + 64);
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
@@ -593,7 +591,7 @@ static __always_inline int by_id_ipv4_id4_send_ipv6(struct __sk_buff *skb, void 
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 id8_long_flags = (be8(&id4->long_flags) & 127);
+	__u8 id8_long_flags = be8(&id4->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -649,9 +647,8 @@ static __always_inline int by_id_ipv4_id4(struct __sk_buff *skb, void *data, __u
 	struct hdr_udp *udp = data + 34;
 
 	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (f->new == 0) { /* rule */
+	if (f->new == 0)
 		return fr_drop(skb->len, reason_by_id_closed);
-	}
 
 	/* {pop: "id4"}, {push: id8: {flags: "id4.flags", id: "f.new"}}, {count: "f.packets"},... */
 	if (fr_is_v4(f->from.addr) != fr_is_v4(f->to.addr))
@@ -659,7 +656,7 @@ static __always_inline int by_id_ipv4_id4(struct __sk_buff *skb, void *data, __u
 	__u64 payload_len = udp_end - 47;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 47 && (partial & 0xffff) < ((47ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 47 && (partial & 0xffff) < 47ULL + payload_len - 1)))
 		return fr_up(skb, reason_by_id_partial_checksum);
 	if (fr_is_v4(f->to.addr)) { /* ipv4 stays */
 		if (unlikely(!fr_fits(&f->hop_to, 37ULL + payload_len)))
@@ -683,7 +680,7 @@ static __always_inline int check_id0(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_id0 *id0 = data + at;
 
-	if ((void *)(id0 + 1) > data_end || (at + sizeof(*id0)) > udp_end)
+	if ((void *)(id0 + 1) > data_end || at + sizeof(*id0) > udp_end)
 		return fr_up(skb, reason_by_id_truncated);
 	if ((be8(&id0->long_flags) >> 7) != 0)
 		return fr_up(skb, reason_by_id_long_header);
@@ -704,7 +701,7 @@ static __always_inline int by_id_ipv4_id0_send(struct __sk_buff *skb, void *data
 	const __u32 headers_len = 43, new_headers_len = 51, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 id8_long_flags = (be8(&id0->long_flags) & 127);
+	__u8 id8_long_flags = be8(&id0->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -726,7 +723,7 @@ static __always_inline int by_id_ipv4_id0_send(struct __sk_buff *skb, void *data
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 37) +
+					  old_ipv4_dst) + bpf_htons(payload_len + 37) +
 					 ipv4_ttl_protocol + fr_v4(f->from.addr) +
 					 fr_v4(f->to.addr) + 64);
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
@@ -778,7 +775,7 @@ static __always_inline int by_id_ipv4_id0_send_ipv6(struct __sk_buff *skb, void 
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 id8_long_flags = (be8(&id0->long_flags) & 127);
+	__u8 id8_long_flags = be8(&id0->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -852,9 +849,8 @@ static __always_inline int by_id_ipv4_id0(struct __sk_buff *skb, void *data, voi
 	}
 
 	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (f->new == 0) { /* rule */
+	if (f->new == 0)
 		return fr_drop(skb->len, reason_by_id_closed);
-	}
 
 	/* {do: [{pop: "id0"}, {push: id8: {flags: "id0.flags", id: "f.new"}}, {count: "f.pack... */
 	if (fr_is_v4(f->from.addr) != fr_is_v4(f->to.addr))
@@ -862,7 +858,7 @@ static __always_inline int by_id_ipv4_id0(struct __sk_buff *skb, void *data, voi
 	__u64 payload_len = udp_end - 43;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 43 && (partial & 0xffff) < ((43ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 43 && (partial & 0xffff) < 43ULL + payload_len - 1)))
 		return fr_up(skb, reason_by_id_partial_checksum);
 	if (fr_is_v4(f->to.addr)) { /* ipv4 stays */
 		if (unlikely(!fr_fits(&f->hop_to, 37ULL + payload_len)))
@@ -1044,7 +1040,7 @@ static __always_inline int by_id_ipv6_id12_send(struct __sk_buff *skb, void *dat
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__u8 id8_long_flags = (be8(&id12->long_flags) & 127);
+	__u8 id8_long_flags = be8(&id12->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -1108,7 +1104,7 @@ static __always_inline int by_id_ipv6_id12_send_ipv4(struct __sk_buff *skb, void
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 id8_long_flags = (be8(&id12->long_flags) & 127);
+	__u8 id8_long_flags = be8(&id12->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -1126,7 +1122,7 @@ static __always_inline int by_id_ipv6_id12_send_ipv4(struct __sk_buff *skb, void
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 37) + fr_v4(f->from.addr) +
 					   fr_v4(f->to.addr) + 0x1180);
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
@@ -1172,9 +1168,8 @@ static __always_inline int by_id_ipv6_id12(struct __sk_buff *skb, void *data, __
 	struct hdr_udp *udp = data + 54;
 
 	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (f->new == 0) { /* rule */
+	if (f->new == 0)
 		return fr_drop(skb->len, reason_by_id_closed);
-	}
 
 	/* {pop: "id12"}, {push: id8: {flags: "id12.flags", id: "f.new"}}, {count: "f.packets"... */
 	if (fr_is_v4(f->from.addr) != fr_is_v4(f->to.addr))
@@ -1182,7 +1177,7 @@ static __always_inline int by_id_ipv6_id12(struct __sk_buff *skb, void *data, __
 	__u64 payload_len = udp_end - 75;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 75 && (partial & 0xffff) < ((75ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 75 && (partial & 0xffff) < 75ULL + payload_len - 1)))
 		return fr_up(skb, reason_by_id_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_by_id_udp_checksum);
@@ -1288,7 +1283,7 @@ static __always_inline int by_id_ipv6_id8_send_ipv4(struct __sk_buff *skb, void 
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 37) + fr_v4(f->from.addr) +
 					   fr_v4(f->to.addr) + 0x1180);
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
@@ -1333,9 +1328,8 @@ static __always_inline int by_id_ipv6_id8(struct __sk_buff *skb, void *data, __u
 	struct hdr_udp *udp = data + 54;
 
 	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (f->new == 0) { /* rule */
+	if (f->new == 0)
 		return fr_drop(skb->len, reason_by_id_closed);
-	}
 
 	/* {when: "id8", do: [{set: "short.id": "f.new"}, {count: "f.packets"}, {send: {from: ... */
 	if (fr_is_v4(f->from.addr) != fr_is_v4(f->to.addr))
@@ -1346,7 +1340,7 @@ static __always_inline int by_id_ipv6_id8(struct __sk_buff *skb, void *data, __u
 			return fr_up(skb, reason_by_id_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_by_id_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_by_id_partial_checksum);
 		if (unlikely(!fr_fits(&f->hop_to, ip_end - 14)))
 			return fr_up(skb,
@@ -1358,7 +1352,7 @@ static __always_inline int by_id_ipv6_id8(struct __sk_buff *skb, void *data, __u
 	__u64 payload_len = udp_end - 71;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 71 && (partial_2 & 0xffff) < ((71ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 71 && (partial_2 & 0xffff) < 71ULL + payload_len - 1)))
 		return fr_up(skb, reason_by_id_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_by_id_udp_checksum);
@@ -1383,7 +1377,7 @@ static __always_inline int by_id_ipv6_id4_send(struct __sk_buff *skb, void *data
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__u8 id8_long_flags = (be8(&id4->long_flags) & 127);
+	__u8 id8_long_flags = be8(&id4->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -1446,7 +1440,7 @@ static __always_inline int by_id_ipv6_id4_send_ipv4(struct __sk_buff *skb, void 
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 id8_long_flags = (be8(&id4->long_flags) & 127);
+	__u8 id8_long_flags = be8(&id4->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -1463,7 +1457,7 @@ static __always_inline int by_id_ipv6_id4_send_ipv4(struct __sk_buff *skb, void 
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 37) + fr_v4(f->from.addr) +
 					   fr_v4(f->to.addr) + 0x1180);
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
@@ -1509,9 +1503,8 @@ static __always_inline int by_id_ipv6_id4(struct __sk_buff *skb, void *data, __u
 	struct hdr_udp *udp = data + 54;
 
 	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (f->new == 0) { /* rule */
+	if (f->new == 0)
 		return fr_drop(skb->len, reason_by_id_closed);
-	}
 
 	/* {pop: "id4"}, {push: id8: {flags: "id4.flags", id: "f.new"}}, {count: "f.packets"},... */
 	if (fr_is_v4(f->from.addr) != fr_is_v4(f->to.addr))
@@ -1519,7 +1512,7 @@ static __always_inline int by_id_ipv6_id4(struct __sk_buff *skb, void *data, __u
 	__u64 payload_len = udp_end - 67;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 67 && (partial & 0xffff) < ((67ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 67 && (partial & 0xffff) < 67ULL + payload_len - 1)))
 		return fr_up(skb, reason_by_id_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_by_id_udp_checksum);
@@ -1552,7 +1545,7 @@ static __always_inline int by_id_ipv6_id0_send(struct __sk_buff *skb, void *data
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__u8 id8_long_flags = (be8(&id0->long_flags) & 127);
+	__u8 id8_long_flags = be8(&id0->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -1614,7 +1607,7 @@ static __always_inline int by_id_ipv6_id0_send_ipv4(struct __sk_buff *skb, void 
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 id8_long_flags = (be8(&id0->long_flags) & 127);
+	__u8 id8_long_flags = be8(&id0->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -1630,7 +1623,7 @@ static __always_inline int by_id_ipv6_id0_send_ipv4(struct __sk_buff *skb, void 
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 37) + fr_v4(f->from.addr) +
 					   fr_v4(f->to.addr) + 0x1180);
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
@@ -1695,9 +1688,8 @@ static __always_inline int by_id_ipv6_id0(struct __sk_buff *skb, void *data, voi
 	}
 
 	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (f->new == 0) { /* rule */
+	if (f->new == 0)
 		return fr_drop(skb->len, reason_by_id_closed);
-	}
 
 	/* {do: [{pop: "id0"}, {push: id8: {flags: "id0.flags", id: "f.new"}}, {count: "f.pack... */
 	if (fr_is_v4(f->from.addr) != fr_is_v4(f->to.addr))
@@ -1705,7 +1697,7 @@ static __always_inline int by_id_ipv6_id0(struct __sk_buff *skb, void *data, voi
 	__u64 payload_len = udp_end - 63;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 63 && (partial & 0xffff) < ((63ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 63 && (partial & 0xffff) < 63ULL + payload_len - 1)))
 		return fr_up(skb, reason_by_id_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_by_id_udp_checksum);

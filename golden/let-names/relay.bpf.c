@@ -263,7 +263,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_renumber_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_renumber_udp_length + of);
@@ -282,7 +282,7 @@ static __always_inline int check_msg(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_msg *msg = data + at;
 
-	if ((void *)(msg + 1) > data_end || (at + sizeof(*msg)) > udp_end)
+	if ((void *)(msg + 1) > data_end || at + sizeof(*msg) > udp_end)
 		return fr_up(skb, reason_renumber_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_renumber_gso_packet);
@@ -310,7 +310,7 @@ static __always_inline int renumber_ipv4_send(struct __sk_buff *skb, void *data,
 	/* {emit: sent: {number: "number", kind: "renumber", dst: "dst"}}, */
 	__u64 said0[2];
 	st64((void *)said0, 0);
-	st64((void *)said0 + 8, ((__u64)ld32(ipv4->dst) << 32 | 0xffff0000ULL));
+	st64((void *)said0 + 8, ((__u64)ld32(ipv4->dst) << 32) | 0xffff0000ULL);
 	__u64 said0_2 = be16(&udp->dst_port);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__u8 msg_kind = renumber;
@@ -334,8 +334,8 @@ static __always_inline int renumber_ipv4_send(struct __sk_buff *skb, void *data,
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 fr_v4(p->local.addr) + fr_v4(p->remote.addr) + 64);
+					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
+					 fr_v4(p->remote.addr) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -407,7 +407,7 @@ static __always_inline int renumber_ipv4_send_ipv6(struct __sk_buff *skb, void *
 	/* {emit: sent: {number: "number", kind: "renumber", dst: "dst"}}, */
 	__u64 said0[2];
 	st64((void *)said0, 0);
-	st64((void *)said0 + 8, ((__u64)ld32(ipv4->dst) << 32 | 0xffff0000ULL));
+	st64((void *)said0 + 8, ((__u64)ld32(ipv4->dst) << 32) | 0xffff0000ULL);
 	__u64 said0_2 = be16(&udp->dst_port);
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
@@ -519,7 +519,7 @@ static __always_inline int renumber_ipv4(struct __sk_buff *skb, void *data, void
 	if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 47) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_renumber_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
 			return fr_up(skb,
@@ -534,7 +534,7 @@ static __always_inline int renumber_ipv4(struct __sk_buff *skb, void *data, void
 	__u64 payload_len = udp_end - 47;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 47 && (partial_2 & 0xffff) < ((47ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 47 && (partial_2 & 0xffff) < 47ULL + payload_len - 1)))
 		return fr_up(skb, reason_renumber_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_renumber_udp_checksum);
@@ -558,7 +558,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_renumber_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_renumber_mapped_address + of_2);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_renumber_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -706,7 +706,7 @@ static __always_inline int renumber_ipv6_send_ipv4(struct __sk_buff *skb, void *
 			  ((__u64)msg_number << 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 33) + fr_v4(p->local.addr) +
 					   fr_v4(p->remote.addr) + 0x1180);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
@@ -804,7 +804,7 @@ static __always_inline int renumber_ipv6(struct __sk_buff *skb, void *data, void
 			return fr_up(skb, reason_renumber_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_renumber_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_renumber_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
 			return fr_up(skb,
@@ -819,7 +819,7 @@ static __always_inline int renumber_ipv6(struct __sk_buff *skb, void *data, void
 	__u64 payload_len = udp_end - 67;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 67 && (partial_2 & 0xffff) < ((67ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 67 && (partial_2 & 0xffff) < 67ULL + payload_len - 1)))
 		return fr_up(skb, reason_renumber_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_renumber_udp_checksum);
@@ -903,7 +903,6 @@ static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *
 				      __u64 local, __u64 kind, struct receiver_taps *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -913,14 +912,14 @@ static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) + (__u8)(kind) +
+						 bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) + (__u8)kind +
 						 ((__u64)bpf_htonl(local) << 8));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -986,7 +985,6 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 				    __u64 taps)
 {
 	struct hdr_msg *msg = data + 42;
-
 	__u32 len = skb->len;
 
 	/* {fan_out: { */
@@ -1028,8 +1026,7 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->ip_end = ip_end;
 	same->number = number;
 	same->taps = taps;
@@ -1039,9 +1036,8 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, 18, 29);
-	}
 
 	same->copies0 = 0;
 	struct tap_fan1 fan = {
@@ -1090,7 +1086,7 @@ static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *dat
 	/* {fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 47) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_tap_partial_checksum);
 	return tap_fan1(skb, data, ip_end, number, taps);
 }
@@ -1116,7 +1112,6 @@ static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *
 				      __u64 local, __u64 kind, struct receiver_taps *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -1128,8 +1123,8 @@ static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) + (__u8)(kind) +
+						 bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) + (__u8)kind +
 						 ((__u64)bpf_htonl(local) << 8));
 
 	data = (void *)(long)skb->data;
@@ -1202,7 +1197,6 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 				    __u64 taps)
 {
 	struct hdr_msg *msg = data + 62;
-
 	__u32 len = skb->len;
 
 	/* {fan_out: { */
@@ -1252,9 +1246,8 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 53);
-	}
 
 	same->copies0 = 0;
 	struct tap_fan2 fan = {
@@ -1304,7 +1297,7 @@ static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *dat
 	/* {fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 67) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_tap_partial_checksum);
 	return tap_fan2(skb, data, ip_end, number, taps);
 }

@@ -401,7 +401,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_downstream_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_downstream_udp_length + of);
@@ -420,12 +420,12 @@ static __always_inline int check_short(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_short *v_short = data + at;
 
-	if ((void *)(v_short + 1) > data_end || (at + sizeof(*v_short)) > udp_end)
+	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > udp_end)
 		return fr_up(skb, reason_downstream_truncated + of);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_downstream_gso_packet + of);
 	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
-	__u64 priority = (priority_value < 3) ? priority_value : 2ULL;
+	__u64 priority = priority_value < 3 ? priority_value : 2ULL;
 
 	*end = priority;
 	return 0;
@@ -458,7 +458,6 @@ static __always_inline long downstream_copy1(struct downstream_same1 *same, stru
 {
 	struct hdr_short *saved_short = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -469,14 +468,13 @@ static __always_inline long downstream_copy1(struct downstream_same1 *same, stru
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->ends[fr_level(priority,
-						 3)].port) + bpf_htons(r->remote.port));
+						 bpf_htons(r->ends[fr_level(priority, 3)].port) +
+						 bpf_htons(r->remote.port));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 +
-					 (__u64)fr_v4(r->ends[fr_level(priority, 3)].addr) +
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->ends[fr_level(priority, 3)].addr) +
 					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -514,7 +512,6 @@ static __always_inline long downstream_copy2(struct downstream_same1 *same, stru
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_short *saved_short = front + 42;
-
 	void *data;
 
 	/* udp.checksum */
@@ -524,10 +521,11 @@ static __always_inline long downstream_copy2(struct downstream_same1 *same, stru
 		udp_checksum_2 = fr_fold(same->rest2 + udp_new_pseudo_2);
 	else
 		udp_checksum_2 = fr_checksum_not_0(same->rest2 + udp_new_pseudo_2 +
-						   (__u64)bpf_htons(r->local.port) +
+						   bpf_htons(r->local.port) +
 						   bpf_htons(r->remote.port) +
-			fr_odd64((__be64)((((be8(&saved_short->kind_hint) & 15) == 0) ?
-					   ld64(r->id[fr_level(priority, 3)]) : ld64(r->other)))) +
+						   fr_odd64((__be64)((be8(&saved_short->kind_hint) &
+						   15) == 0 ? ld64(r->id[fr_level(priority, 3)]) :
+						   ld64(r->other))) +
 						   ((__u64)bpf_htonl((be32(&saved_short->number) +
 						   (__u64)r->base[fr_level(priority, 3)]) &
 						   0xffffffffULL) << 8));
@@ -535,7 +533,7 @@ static __always_inline long downstream_copy2(struct downstream_same1 *same, stru
 		udp_checksum_2 = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum_2 = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum_2 = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					   fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -554,8 +552,8 @@ static __always_inline long downstream_copy2(struct downstream_same1 *same, stru
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st64(new_short->id,
-	     (((be8(&saved_short->kind_hint) & 15) == 0) ? ld64(r->id[fr_level(priority, 3)]) :
-	      ld64(r->other)));
+	     (be8(&saved_short->kind_hint) & 15) == 0 ? ld64(r->id[fr_level(priority, 3)]) :
+	     ld64(r->other));
 	st32(&new_short->number,
 	     bpf_htonl((be32(&saved_short->number) +
 			(__u64)r->base[fr_level(priority, 3)]) & 0xffffffffULL));
@@ -575,10 +573,10 @@ static __always_inline long downstream_copy2(struct downstream_same1 *same, stru
 		fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
 		st16((void *)event0 + 26, 0);
 		st64((void *)event0 + 16,
-		     (((be8(&saved_short->kind_hint) & 15) == 0) ?
-		      ld64(r->id[fr_level(priority, 3)]) : ld64(r->other)));
+		     (be8(&saved_short->kind_hint) & 15) == 0 ? ld64(r->id[fr_level(priority, 3)]) :
+		     ld64(r->other));
 		event0->level = priority;
-		event0->first = ld8(r->id[fr_level((be8(&saved_short->kind_hint) & 15) & 1, 3)]);
+		event0->first = ld8(r->id[fr_level(be8(&saved_short->kind_hint) & 15 & 1, 3)]);
 		event0->base = r->base[2];
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
 	} else {
@@ -603,7 +601,7 @@ static __noinline long downstream_turn1(__u32 i, struct downstream_fan1 *fan)
 		same->clock = bpf_ktime_get_ns();
 
 	/* {match: "short.hint": 5, do: [{send: {from: "r.ends[priority]", to: "r.remote"}}]}, */
-	if ((be8(&saved_short->kind_hint) & 15) == 5) { /* rule */
+	if ((be8(&saved_short->kind_hint) & 15) == 5) {
 		if (fr_is_v4(r->ends[fr_level(priority, 3)].addr) != fr_is_v4(r->remote.addr) ||
 		    !fr_is_v4(r->remote.addr))
 			return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
@@ -622,11 +620,9 @@ static __noinline long downstream_turn1(__u32 i, struct downstream_fan1 *fan)
 	}
 
 	/* {when: "!r.open[priority] || r.id[priority][7] == 0 || r.id[2] == r.other", do: [{d... */
-	/* rule */
 	if (!r->open[fr_level(priority, 3)] || ld8(r->id[fr_level(priority, 3)] + 7) == 0 ||
-	    (ld64(r->id[2]) == ld64(r->other))) {
+	    ld64(r->id[2]) == ld64(r->other))
 		return fr_decline(r->receiver, skb->len, reason_downstream_closed);
-	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
@@ -648,7 +644,6 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_short *v_short = data + 42;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -656,14 +651,12 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	struct list_clients *list;
 
 	fr_put_endpoint_v4(&key.server, ld32(ipv4->src), be16(&udp->src_port));
-	st16((void *)&key + 18,
-	     (((be8(&v_short->kind_hint) >> 4) == 1) ? ld16(v_short->id) : ld16(v_short->id)));
-	st32((void *)&key + 20,
-	     (((be8(&v_short->kind_hint) >> 4) == 1) ? ld32(v_short->id + 2) :
-	      ld32(v_short->id + 2)));
-	st16((void *)&key + 24,
-	     (((be8(&v_short->kind_hint) >> 4) == 1) ? ld16(v_short->id + 6) :
-	      ld16(v_short->id + 6)));
+	st16((void *)&key + 18, (be8(&v_short->kind_hint) >> 4) == 1 ? ld16(v_short->id) :
+	     ld16(v_short->id));
+	st32((void *)&key + 20, (be8(&v_short->kind_hint) >> 4) == 1 ? ld32(v_short->id + 2) :
+	     ld32(v_short->id + 2));
+	st16((void *)&key + 24, (be8(&v_short->kind_hint) >> 4) == 1 ? ld16(v_short->id + 6) :
+	     ld16(v_short->id + 6));
 	list = list_of_clients(&key);
 	if (!list)
 		return fr_up(skb, reason_downstream_no_clients);
@@ -696,8 +689,7 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind2 = ld16(&saved_udp->checksum) ?
@@ -723,9 +715,8 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, 18, 43);
-	}
 
 	same->copies0 = 0;
 	struct downstream_fan1 fan = {
@@ -762,7 +753,7 @@ static __always_inline int downstream_ipv4(struct __sk_buff *skb, void *data, vo
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 61) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_downstream_partial_checksum);
 	return downstream_fan1(skb, data, ip_end, priority);
 }
@@ -778,7 +769,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_downstream_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_downstream_mapped_address + of_2);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_downstream_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -821,7 +812,6 @@ static __always_inline long downstream_copy3(struct downstream_same2 *same, stru
 {
 	struct hdr_short *saved_short = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -833,8 +823,8 @@ static __always_inline long downstream_copy3(struct downstream_same2 *same, stru
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->ends[fr_level(priority,
-						 3)].port) + bpf_htons(r->remote.port));
+						 bpf_htons(r->ends[fr_level(priority, 3)].port) +
+						 bpf_htons(r->remote.port));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 81 > (void *)(long)skb->data_end))
@@ -875,7 +865,6 @@ static __always_inline long downstream_copy4(struct downstream_same2 *same, stru
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_short *saved_short = front + 62;
-
 	void *data;
 
 	/* udp.checksum */
@@ -887,10 +876,11 @@ static __always_inline long downstream_copy4(struct downstream_same2 *same, stru
 		udp_checksum_2 = fr_fold(same->rest1 + udp_new_pseudo_2);
 	else
 		udp_checksum_2 = fr_checksum_not_0(same->rest1 + udp_new_pseudo_2 +
-						   (__u64)bpf_htons(r->local.port) +
+						   bpf_htons(r->local.port) +
 						   bpf_htons(r->remote.port) +
-			fr_odd64((__be64)((((be8(&saved_short->kind_hint) & 15) == 0) ?
-					   ld64(r->id[fr_level(priority, 3)]) : ld64(r->other)))) +
+						   fr_odd64((__be64)((be8(&saved_short->kind_hint) &
+						   15) == 0 ? ld64(r->id[fr_level(priority, 3)]) :
+						   ld64(r->other))) +
 						   ((__u64)bpf_htonl((be32(&saved_short->number) +
 						   (__u64)r->base[fr_level(priority, 3)]) &
 						   0xffffffffULL) << 8));
@@ -916,8 +906,8 @@ static __always_inline long downstream_copy4(struct downstream_same2 *same, stru
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st64(new_short->id,
-	     (((be8(&saved_short->kind_hint) & 15) == 0) ? ld64(r->id[fr_level(priority, 3)]) :
-	      ld64(r->other)));
+	     (be8(&saved_short->kind_hint) & 15) == 0 ? ld64(r->id[fr_level(priority, 3)]) :
+	     ld64(r->other));
 	st32(&new_short->number,
 	     bpf_htonl((be32(&saved_short->number) +
 			(__u64)r->base[fr_level(priority, 3)]) & 0xffffffffULL));
@@ -936,10 +926,10 @@ static __always_inline long downstream_copy4(struct downstream_same2 *same, stru
 		fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
 		st16((void *)event0 + 26, 0);
 		st64((void *)event0 + 16,
-		     (((be8(&saved_short->kind_hint) & 15) == 0) ?
-		      ld64(r->id[fr_level(priority, 3)]) : ld64(r->other)));
+		     (be8(&saved_short->kind_hint) & 15) == 0 ? ld64(r->id[fr_level(priority, 3)]) :
+		     ld64(r->other));
 		event0->level = priority;
-		event0->first = ld8(r->id[fr_level((be8(&saved_short->kind_hint) & 15) & 1, 3)]);
+		event0->first = ld8(r->id[fr_level(be8(&saved_short->kind_hint) & 15 & 1, 3)]);
 		event0->base = r->base[2];
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
 	} else {
@@ -965,7 +955,7 @@ static __noinline long downstream_turn2(__u32 i, struct downstream_fan2 *fan)
 		same->clock = bpf_ktime_get_ns();
 
 	/* {match: "short.hint": 5, do: [{send: {from: "r.ends[priority]", to: "r.remote"}}]}, */
-	if ((be8(&saved_short->kind_hint) & 15) == 5) { /* rule */
+	if ((be8(&saved_short->kind_hint) & 15) == 5) {
 		if (fr_is_v4(r->ends[fr_level(priority, 3)].addr) != fr_is_v4(r->remote.addr) ||
 		    fr_is_v4(r->remote.addr))
 			return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
@@ -986,11 +976,9 @@ static __noinline long downstream_turn2(__u32 i, struct downstream_fan2 *fan)
 	}
 
 	/* {when: "!r.open[priority] || r.id[priority][7] == 0 || r.id[2] == r.other", do: [{d... */
-	/* rule */
 	if (!r->open[fr_level(priority, 3)] || ld8(r->id[fr_level(priority, 3)] + 7) == 0 ||
-	    (ld64(r->id[2]) == ld64(r->other))) {
+	    ld64(r->id[2]) == ld64(r->other))
 		return fr_decline(r->receiver, skb->len, reason_downstream_closed);
-	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
@@ -1014,7 +1002,6 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_short *v_short = data + 62;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -1022,14 +1009,12 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 	struct list_clients *list;
 
 	fr_put_endpoint_v6(&key.server, ipv6->src, be16(&udp->src_port), 0);
-	st16((void *)&key + 18,
-	     (((be8(&v_short->kind_hint) >> 4) == 1) ? ld16(v_short->id) : ld16(v_short->id)));
-	st32((void *)&key + 20,
-	     (((be8(&v_short->kind_hint) >> 4) == 1) ? ld32(v_short->id + 2) :
-	      ld32(v_short->id + 2)));
-	st16((void *)&key + 24,
-	     (((be8(&v_short->kind_hint) >> 4) == 1) ? ld16(v_short->id + 6) :
-	      ld16(v_short->id + 6)));
+	st16((void *)&key + 18, (be8(&v_short->kind_hint) >> 4) == 1 ? ld16(v_short->id) :
+	     ld16(v_short->id));
+	st32((void *)&key + 20, (be8(&v_short->kind_hint) >> 4) == 1 ? ld32(v_short->id + 2) :
+	     ld32(v_short->id + 2));
+	st16((void *)&key + 24, (be8(&v_short->kind_hint) >> 4) == 1 ? ld16(v_short->id + 6) :
+	     ld16(v_short->id + 6));
 	list = list_of_clients(&key);
 	if (!list)
 		return fr_up(skb, reason_downstream_no_clients);
@@ -1130,7 +1115,7 @@ static __always_inline int downstream_ipv6(struct __sk_buff *skb, void *data, vo
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 81) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_downstream_partial_checksum);
 	return downstream_fan2(skb, data, ip_end, priority);
 }
@@ -1216,7 +1201,7 @@ static __always_inline int upstream_ipv4_send(struct __sk_buff *skb, void *data,
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					  old_ipv4_src) + (__u64)ipv4_ttl_protocol + ipv4_dst + 64);
+					  old_ipv4_src) + ipv4_ttl_protocol + ipv4_dst + 64);
 	__u32 new_mark = (__u64)b->seen[fr_level(priority, 3)] +
 		(__u64)s->mark[fr_level((be8(&v_short->kind_hint) & 15) % 3, 3)];
 	int direct = hop_1->state == FR_HOP_DIRECT;
@@ -1285,7 +1270,7 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void
 
 	/* priority: {levels: 3, from: "short.id[0] & 3"} */
 	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
-	__u64 priority = (priority_value < 3) ? priority_value : 2ULL;
+	__u64 priority = priority_value < 3 ? priority_value : 2ULL;
 
 	/* lookup: {b: backends: ["short.id"], s: shares: ["short.kind"]} */
 	struct val_backends *b;
@@ -1300,9 +1285,9 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void
 			b = NULL;
 	}
 	struct val_shares *s;
-	if (fr_has(b)) { /* rule */
+	if (fr_has(b)) {
 		{
-			__u32 key = (be8(&v_short->kind_hint) >> 4);
+			__u32 key = be8(&v_short->kind_hint) >> 4;
 
 			enum fr_found found = find_shares(&key, lease, 112, &s);
 			if (unlikely(found == FR_CHANGING))
@@ -1310,14 +1295,13 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void
 			if (found == FR_MISSING)
 				s = NULL;
 		}
-		if (fr_has(s)) { /* rule */
+		if (fr_has(s)) {
 			/* when: "b.open[priority] && b.server[priority].port > 1000 && b.at[p... */
-			/* rule */
 			if (b->open[fr_level(priority, 3)] &&
 			    b->server[fr_level(priority, 3)].port > 0x3e8 &&
-			    (ld64(b->at[fr_level(priority, 3)]) == 0 &&
-			     ld64(b->at[fr_level(priority, 3)] +
-				  8) == ((__u64)ld32(ipv4->src) << 32 | 0xffff0000ULL))) {
+			    ld64(b->at[fr_level(priority, 3)]) == 0 &&
+			    ld64(b->at[fr_level(priority, 3)] +
+				 8) == (((__u64)ld32(ipv4->src) << 32) | 0xffff0000ULL)) {
 				/* do: [{mark: mark: "b.seen[priority] + s.mark[short.hint % 3... */
 				if (!fr_is_v4(b->server[fr_level(priority, 3)].addr))
 					return fr_up(skb, reason_upstream_address_family);
@@ -1329,7 +1313,7 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void
 				if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 				      (partial >> 16) >= 61) ||
 				    !(skb->len <= ip_end ||
-				      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+				      ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 					return fr_up(skb, reason_upstream_partial_checksum);
 				__builtin_memset(&fib_1, 0, sizeof(fib_1));
 				fib_1.family = AF_INET;
@@ -1361,11 +1345,9 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void
 	}
 	if (!n)
 		return fr_up(skb, reason_upstream_no_nets);
-	/* rule */
 	if (ld8(n->id[fr_level(priority, 3)] + 4) == (be8(&v_short->kind_hint) & 15) &&
-	    n->first < 7) {
+	    n->first < 7)
 		return fr_drop(skb->len, reason_upstream_net);
-	}
 
 	/* upstream: { */
 	return fr_up(skb, reason_upstream_no_rule);
@@ -1466,7 +1448,7 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void
 
 	/* priority: {levels: 3, from: "short.id[0] & 3"} */
 	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
-	__u64 priority = (priority_value < 3) ? priority_value : 2ULL;
+	__u64 priority = priority_value < 3 ? priority_value : 2ULL;
 
 	/* lookup: {b: backends: ["short.id"], s: shares: ["short.kind"]} */
 	struct val_backends *b;
@@ -1481,9 +1463,9 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void
 			b = NULL;
 	}
 	struct val_shares *s;
-	if (fr_has(b)) { /* rule */
+	if (fr_has(b)) {
 		{
-			__u32 key = (be8(&v_short->kind_hint) >> 4);
+			__u32 key = be8(&v_short->kind_hint) >> 4;
 
 			enum fr_found found = find_shares(&key, lease, 112, &s);
 			if (unlikely(found == FR_CHANGING))
@@ -1491,13 +1473,12 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void
 			if (found == FR_MISSING)
 				s = NULL;
 		}
-		if (fr_has(s)) { /* rule */
+		if (fr_has(s)) {
 			/* when: "b.open[priority] && b.server[priority].port > 1000 && b.at[p... */
-			/* rule */
 			if (b->open[fr_level(priority, 3)] &&
 			    b->server[fr_level(priority, 3)].port > 0x3e8 &&
-			    (ld64(b->at[fr_level(priority, 3)]) == ld64(ipv6->src) &&
-			     ld64(b->at[fr_level(priority, 3)] + 8) == ld64(ipv6->src + 8))) {
+			    ld64(b->at[fr_level(priority, 3)]) == ld64(ipv6->src) &&
+			    ld64(b->at[fr_level(priority, 3)] + 8) == ld64(ipv6->src + 8)) {
 				/* do: [{mark: mark: "b.seen[priority] + s.mark[short.hint % 3... */
 				if (fr_is_v4(b->server[fr_level(priority, 3)].addr))
 					return fr_up(skb, reason_upstream_address_family);
@@ -1512,7 +1493,7 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void
 				if (be16(&udp->checksum) == 0)
 					return fr_up(skb, reason_upstream_udp_checksum);
 				if (!(skb->len <= ip_end ||
-				      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+				      ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 					return fr_up(skb, reason_upstream_partial_checksum);
 				__builtin_memset(&fib_2, 0, sizeof(fib_2));
 				fib_2.family = AF_INET6;
@@ -1550,11 +1531,9 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void
 	}
 	if (!n)
 		return fr_up(skb, reason_upstream_no_nets);
-	/* rule */
 	if (ld8(n->id[fr_level(priority, 3)] + 4) == (be8(&v_short->kind_hint) & 15) &&
-	    n->first < 7) {
+	    n->first < 7)
 		return fr_drop(skb->len, reason_upstream_net);
-	}
 
 	/* upstream: { */
 	return fr_up(skb, reason_upstream_no_rule);
@@ -1623,10 +1602,10 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be32 ipv4_src = ld32(ipv4->dst);
 	__be16 udp_src_port = ld16(&udp->dst_port);
 	__be16 udp_dst_port = bpf_htons(c->ports[fr_level(priority, 3)]);
-	__be32 short_mac = (((be8(&v_short->kind_hint) >> 4) > 2) ?
-			    ld32(c->hosts[fr_level(priority, 3)]) : ld32(v_short->mac));
-	__be16 short_mac_4 = (((be8(&v_short->kind_hint) >> 4) > 2) ?
-			      ld16(c->hosts[fr_level(priority, 3)] + 4) : ld16(v_short->mac + 4));
+	__be32 short_mac = (be8(&v_short->kind_hint) >> 4) > 2 ?
+		ld32(c->hosts[fr_level(priority, 3)]) : ld32(v_short->mac);
+	__be16 short_mac_4 = (be8(&v_short->kind_hint) >> 4) > 2 ?
+		ld16(c->hosts[fr_level(priority, 3)] + 4) : ld16(v_short->mac + 4);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
@@ -1646,7 +1625,7 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					  old_ipv4_src) + (__u64)ipv4_ttl_protocol +
+					  old_ipv4_src) + ipv4_ttl_protocol +
 					 fr_v4(c->server.addr) + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
@@ -1724,7 +1703,7 @@ static __always_inline int calls_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_calls_martian_destination);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 61) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_calls_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
@@ -1757,10 +1736,10 @@ static __always_inline int calls_ipv6_send(struct __sk_buff *skb, void *data, __
 	__be128 ipv6_src = ld128(ipv6->dst);
 	__be16 udp_src_port = ld16(&udp->dst_port);
 	__be16 udp_dst_port = bpf_htons(c->ports[fr_level(priority, 3)]);
-	__be32 short_mac = (((be8(&v_short->kind_hint) >> 4) > 2) ?
-			    ld32(c->hosts[fr_level(priority, 3)]) : ld32(v_short->mac));
-	__be16 short_mac_4 = (((be8(&v_short->kind_hint) >> 4) > 2) ?
-			      ld16(c->hosts[fr_level(priority, 3)] + 4) : ld16(v_short->mac + 4));
+	__be32 short_mac = (be8(&v_short->kind_hint) >> 4) > 2 ?
+		ld32(c->hosts[fr_level(priority, 3)]) : ld32(v_short->mac);
+	__be16 short_mac_4 = (be8(&v_short->kind_hint) >> 4) > 2 ?
+		ld16(c->hosts[fr_level(priority, 3)] + 4) : ld16(v_short->mac + 4);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -1854,7 +1833,7 @@ static __always_inline int calls_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_calls_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_calls_udp_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_calls_partial_checksum);
 	__builtin_memset(&fib_2, 0, sizeof(fib_2));
 	fib_2.family = AF_INET6;

@@ -129,29 +129,23 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *
 
 	/* match: "ip.src": "10.0.0.0/8" | "2001:db8::/32" */
 	if (!((0 == 0 && 0 == 0 && 0xffff0000ULL == 0xffff0000ULL &&
-	       (ld32(ipv4->src) & 255) == 10) || (0 == 0xb80d0120ULL)))
+	       (ld32(ipv4->src) & 255) == 10) || 0 == 0xb80d0120ULL))
 		return fr_up(skb, reason_filter_no_match);
 
 	/* {match: {"udp.src_port": 1024 | >=2000 & <3000, "ip.ecn": !=3}, do: [{drop: "source... */
-	/* rule */
 	if ((be16(&udp->src_port) == 0x400 ||
 	     (be16(&udp->src_port) >= 0x7d0 && be16(&udp->src_port) <= 0xbb7)) &&
-	    (be8(&ipv4->dscp_ecn) & 3) <= 2) {
+	    (be8(&ipv4->dscp_ecn) & 3) <= 2)
 		return fr_drop(skb->len, reason_filter_sources);
-	}
 
 	/* {when: "setting.strict && eth.src != setting.gateway", do: [{drop: "stranger"}]}, */
-	/* rule */
 	if (set_strict &&
-	    !(ld32(eth->src) == ldv32(set_gateway) &&
-	      ld16(eth->src + 4) == ldv16(set_gateway + 4))) {
+	    !(ld32(eth->src) == ldv32(set_gateway) && ld16(eth->src + 4) == ldv16(set_gateway + 4)))
 		return fr_drop(skb->len, reason_filter_stranger);
-	}
 
 	/* {when: "ip.dst == setting.home && udp.dst_port == setting.port", do: [{count: "home... */
-	/* rule */
-	if ((0 == ldv64(set_home) &&
-	     ((__u64)ld32(ipv4->dst) << 32 | 0xffff0000ULL) == ldv64(set_home + 8)) &&
+	if (0 == ldv64(set_home) &&
+	    (((__u64)ld32(ipv4->dst) << 32) | 0xffff0000ULL) == ldv64(set_home + 8) &&
 	    be16(&udp->dst_port) == set_port) {
 		fr_named_add(0, 1);
 		return filter_ipv4_send(skb);
@@ -208,28 +202,22 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 	/* match: "ip.src": "10.0.0.0/8" | "2001:db8::/32" */
 	if (!((ld32(ipv6->src) == 0 && ld32(ipv6->src + 4) == 0 &&
 	       ld32(ipv6->src + 8) == 0xffff0000ULL && (fr_v4(ipv6->src) & 255) == 10) ||
-	      (ld32(ipv6->src) == 0xb80d0120ULL)))
+	      ld32(ipv6->src) == 0xb80d0120ULL))
 		return fr_up(skb, reason_filter_no_match);
 
 	/* {match: {"udp.src_port": 1024 | >=2000 & <3000, "ip.ecn": !=3}, do: [{drop: "source... */
-	/* rule */
 	if ((be16(&udp->src_port) == 0x400 ||
 	     (be16(&udp->src_port) >= 0x7d0 && be16(&udp->src_port) <= 0xbb7)) &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) <= 2) {
+	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) <= 2)
 		return fr_drop(skb->len, reason_filter_sources);
-	}
 
 	/* {when: "setting.strict && eth.src != setting.gateway", do: [{drop: "stranger"}]}, */
-	/* rule */
 	if (set_strict &&
-	    !(ld32(eth->src) == ldv32(set_gateway) &&
-	      ld16(eth->src + 4) == ldv16(set_gateway + 4))) {
+	    !(ld32(eth->src) == ldv32(set_gateway) && ld16(eth->src + 4) == ldv16(set_gateway + 4)))
 		return fr_drop(skb->len, reason_filter_stranger);
-	}
 
 	/* {when: "ip.dst == setting.home && udp.dst_port == setting.port", do: [{count: "home... */
-	/* rule */
-	if ((ld64(ipv6->dst) == ldv64(set_home) && ld64(ipv6->dst + 8) == ldv64(set_home + 8)) &&
+	if (ld64(ipv6->dst) == ldv64(set_home) && ld64(ipv6->dst + 8) == ldv64(set_home + 8) &&
 	    be16(&udp->dst_port) == set_port) {
 		fr_named_add(0, 1);
 		return filter_ipv6_send(skb);

@@ -157,7 +157,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_balance_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_balance_udp_length);
@@ -266,9 +266,9 @@ static __always_inline int balance_ipv4_rest(struct __sk_buff *skb, void *data,
 		return fr_up(skb, reason_balance_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_balance_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_balance_partial_checksum);
-	if (unlikely(!fr_fits(&b->hop.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+	if (unlikely(!fr_fits(&b->hop.hop, skb->gso_size ? skb->gso_size + 28 : ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&b->hop.hop, reason_balance_no_route,
 				      reason_balance_unreachable));
@@ -326,13 +326,12 @@ static __always_inline int balance_ipv4(struct __sk_buff *skb, void *data, void 
 	}
 
 	/* {when: "s.pool == 0", do: [{drop: "no_pool"}]}, */
-	if (s->pool == 0) { /* rule */
+	if (s->pool == 0)
 		return fr_drop(skb->len, reason_balance_no_pool);
-	}
 
 	/* {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.ho... */
 	struct val_backends *b;
-	if ((be8(&ipv4->dscp_ecn) >> 2) == 46) { /* rule */
+	if ((be8(&ipv4->dscp_ecn) >> 2) == 46) {
 		{
 			struct key_backends key __attribute__((aligned(8))) = {};
 
@@ -344,16 +343,15 @@ static __always_inline int balance_ipv4(struct __sk_buff *skb, void *data, void 
 			if (found == FR_MISSING)
 				b = NULL;
 		}
-		if (fr_has(b)) { /* rule */
+		if (fr_has(b)) {
 			if (be8(&ipv4->ttl) <= 1)
 				return fr_up(skb, reason_balance_hop_limit);
 			if (!(skb->len <= ip_end || skb->gso_size == 0))
 				return fr_up(skb, reason_balance_gso_packet);
-			if (!(skb->len <= ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 				return fr_up(skb, reason_balance_partial_checksum);
-			if (unlikely(!fr_fits(&b->hop.hop,
-					      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+			if (unlikely(!fr_fits(&b->hop.hop, skb->gso_size ? skb->gso_size + 28 :
+					      ip_end - 14)))
 				return fr_up(skb,
 					     fr_unfit(&b->hop.hop, reason_balance_no_route,
 						      reason_balance_unreachable));
@@ -451,9 +449,9 @@ static __always_inline int balance_ipv6_rest(struct __sk_buff *skb, void *data,
 		return fr_up(skb, reason_balance_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_balance_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_balance_partial_checksum);
-	if (unlikely(!fr_fits(&b->hop.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+	if (unlikely(!fr_fits(&b->hop.hop, skb->gso_size ? skb->gso_size + 48 : ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&b->hop.hop, reason_balance_no_route,
 				      reason_balance_unreachable));
@@ -503,13 +501,12 @@ static __always_inline int balance_ipv6(struct __sk_buff *skb, void *data, void 
 	}
 
 	/* {when: "s.pool == 0", do: [{drop: "no_pool"}]}, */
-	if (s->pool == 0) { /* rule */
+	if (s->pool == 0)
 		return fr_drop(skb->len, reason_balance_no_pool);
-	}
 
 	/* {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.ho... */
 	struct val_backends *b;
-	if (((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) { /* rule */
+	if (((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) {
 		{
 			struct key_backends key __attribute__((aligned(8))) = {};
 
@@ -521,16 +518,15 @@ static __always_inline int balance_ipv6(struct __sk_buff *skb, void *data, void 
 			if (found == FR_MISSING)
 				b = NULL;
 		}
-		if (fr_has(b)) { /* rule */
+		if (fr_has(b)) {
 			if (be8(&ipv6->hop_limit) <= 1)
 				return fr_up(skb, reason_balance_hop_limit);
 			if (!(skb->len <= ip_end || skb->gso_size == 0))
 				return fr_up(skb, reason_balance_gso_packet);
-			if (!(skb->len <= ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 				return fr_up(skb, reason_balance_partial_checksum);
-			if (unlikely(!fr_fits(&b->hop.hop,
-					      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+			if (unlikely(!fr_fits(&b->hop.hop, skb->gso_size ? skb->gso_size + 48 :
+					      ip_end - 14)))
 				return fr_up(skb,
 					     fr_unfit(&b->hop.hop, reason_balance_no_route,
 						      reason_balance_unreachable));

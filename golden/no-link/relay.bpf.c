@@ -120,7 +120,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_relay_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_relay_udp_length);
@@ -162,8 +162,8 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, void *data, __
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 fr_v4(p->local.addr) + fr_v4(p->remote.addr) + 64);
+					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
+					 fr_v4(p->remote.addr) + 64);
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -309,10 +309,9 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_relay_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_relay_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_relay_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote,
-				      (skb->gso_size ? skb->gso_size + 28 : ip_end))))
+		if (unlikely(!fr_fits(&p->hop_remote, skb->gso_size ? skb->gso_size + 28 : ip_end)))
 			return fr_up(skb,
 				     fr_unfit(&p->hop_remote, reason_relay_no_route,
 					      reason_relay_unreachable));
@@ -323,7 +322,7 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 	__u64 payload_len = udp_end - 28;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(20, 26) ||
-	      ((partial_2 >> 16) >= 28 && (partial_2 & 0xffff) < ((28ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 28 && (partial_2 & 0xffff) < 28ULL + payload_len - 1)))
 		return fr_up(skb, reason_relay_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_relay_udp_checksum);
@@ -416,7 +415,7 @@ static __always_inline int relay_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 28) + fr_v4(p->local.addr) +
 					   fr_v4(p->remote.addr) + 0x1180);
 
@@ -501,10 +500,9 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_relay_udp_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_relay_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_relay_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote,
-				      (skb->gso_size ? skb->gso_size + 48 : ip_end))))
+		if (unlikely(!fr_fits(&p->hop_remote, skb->gso_size ? skb->gso_size + 48 : ip_end)))
 			return fr_up(skb,
 				     fr_unfit(&p->hop_remote, reason_relay_no_route,
 					      reason_relay_unreachable));
@@ -515,7 +513,7 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 	__u64 payload_len = udp_end - 48;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(40, 46) ||
-	      ((partial_2 >> 16) >= 48 && (partial_2 & 0xffff) < ((48ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 48 && (partial_2 & 0xffff) < 48ULL + payload_len - 1)))
 		return fr_up(skb, reason_relay_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_relay_udp_checksum);
@@ -577,7 +575,7 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	const __u32 headers_len = 0, new_headers_len = 32;
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)bpf_htons(payload_len + 52) +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + bpf_htons(payload_len + 52) +
 					   fr_setting_v4(set_here) + fr_setting_v4(set_there) +
 					   0x11c5);
 
@@ -635,15 +633,15 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_wrap_gso_packet);
 
 	/* {push: {ipv4: {dscp: 0, ecn: 0, src: "setting.here", dst: "setting.there"}, before:... */
-	if (((ldv64(set_here) == 0 && ldv32(set_here + 8) == 0xffff0000) != 1) ||
-	    ((ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000) != 1))
+	if ((ldv64(set_here) == 0 && ldv32(set_here + 8) == 0xffff0000ULL) != 1 ||
+	    (ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000ULL) != 1)
 		return fr_up(skb, reason_wrap_address_family);
 	__u64 payload_len = inner_end - 20;
-	if ((payload_len + 52) > 0xffff || (payload_len + 32) > 0xffff)
+	if (payload_len + 52 > 0xffff || payload_len + 32 > 0xffff)
 		return fr_up(skb, reason_wrap_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 20 && (partial & 0xffff) < ((20ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 20 && (partial & 0xffff) < 20ULL + payload_len - 1)))
 		return fr_up(skb, reason_wrap_partial_checksum);
 	return wrap_ipv4_send(skb, data, payload_len);
 }
@@ -654,7 +652,7 @@ static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	const __u32 headers_len = 0, new_headers_len = 32;
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)bpf_htons(payload_len + 72) +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + bpf_htons(payload_len + 72) +
 					   fr_setting_v4(set_here) + fr_setting_v4(set_there) +
 					   0x11c5);
 
@@ -707,15 +705,15 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_wrap_gso_packet);
 
 	/* {push: {ipv4: {dscp: 0, ecn: 0, src: "setting.here", dst: "setting.there"}, before:... */
-	if (((ldv64(set_here) == 0 && ldv32(set_here + 8) == 0xffff0000) != 1) ||
-	    ((ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000) != 1))
+	if ((ldv64(set_here) == 0 && ldv32(set_here + 8) == 0xffff0000ULL) != 1 ||
+	    (ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000ULL) != 1)
 		return fr_up(skb, reason_wrap_address_family);
 	__u64 payload_len = inner_end - 40;
-	if ((payload_len + 72) > 0xffff || (payload_len + 52) > 0xffff)
+	if (payload_len + 72 > 0xffff || payload_len + 52 > 0xffff)
 		return fr_up(skb, reason_wrap_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 40 && (partial & 0xffff) < ((40ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 40 && (partial & 0xffff) < 40ULL + payload_len - 1)))
 		return fr_up(skb, reason_wrap_partial_checksum);
 	return wrap_ipv6_send_ipv4(skb, data, payload_len);
 }

@@ -162,7 +162,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_room_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_room_udp_length);
@@ -201,7 +201,6 @@ static __always_inline long room_copy1(struct room_same1 *same, struct __sk_buff
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_msg *saved_msg = front + 42;
-
 	void *data;
 
 	/* {set: {"msg.number": "alloc(r.next)", "msg.stream": "low(stream, 62)"}}, */
@@ -214,7 +213,7 @@ static __always_inline long room_copy1(struct room_same1 *same, struct __sk_buff
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port) +
 						 fr_add64(bpf_cpu_to_be64(next)) +
 						 fr_add64(bpf_cpu_to_be64(((stream &
@@ -224,7 +223,7 @@ static __always_inline long room_copy1(struct room_same1 *same, struct __sk_buff
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -260,7 +259,7 @@ static __always_inline long room_copy1(struct room_same1 *same, struct __sk_buff
 	struct event_moved *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_moved), 0);
 	if (event0) {
 		fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
-		event0->from = (be64(saved_msg->stream_kind) >> 2);
+		event0->from = be64(saved_msg->stream_kind) >> 2;
 		event0->to = stream;
 		event0->number = be64(&saved_msg->number);
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
@@ -275,7 +274,6 @@ static __always_inline long room_copy2(struct room_same1 *same, struct __sk_buff
 {
 	struct hdr_msg *saved_msg = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 
 	/* {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.r... */
@@ -288,14 +286,14 @@ static __always_inline long room_copy2(struct room_same1 *same, struct __sk_buff
 		udp_checksum_2 = fr_fold(same->rest2 + udp_new_pseudo_2);
 	else
 		udp_checksum_2 = fr_checksum_not_0(same->rest2 + udp_new_pseudo_2 +
-						   (__u64)bpf_htons(r->local.port) +
+						   bpf_htons(r->local.port) +
 						   bpf_htons(r->remote.port) +
 						   fr_add64(bpf_cpu_to_be64(next_2)));
 	if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum_2 = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum_2 = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum_2 = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					   fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -342,7 +340,7 @@ static __noinline long room_turn1(__u32 i, struct room_fan1 *fan)
 		same->clock = bpf_ktime_get_ns();
 
 	/* {match: "msg.kind": 0, do: [ */
-	if ((be8(saved_msg->stream_kind + 7) & 3) == 0) { /* rule */
+	if ((be8(saved_msg->stream_kind + 7) & 3) == 0) {
 		/* {send: {from: "r.local", to: "r.remote"}}, */
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
 		    !fr_is_v4(r->remote.addr))
@@ -360,8 +358,8 @@ static __noinline long room_turn1(__u32 i, struct room_fan1 *fan)
 		__u64 fresh;
 		__u64 streams;
 		{
-			struct fr_translation_key key =
-				{ .key = (be64(saved_msg->stream_kind) >> 2), .space = r->streams };
+			struct fr_translation_key key = { .key = be64(saved_msg->stream_kind) >> 2,
+							 .space = r->streams };
 			struct fr_translation *translation = NULL;
 			int how = fr_translation(&key, &translation);
 
@@ -397,7 +395,6 @@ static __always_inline int room_fan1(struct __sk_buff *skb, void *data, __u64 ip
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -439,8 +436,7 @@ static __always_inline int room_fan1(struct __sk_buff *skb, void *data, __u64 ip
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->quiet = 0;
 	same->clock = 0;
 
@@ -464,9 +460,8 @@ static __always_inline int room_fan1(struct __sk_buff *skb, void *data, __u64 ip
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, 18, 40);
-	}
 
 	same->copies0 = 0;
 	struct room_fan1 fan = {
@@ -534,7 +529,7 @@ static __always_inline int room_ipv4(struct __sk_buff *skb, void *data, void *da
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 58) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_room_partial_checksum);
 	return room_fan1(skb, data, ip_end);
 }
@@ -563,7 +558,6 @@ static __always_inline long room_copy3(struct room_same2 *same, struct __sk_buff
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_msg *saved_msg = front + 62;
-
 	void *data;
 
 	/* {set: {"msg.number": "alloc(r.next)", "msg.stream": "low(stream, 62)"}}, */
@@ -578,7 +572,7 @@ static __always_inline long room_copy3(struct room_same2 *same, struct __sk_buff
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port) +
 						 fr_add64(bpf_cpu_to_be64(next)) +
 						 fr_add64(bpf_cpu_to_be64(((stream &
@@ -622,7 +616,7 @@ static __always_inline long room_copy3(struct room_same2 *same, struct __sk_buff
 	struct event_moved *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_moved), 0);
 	if (event0) {
 		fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
-		event0->from = (be64(saved_msg->stream_kind) >> 2);
+		event0->from = be64(saved_msg->stream_kind) >> 2;
 		event0->to = stream;
 		event0->number = be64(&saved_msg->number);
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
@@ -637,7 +631,6 @@ static __always_inline long room_copy4(struct room_same2 *same, struct __sk_buff
 {
 	struct hdr_msg *saved_msg = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
 	void *data;
 
 	/* {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.r... */
@@ -652,7 +645,7 @@ static __always_inline long room_copy4(struct room_same2 *same, struct __sk_buff
 		udp_checksum_2 = fr_fold(same->rest1 + udp_new_pseudo_2);
 	else
 		udp_checksum_2 = fr_checksum_not_0(same->rest1 + udp_new_pseudo_2 +
-						   (__u64)bpf_htons(r->local.port) +
+						   bpf_htons(r->local.port) +
 						   bpf_htons(r->remote.port) +
 						   fr_add64(bpf_cpu_to_be64(next_2)));
 
@@ -705,7 +698,7 @@ static __noinline long room_turn2(__u32 i, struct room_fan2 *fan)
 		same->clock = bpf_ktime_get_ns();
 
 	/* {match: "msg.kind": 0, do: [ */
-	if ((be8(saved_msg->stream_kind + 7) & 3) == 0) { /* rule */
+	if ((be8(saved_msg->stream_kind + 7) & 3) == 0) {
 		/* {send: {from: "r.local", to: "r.remote"}}, */
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 			return fr_decline(r->receiver, skb->len, reason_room_address_family);
@@ -724,8 +717,8 @@ static __noinline long room_turn2(__u32 i, struct room_fan2 *fan)
 		__u64 fresh;
 		__u64 streams;
 		{
-			struct fr_translation_key key =
-				{ .key = (be64(saved_msg->stream_kind) >> 2), .space = r->streams };
+			struct fr_translation_key key = { .key = be64(saved_msg->stream_kind) >> 2,
+							 .space = r->streams };
 			struct fr_translation *translation = NULL;
 			int how = fr_translation(&key, &translation);
 
@@ -763,7 +756,6 @@ static __always_inline int room_fan2(struct __sk_buff *skb, void *data, __u64 ip
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -830,9 +822,8 @@ static __always_inline int room_fan2(struct __sk_buff *skb, void *data, __u64 ip
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 64);
-	}
 
 	same->copies0 = 0;
 	struct room_fan2 fan = {
@@ -892,7 +883,7 @@ static __always_inline int room_ipv6(struct __sk_buff *skb, void *data, void *da
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 78) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_room_partial_checksum);
 	return room_fan2(skb, data, ip_end);
 }

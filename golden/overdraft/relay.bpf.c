@@ -248,9 +248,8 @@ static __always_inline int meter_ipv4_send(struct __sk_buff *skb, __u64 udp_end,
 	__u32 credit0 = fr_credit(f->volume, 0);
 	__u64 spent0 = udp_end - 42;
 	int admitted0 = fr_admit(credit0, spent0, 10);
-	if (admitted0 == FR_REFUSED) {
+	if (admitted0 == FR_REFUSED)
 		fr_shared_add(f->beyond, 1);
-	}
 	if (admitted0 < FR_ADMITTED)
 		spent0 = fr_overdraw(credit0, spent0);
 
@@ -266,9 +265,8 @@ static __always_inline int meter_ipv4_send(struct __sk_buff *skb, __u64 udp_end,
 	__u32 credit2 = fr_credit(f->share, level2);
 	__u64 spent2 = 3;
 	int admitted2 = fr_admit(credit2, spent2, 0);
-	if (admitted2 == FR_REFUSED) {
+	if (admitted2 == FR_REFUSED)
 		fr_shared_add(f->late, 2);
-	}
 	if (admitted2 < FR_ADMITTED)
 		spent2 = fr_overdraw(credit2, spent2);
 
@@ -322,7 +320,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_meter_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_meter_mapped_address + of_2);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_meter_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -349,9 +347,8 @@ static __always_inline int meter_ipv6_send(struct __sk_buff *skb, __u64 udp_end,
 	__u32 credit0 = fr_credit(f->volume, 0);
 	__u64 spent0 = udp_end - 62;
 	int admitted0 = fr_admit(credit0, spent0, 10);
-	if (admitted0 == FR_REFUSED) {
+	if (admitted0 == FR_REFUSED)
 		fr_shared_add(f->beyond, 1);
-	}
 	if (admitted0 < FR_ADMITTED)
 		spent0 = fr_overdraw(credit0, spent0);
 
@@ -367,9 +364,8 @@ static __always_inline int meter_ipv6_send(struct __sk_buff *skb, __u64 udp_end,
 	__u32 credit2 = fr_credit(f->share, level2);
 	__u64 spent2 = 3;
 	int admitted2 = fr_admit(credit2, spent2, 0);
-	if (admitted2 == FR_REFUSED) {
+	if (admitted2 == FR_REFUSED)
 		fr_shared_add(f->late, 2);
-	}
 	if (admitted2 < FR_ADMITTED)
 		spent2 = fr_overdraw(credit2, spent2);
 
@@ -397,7 +393,7 @@ static __always_inline int meter_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_meter_udp_length);
 
 	/* priority: {levels: 2, from: "ip.dscp & 1"} */
-	__u64 priority = ((be16(ipv6->version_to_flow_label) >> 6) & 63) & 1;
+	__u64 priority = (be16(ipv6->version_to_flow_label) >> 6) & 63 & 1;
 
 	/* lookup: f: flows: ["udp.src"] */
 	struct val_flows *f;
@@ -484,7 +480,6 @@ static __always_inline int tap_write1(struct tap_same1 *same, struct __sk_buff *
 				      struct receiver_taps *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -494,13 +489,13 @@ static __always_inline int tap_write1(struct tap_same1 *same, struct __sk_buff *
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -531,9 +526,8 @@ static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *
 	__u32 credit0 = fr_credit(r->rate, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 1, same->clock);
-	if (admitted0 == FR_REFUSED) {
+	if (admitted0 == FR_REFUSED)
 		fr_shared_add(r->skipped, 1);
-	}
 	if (admitted0 < FR_ADMITTED)
 		admitted0 = fr_overdraw_timed(credit0, spent0, same->clock);
 
@@ -592,7 +586,6 @@ static __noinline long tap_turn1(__u32 i, struct tap_fan1 *fan)
 static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 priority)
 {
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -632,8 +625,7 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->ip_end = ip_end;
 	same->priority = priority;
 
@@ -642,9 +634,8 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, 18, 24);
-	}
 
 	same->copies0 = 0;
 	struct tap_fan1 fan = {
@@ -690,7 +681,7 @@ static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *dat
 		return fr_up(skb, reason_tap_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_tap_partial_checksum);
 	return tap_fan1(skb, data, ip_end, priority);
 }
@@ -716,7 +707,6 @@ static __always_inline int tap_write2(struct tap_same2 *same, struct __sk_buff *
 				      struct receiver_taps *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -728,7 +718,7 @@ static __always_inline int tap_write2(struct tap_same2 *same, struct __sk_buff *
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port));
 
 	data = (void *)(long)skb->data;
@@ -763,9 +753,8 @@ static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *
 	__u32 credit0 = fr_credit(r->rate, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 1, same->clock);
-	if (admitted0 == FR_REFUSED) {
+	if (admitted0 == FR_REFUSED)
 		fr_shared_add(r->skipped, 1);
-	}
 	if (admitted0 < FR_ADMITTED)
 		admitted0 = fr_overdraw_timed(credit0, spent0, same->clock);
 
@@ -827,7 +816,6 @@ static __noinline long tap_turn2(__u32 i, struct tap_fan2 *fan)
 static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 priority)
 {
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -875,9 +863,8 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 48);
-	}
 
 	same->copies0 = 0;
 	struct tap_fan2 fan = {
@@ -917,14 +904,14 @@ static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *dat
 		return fr_up(skb, reason_tap_udp_length);
 
 	/* priority: {levels: 2, from: "ip.dscp & 1"} */
-	__u64 priority = ((be16(ipv6->version_to_flow_label) >> 6) & 63) & 1;
+	__u64 priority = (be16(ipv6->version_to_flow_label) >> 6) & 63 & 1;
 
 	/* do: [{fan_out: { */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_tap_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_tap_partial_checksum);
 	return tap_fan2(skb, data, ip_end, priority);
 }

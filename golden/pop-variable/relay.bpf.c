@@ -171,12 +171,12 @@ static __always_inline int check_tun(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_tun *tun = data + at;
 
-	if ((void *)(tun + 1) > data_end || (at + sizeof(*tun)) > udp_end)
+	if ((void *)(tun + 1) > data_end || at + sizeof(*tun) > udp_end)
 		return fr_up(skb, reason_decapsulate_truncated + of);
 	__u64 tun_options_size = be8(&tun->n);
 	if (tun_options_size > 15)
 		return fr_up(skb, reason_decapsulate_tun_options + of_2);
-	__u64 tun_options_end = fr_forget(skb, (at + sizeof(*tun)) + tun_options_size);
+	__u64 tun_options_end = fr_forget(skb, at + sizeof(*tun) + tun_options_size);
 
 	*end = tun_options_end;
 	return 0;
@@ -201,7 +201,7 @@ static __always_inline int decapsulate_udp_send(struct __sk_buff *skb, void *dat
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 inside_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum inside_csum = fr_csum(partial, (tun_options_end + 26), ld16(&udp->checksum),
+	struct fr_csum inside_csum = fr_csum(partial, tun_options_end + 26, ld16(&udp->checksum),
 					     inside_old_pseudo, ld16(&udp->src_port));
 	inside_csum.optional = 1;
 	__u64 inside_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
@@ -297,8 +297,8 @@ static __always_inline int decapsulate_udp_rest(struct __sk_buff *skb, void *dat
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      partial == (((tun_options_end + 20) << 16) | (tun_options_end + 26)) ||
-	      ((partial >> 16) >= (tun_options_end + 28) &&
-	       (partial & 0xffff) < ((tun_options_end + 28 + payload_len) - 1))))
+	      ((partial >> 16) >= tun_options_end + 28 &&
+	       (partial & 0xffff) < tun_options_end + 28 + payload_len - 1)))
 		return fr_up(skb, reason_decapsulate_partial_checksum);
 	if (unlikely(!fr_fits(&r->hop.hop, 28ULL + payload_len)))
 		return fr_up(skb,
@@ -338,7 +338,7 @@ static __always_inline int decapsulate_udp(struct __sk_buff *skb, void *data, vo
 	ipv4 = at_tun_options_end;
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_decapsulate_truncated);
-	if ((tun_options_end + 20) > udp_end)
+	if (tun_options_end + 20 > udp_end)
 		return fr_up(skb, reason_decapsulate_truncated);
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_decapsulate_ipv4_version);
@@ -364,7 +364,7 @@ static __always_inline int decapsulate_udp(struct __sk_buff *skb, void *data, vo
 	udp_2 = at_tun_options_end + 20;
 	if ((void *)(udp_2 + 1) > data_end)
 		return fr_up(skb, reason_decapsulate_truncated);
-	if ((tun_options_end + 28) > inner_end)
+	if (tun_options_end + 28 > inner_end)
 		return fr_up(skb, reason_decapsulate_truncated);
 	if (be16(&udp_2->length) < 8)
 		return fr_up(skb, reason_decapsulate_udp_length);
@@ -521,7 +521,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_strip_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_strip_udp_length + of);
@@ -557,12 +557,12 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 	__u64 odd_sum = old_flow_id;
 	odd_sum <<= 8 * (((tun_options_end - 34) & 1) != 0);
 	__u64 odd_sum_2 = old_flow_kind;
-	odd_sum_2 <<= 8 * ((((tun_options_end + 2) - 34) & 1) != 0);
+	odd_sum_2 <<= 8 * (((tun_options_end + 2 - 34) & 1) != 0);
 	__u64 odd_sum_3 = ld16(&flow->sum);
-	odd_sum_3 <<= 8 * ((((tun_options_end + 3) - 34) & 1) != 0);
+	odd_sum_3 <<= 8 * (((tun_options_end + 3 - 34) & 1) != 0);
 	__u8 old_flow_rest = ld8(&flow->rest);
 	__u64 odd_sum_4 = old_flow_rest;
-	odd_sum_4 <<= 8 * ((((tun_options_end + 5) - 34) & 1) != 0);
+	odd_sum_4 <<= 8 * (((tun_options_end + 5 - 34) & 1) != 0);
 	__u64 region_sum = fr_sum64(skb, 42, tun_options_end - 42);
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
@@ -577,9 +577,9 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 		bpf_htons(payload_len + 14) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (((((tun_options_end + 6) - 34) ^ 14) & 1) != 0)
+	if ((((tun_options_end + 6 - 34) ^ 14) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->remote.port) + bpf_htons(payload_len + 14) +
 					 old_flow_id + ((__u64)flow_sum << 8) +
 					 ((__u64)old_flow_rest << 8) + udp_new_pseudo + 9);
@@ -590,7 +590,7 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 34) +
+					  old_ipv4_dst) + bpf_htons(payload_len + 34) +
 					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
 					 fr_v4(p->remote.addr) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
@@ -606,7 +606,7 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && (42 - (__s32)tun_options_end) & 1)
+		if (!udp_csum.partial && ((42 - (__s32)tun_options_end) & 1))
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 33);
 	}
@@ -662,12 +662,12 @@ static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 	__u64 odd_sum = old_flow_id;
 	odd_sum <<= 8 * (((tun_options_end - 34) & 1) != 0);
 	__u64 odd_sum_2 = old_flow_kind;
-	odd_sum_2 <<= 8 * ((((tun_options_end + 2) - 34) & 1) != 0);
+	odd_sum_2 <<= 8 * (((tun_options_end + 2 - 34) & 1) != 0);
 	__u64 odd_sum_3 = ld16(&flow->sum);
-	odd_sum_3 <<= 8 * ((((tun_options_end + 3) - 34) & 1) != 0);
+	odd_sum_3 <<= 8 * (((tun_options_end + 3 - 34) & 1) != 0);
 	__u8 old_flow_rest = ld8(&flow->rest);
 	__u64 odd_sum_4 = old_flow_rest;
-	odd_sum_4 <<= 8 * ((((tun_options_end + 5) - 34) & 1) != 0);
+	odd_sum_4 <<= 8 * (((tun_options_end + 5 - 34) & 1) != 0);
 	__u64 region_sum = fr_sum64(skb, 42, tun_options_end - 42);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
@@ -681,9 +681,9 @@ static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (((((tun_options_end + 6) - 34) ^ 14) & 1) != 0)
+	if ((((tun_options_end + 6 - 34) ^ 14) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->remote.port) + bpf_htons(payload_len + 14) +
 					 old_flow_id + ((__u64)flow_sum << 8) +
 					 ((__u64)old_flow_rest << 8) + udp_new_pseudo + 9);
@@ -700,7 +700,7 @@ static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && (42 - (__s32)tun_options_end) & 1)
+		if (!udp_csum.partial && ((42 - (__s32)tun_options_end) & 1))
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 53);
 	}
@@ -759,7 +759,7 @@ static __always_inline int strip_ipv4(struct __sk_buff *skb, void *data, void *d
 	flow = at_tun_options_end;
 	if ((void *)(flow + 1) > data_end)
 		return fr_up(skb, reason_strip_truncated);
-	if ((tun_options_end + 6) > udp_end)
+	if (tun_options_end + 6 > udp_end)
 		return fr_up(skb, reason_strip_truncated);
 
 	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
@@ -781,8 +781,8 @@ static __always_inline int strip_ipv4(struct __sk_buff *skb, void *data, void *d
 	__u64 payload_len = udp_end - (tun_options_end + 6);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= (tun_options_end + 6) &&
-	       (partial & 0xffff) < ((tun_options_end + 6 + payload_len) - 1))))
+	      ((partial >> 16) >= tun_options_end + 6 &&
+	       (partial & 0xffff) < tun_options_end + 6 + payload_len - 1)))
 		return fr_up(skb, reason_strip_partial_checksum);
 	if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
 		if (unlikely(!fr_fits(&p->hop_remote, 34ULL + payload_len)))
@@ -813,7 +813,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_strip_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_strip_mapped_address + of_2);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_strip_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -855,12 +855,12 @@ static __always_inline int strip_ipv6_send(struct __sk_buff *skb, void *data, __
 	__u64 odd_sum = old_flow_id;
 	odd_sum <<= 8 * (((tun_options_end - 54) & 1) != 0);
 	__u64 odd_sum_2 = old_flow_kind;
-	odd_sum_2 <<= 8 * ((((tun_options_end + 2) - 54) & 1) != 0);
+	odd_sum_2 <<= 8 * (((tun_options_end + 2 - 54) & 1) != 0);
 	__u64 odd_sum_3 = ld16(&flow->sum);
-	odd_sum_3 <<= 8 * ((((tun_options_end + 3) - 54) & 1) != 0);
+	odd_sum_3 <<= 8 * (((tun_options_end + 3 - 54) & 1) != 0);
 	__u8 old_flow_rest = ld8(&flow->rest);
 	__u64 odd_sum_4 = old_flow_rest;
-	odd_sum_4 <<= 8 * ((((tun_options_end + 5) - 54) & 1) != 0);
+	odd_sum_4 <<= 8 * (((tun_options_end + 5 - 54) & 1) != 0);
 	__u64 region_sum = fr_sum64(skb, 62, tun_options_end - 62);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
@@ -874,9 +874,9 @@ static __always_inline int strip_ipv6_send(struct __sk_buff *skb, void *data, __
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (((((tun_options_end + 6) - 54) ^ 14) & 1) != 0)
+	if ((((tun_options_end + 6 - 54) ^ 14) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->remote.port) + bpf_htons(payload_len + 14) +
 					 old_flow_id + ((__u64)flow_sum << 8) +
 					 ((__u64)old_flow_rest << 8) + udp_new_pseudo + 9);
@@ -893,7 +893,7 @@ static __always_inline int strip_ipv6_send(struct __sk_buff *skb, void *data, __
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && (62 - (__s32)tun_options_end) & 1)
+		if (!udp_csum.partial && ((62 - (__s32)tun_options_end) & 1))
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 53);
 	}
@@ -948,12 +948,12 @@ static __always_inline int strip_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 	__u64 odd_sum = old_flow_id;
 	odd_sum <<= 8 * (((tun_options_end - 54) & 1) != 0);
 	__u64 odd_sum_2 = old_flow_kind;
-	odd_sum_2 <<= 8 * ((((tun_options_end + 2) - 54) & 1) != 0);
+	odd_sum_2 <<= 8 * (((tun_options_end + 2 - 54) & 1) != 0);
 	__u64 odd_sum_3 = ld16(&flow->sum);
-	odd_sum_3 <<= 8 * ((((tun_options_end + 3) - 54) & 1) != 0);
+	odd_sum_3 <<= 8 * (((tun_options_end + 3 - 54) & 1) != 0);
 	__u8 old_flow_rest = ld8(&flow->rest);
 	__u64 odd_sum_4 = old_flow_rest;
-	odd_sum_4 <<= 8 * ((((tun_options_end + 5) - 54) & 1) != 0);
+	odd_sum_4 <<= 8 * (((tun_options_end + 5 - 54) & 1) != 0);
 	__u64 region_sum = fr_sum64(skb, 62, tun_options_end - 62);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
@@ -966,15 +966,15 @@ static __always_inline int strip_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 		bpf_htons(payload_len + 14) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (((((tun_options_end + 6) - 54) ^ 14) & 1) != 0)
+	if ((((tun_options_end + 6 - 54) ^ 14) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->remote.port) + bpf_htons(payload_len + 14) +
 					 old_flow_id + ((__u64)flow_sum << 8) +
 					 ((__u64)old_flow_rest << 8) + udp_new_pseudo + 9);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 34) + fr_v4(p->local.addr) +
 					   fr_v4(p->remote.addr) + 0x1180);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
@@ -990,7 +990,7 @@ static __always_inline int strip_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && (62 - (__s32)tun_options_end) & 1)
+		if (!udp_csum.partial && ((62 - (__s32)tun_options_end) & 1))
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 33);
 	}
@@ -1051,7 +1051,7 @@ static __always_inline int strip_ipv6(struct __sk_buff *skb, void *data, void *d
 	flow = at_tun_options_end;
 	if ((void *)(flow + 1) > data_end)
 		return fr_up(skb, reason_strip_truncated);
-	if ((tun_options_end + 6) > udp_end)
+	if (tun_options_end + 6 > udp_end)
 		return fr_up(skb, reason_strip_truncated);
 
 	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
@@ -1073,8 +1073,8 @@ static __always_inline int strip_ipv6(struct __sk_buff *skb, void *data, void *d
 	__u64 payload_len = udp_end - (tun_options_end + 6);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= (tun_options_end + 6) &&
-	       (partial & 0xffff) < ((tun_options_end + 6 + payload_len) - 1))))
+	      ((partial >> 16) >= tun_options_end + 6 &&
+	       (partial & 0xffff) < tun_options_end + 6 + payload_len - 1)))
 		return fr_up(skb, reason_strip_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_strip_udp_checksum);
@@ -1149,8 +1149,6 @@ static __always_inline int last_ipv4_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_ipv4 *ipv4 = data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_total_length = bpf_htons(payload_len + (tun_options_end - 14));
-	__be16 udp_length = bpf_htons(payload_len + (tun_options_end - 34));
 
 	/* udp.checksum */
 	__u64 region_sum = fr_sum64(skb, 43, tun_options_size);
@@ -1168,20 +1166,22 @@ static __always_inline int last_ipv4_send(struct __sk_buff *skb, void *data, __u
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
 					  ((__u64)region_sum << 8) + old_tun_n + odd_sum);
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst +
+		bpf_htons(payload_len + (tun_options_end - 34)) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if ((((more_options_end - 34) ^ (tun_options_end - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port + udp_length +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
+					 bpf_htons(payload_len + (tun_options_end - 34)) +
 					 ((__u64)region_sum_3 << 8) + old_tun_n + udp_new_pseudo);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ld16(&ipv4->total_length) + ipv4_total_length);
+					 ld16(&ipv4->total_length) +
+					 bpf_htons(payload_len + (tun_options_end - 14)));
 
 	int err = fr_move(skb, more_options_end, tun_options_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
@@ -1195,8 +1195,8 @@ static __always_inline int last_ipv4_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 
-	st16(&new_ipv4->total_length, ipv4_total_length);
-	st16(&new_udp->length, udp_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + (tun_options_end - 14)));
+	st16(&new_udp->length, bpf_htons(payload_len + (tun_options_end - 34)));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -1234,7 +1234,7 @@ static __always_inline int last_ipv4(struct __sk_buff *skb, void *data, void *da
 	tun_2 = at_tun_options_end;
 	if ((void *)(tun_2 + 1) > data_end)
 		return fr_up(skb, reason_last_truncated);
-	if ((tun_options_end + 1) > udp_end)
+	if (tun_options_end + 1 > udp_end)
 		return fr_up(skb, reason_last_truncated);
 	__u64 more_options_size = be8(&tun_2->n);
 	if (more_options_size > 15)
@@ -1252,8 +1252,8 @@ static __always_inline int last_ipv4(struct __sk_buff *skb, void *data, void *da
 
 	/* do: [{pop: "more"}, "pass"] */
 	__u64 payload_len = udp_end - more_options_end;
-	if ((payload_len + (tun_options_end - 14)) > 0xffff ||
-	    (payload_len + (tun_options_end - 34)) > 0xffff)
+	if (payload_len + (tun_options_end - 14) > 0xffff ||
+	    payload_len + (tun_options_end - 34) > 0xffff)
 		return fr_up(skb, reason_last_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40)))
@@ -1271,7 +1271,6 @@ static __always_inline int last_ipv6_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_ipv6 *ipv6 = data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
-	__be16 ipv6_payload_length = bpf_htons(payload_len + (tun_options_end - 54));
 
 	/* udp.checksum */
 	__u64 region_sum = fr_sum64(skb, 63, tun_options_size);
@@ -1290,14 +1289,14 @@ static __always_inline int last_ipv6_send(struct __sk_buff *skb, void *data, __u
 					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
 					  ((__u64)region_sum << 8) + old_tun_n + odd_sum);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
+		bpf_htons(payload_len + (tun_options_end - 54)) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if ((((more_options_end - 54) ^ (tun_options_end - 54)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port +
-					 ipv6_payload_length + ((__u64)region_sum_3 << 8) +
-					 old_tun_n + udp_new_pseudo);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
+					 bpf_htons(payload_len + (tun_options_end - 54)) +
+					 ((__u64)region_sum_3 << 8) + old_tun_n + udp_new_pseudo);
 
 	int err = fr_move(skb, more_options_end, tun_options_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
@@ -1311,8 +1310,8 @@ static __always_inline int last_ipv6_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
-	st16(&new_udp->length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + (tun_options_end - 54)));
+	st16(&new_udp->length, bpf_htons(payload_len + (tun_options_end - 54)));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_last_fault);
@@ -1351,7 +1350,7 @@ static __always_inline int last_ipv6(struct __sk_buff *skb, void *data, void *da
 	tun_2 = at_tun_options_end;
 	if ((void *)(tun_2 + 1) > data_end)
 		return fr_up(skb, reason_last_truncated);
-	if ((tun_options_end + 1) > udp_end)
+	if (tun_options_end + 1 > udp_end)
 		return fr_up(skb, reason_last_truncated);
 	__u64 more_options_size = be8(&tun_2->n);
 	if (more_options_size > 15)
@@ -1369,8 +1368,8 @@ static __always_inline int last_ipv6(struct __sk_buff *skb, void *data, void *da
 
 	/* do: [{pop: "more"}, "pass"] */
 	__u64 payload_len = udp_end - more_options_end;
-	if ((payload_len + (tun_options_end - 54)) > 0xffff ||
-	    (payload_len + (tun_options_end - 54)) > 0xffff)
+	if (payload_len + (tun_options_end - 54) > 0xffff ||
+	    payload_len + (tun_options_end - 54) > 0xffff)
 		return fr_up(skb, reason_last_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60)))

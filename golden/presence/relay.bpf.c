@@ -116,7 +116,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_sort_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_sort_udp_length);
@@ -135,7 +135,7 @@ static __always_inline int check_gre(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_gre *gre = data + at;
 
-	if ((void *)(gre + 1) > data_end || (at + sizeof(*gre)) > udp_end)
+	if ((void *)(gre + 1) > data_end || at + sizeof(*gre) > udp_end)
 		return fr_up(skb, reason_sort_truncated);
 	if ((be8(gre->has_checksum_to_version) >> 7) != 0)
 		return fr_up(skb, reason_sort_gre_has_checksum);
@@ -153,6 +153,7 @@ static __always_inline int sort_ipv4_send(struct __sk_buff *skb, __u64 gre_key,
 	__u32 len = skb->len;
 	__u32 new_priority = t->queue;
 	__u32 new_mark = gre_key;
+
 	skb->priority = new_priority;
 	skb->mark = new_mark;
 
@@ -162,14 +163,22 @@ static __always_inline int sort_ipv4_send(struct __sk_buff *skb, __u64 gre_key,
 
 static __always_inline int sort_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
 					  const struct fr_lease *lease, __u64 udp_end,
-					  __u64 gre_key, __u64 gre_key_end, void *at_gre_key_end,
-					  __u64 gre_sequence_present)
+					  __u64 gre_key, __u64 gre_key_end)
 {
+	void *at_gre_key_end;
 	void *at_gre_sequence_end;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_gre *gre = data + 42;
+	struct hdr_udp *udp = data + 34;
+
+	/* {name: "key", bits: 32, when: "has_key == 1"}, */
+	at_gre_key_end = fr_pin(data + fr_bound(gre_key_end, 0x3f));
+	if (at_gre_key_end > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (gre_key_end > udp_end)
+		return fr_up(skb, reason_sort_truncated);
 
 	/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
+	__u64 gre_sequence_present = ((be8(gre->has_checksum_to_version) >> 4) & 1) == 1;
 	__u64 gre_sequence_size;
 	if (gre_sequence_present) { /* sequence */
 		if (at_gre_key_end + 4 > data_end)
@@ -213,9 +222,7 @@ static __always_inline int sort_ipv4_rest(struct __sk_buff *skb, void *data, voi
 static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				     const struct fr_lease *lease)
 {
-	void *at_gre_key_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_gre *gre = data + 42;
 	__u64 udp_end, gre_key_present;
 
 	if ((void *)(ipv4 + 1) > data_end)
@@ -264,17 +271,8 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 		gre_key = 0;
 	}
 	__u64 gre_key_end = fr_forget(skb, 46ULL + gre_key_size);
-	at_gre_key_end = fr_pin(data + fr_bound(gre_key_end, 0x3f));
-	if (at_gre_key_end > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (gre_key_end > udp_end)
-		return fr_up(skb, reason_sort_truncated);
 
-	/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
-	__u64 gre_sequence_present = ((be8(gre->has_checksum_to_version) >> 4) & 1) == 1;
-
-	return sort_ipv4_rest(skb, data, data_end, lease, udp_end, gre_key, gre_key_end,
-			      at_gre_key_end, gre_sequence_present);
+	return sort_ipv4_rest(skb, data, data_end, lease, udp_end, gre_key, gre_key_end);
 }
 
 static __always_inline int sort_ipv6_send(struct __sk_buff *skb, __u64 gre_key,
@@ -283,6 +281,7 @@ static __always_inline int sort_ipv6_send(struct __sk_buff *skb, __u64 gre_key,
 	__u32 len = skb->len;
 	__u32 new_priority = t->queue;
 	__u32 new_mark = gre_key;
+
 	skb->priority = new_priority;
 	skb->mark = new_mark;
 

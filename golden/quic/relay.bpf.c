@@ -263,7 +263,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_streams_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_streams_udp_length + of);
@@ -311,30 +311,28 @@ static __always_inline int streams_write1(struct streams_same1 *same, struct __s
 					  struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 	void *at_short_pn_end;
 
 	/* udp.checksum */
 	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	odd_sum <<= 8 * ((((short_pn_end + 1) - 34) & 1) != 0);
+	odd_sum <<= 8 * (((short_pn_end + 1 - 34) & 1) != 0);
 	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
-						 odd_sum);
+		udp_checksum =
+			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) +
+					  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+					  fr_room(short_pn_size), short_pn_size))) +
+					  fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) + odd_sum);
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -365,7 +363,7 @@ static __always_inline int streams_write1(struct streams_same1 *same, struct __s
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, (short_pn_end + 1),
+					     fr_complete_with(skb, same->csum, short_pn_end + 1,
 					     stream_id_size), 18, 33), 51, short_pn_size);
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
@@ -467,26 +465,22 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 		same->clock = bpf_ktime_get_ns();
 
 	/* rules: [{when: "r.next - r.acked >= ?(#fits)", do: [{drop: "number"}]}, for r in #r... */
-	/* rule */
-	if ((fr_shared_get(r->next) - fr_shared_get(r->acked)) >= ((short_pn_size == 1) ? 64ULL :
-		((short_pn_size == 2) ? 0x4000ULL : 0x400000ULL))) {
+	if (fr_shared_get(r->next) -
+	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
+					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL))
 		return fr_decline(r->receiver, skb->len, reason_streams_number);
-	}
 
 	/* {when: "stream.id & 2 == 0", do: [{drop: "bidirectional"}]}, */
-	if ((stream_id & 2) == 0) { /* rule */
+	if ((stream_id & 2) == 0)
 		return fr_decline(r->receiver, skb->len, reason_streams_bidirectional);
-	}
 
 	/* {when: "stream.offset + len(stream.payload) > r.first", do: [{drop: "stream_window"... */
-	if ((stream_offset + (short_payload_end - stream_length_end)) > r->first) { /* rule */
+	if (stream_offset + (short_payload_end - stream_length_end) > r->first)
 		return fr_decline(r->receiver, skb->len, reason_streams_stream_window);
-	}
 
 	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
-	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased)) { /* rule */
+	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
 		return fr_decline(r->receiver, skb->len, reason_streams_no_stream_id);
-	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
@@ -535,7 +529,6 @@ streams_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_short *v_short = data + 42;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -565,7 +558,7 @@ streams_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	same->size = size;
 	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_id, stream_id_size)));
-	odd_sum_2 <<= 8 * ((((short_pn_end + 1) - 34) & 1) != 0);
+	odd_sum_2 <<= 8 * (((short_pn_end + 1 - 34) & 1) != 0);
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(&saved_udp->checksum) ?
@@ -586,8 +579,7 @@ streams_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->quiet = 0;
 	same->clock = 0;
 	same->ip_end = ip_end;
@@ -608,8 +600,7 @@ streams_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
 		same->csum = fr_complete_without(skb, same->csum, 51, short_pn_size);
-		same->csum = fr_complete_without(skb, same->csum, (short_pn_end + 1),
-						 stream_id_size);
+		same->csum = fr_complete_without(skb, same->csum, short_pn_end + 1, stream_id_size);
 		same->csum = fr_complete_without(skb, same->csum, 18, 33);
 	}
 
@@ -628,9 +619,9 @@ streams_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum,
-					     (same->short_pn_end + 1), same->stream_id_size), 18,
-					     33), 51, same->short_pn_size);
+					     fr_complete_with(skb, same->csum, same->short_pn_end +
+					     1, same->stream_id_size), 18, 33), 51,
+			    same->short_pn_size);
 
 	fr_count_copies(reason_streams_copy, same->copies0, skb->len);
 	fr_count(reason_streams_pass, len);
@@ -693,10 +684,10 @@ streams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_en
 		return fr_up(skb, reason_streams_truncated);
 	if (stream_length_end > short_payload_end)
 		return fr_up(skb, reason_streams_truncated);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
+	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end ||
 	      skb->gso_size == 0))
 		return fr_up(skb, reason_streams_gso_packet);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
+	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end))
 		return fr_up(skb, reason_streams_another_frame);
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
@@ -705,13 +696,13 @@ streams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_en
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
-	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_streams_partial_checksum);
 	if (at_stream_length_end > data_end)
 		return fr_up(skb, reason_streams_truncated);
@@ -760,12 +751,12 @@ static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void 
 	if (short_pn_end > udp_end)
 		return fr_up(skb, reason_streams_truncated);
 	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x3f)), data_end, 4, short_pn_size,
+	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x3f)), data_end, 4, short_pn_size,
 		     &short_pn))
 		return fr_up(skb, reason_streams_truncated);
 
 	/* short: { */
-	if (udp_end < (short_pn_end + 16))
+	if (udp_end < short_pn_end + 16)
 		return fr_up(skb, reason_streams_truncated);
 	__u64 short_payload_end = udp_end - 16;
 
@@ -773,7 +764,7 @@ static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void 
 	stream = at_short_pn_end;
 	if ((void *)(stream + 1) > data_end)
 		return fr_up(skb, reason_streams_truncated);
-	if ((short_pn_end + 1) > short_payload_end)
+	if (short_pn_end + 1 > short_payload_end)
 		return fr_up(skb, reason_streams_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
@@ -800,7 +791,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_streams_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_streams_mapped_address + of_2);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_streams_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -850,13 +841,12 @@ static __always_inline int streams_write2(struct streams_same2 *same, struct __s
 					  struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
 	void *data;
 	void *at_short_pn_end;
 
 	/* udp.checksum */
 	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	odd_sum <<= 8 * ((((short_pn_end + 1) - 54) & 1) != 0);
+	odd_sum <<= 8 * (((short_pn_end + 1 - 54) & 1) != 0);
 	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
 		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
 		fr_add64(ld64(r->remote.addr + 8));
@@ -864,13 +854,12 @@ static __always_inline int streams_write2(struct streams_same2 *same, struct __s
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
-						 odd_sum);
+		udp_checksum =
+			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) +
+					  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+					  fr_room(short_pn_size), short_pn_size))) +
+					  fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) + odd_sum);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 71 > (void *)(long)skb->data_end))
@@ -904,7 +893,7 @@ static __always_inline int streams_write2(struct streams_same2 *same, struct __s
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, (short_pn_end + 1),
+					     fr_complete_with(skb, same->csum, short_pn_end + 1,
 					     stream_id_size), ETH_HLEN, 57), 71, short_pn_size);
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
@@ -1007,26 +996,22 @@ static __noinline long streams_turn2(__u32 i, struct streams_fan2 *fan)
 		same->clock = bpf_ktime_get_ns();
 
 	/* rules: [{when: "r.next - r.acked >= ?(#fits)", do: [{drop: "number"}]}, for r in #r... */
-	/* rule */
-	if ((fr_shared_get(r->next) - fr_shared_get(r->acked)) >= ((short_pn_size == 1) ? 64ULL :
-		((short_pn_size == 2) ? 0x4000ULL : 0x400000ULL))) {
+	if (fr_shared_get(r->next) -
+	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
+					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL))
 		return fr_decline(r->receiver, skb->len, reason_streams_number);
-	}
 
 	/* {when: "stream.id & 2 == 0", do: [{drop: "bidirectional"}]}, */
-	if ((stream_id & 2) == 0) { /* rule */
+	if ((stream_id & 2) == 0)
 		return fr_decline(r->receiver, skb->len, reason_streams_bidirectional);
-	}
 
 	/* {when: "stream.offset + len(stream.payload) > r.first", do: [{drop: "stream_window"... */
-	if ((stream_offset + (short_payload_end - stream_length_end)) > r->first) { /* rule */
+	if (stream_offset + (short_payload_end - stream_length_end) > r->first)
 		return fr_decline(r->receiver, skb->len, reason_streams_stream_window);
-	}
 
 	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
-	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased)) { /* rule */
+	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
 		return fr_decline(r->receiver, skb->len, reason_streams_no_stream_id);
-	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
@@ -1077,7 +1062,6 @@ streams_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_short *v_short = data + 62;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -1107,7 +1091,7 @@ streams_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	same->size = size;
 	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_id, stream_id_size)));
-	odd_sum_2 <<= 8 * ((((short_pn_end + 1) - 54) & 1) != 0);
+	odd_sum_2 <<= 8 * (((short_pn_end + 1 - 54) & 1) != 0);
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
@@ -1147,8 +1131,7 @@ streams_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
 		same->csum = fr_complete_without(skb, same->csum, 71, short_pn_size);
-		same->csum = fr_complete_without(skb, same->csum, (short_pn_end + 1),
-						 stream_id_size);
+		same->csum = fr_complete_without(skb, same->csum, short_pn_end + 1, stream_id_size);
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 57);
 	}
 
@@ -1167,9 +1150,9 @@ streams_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum,
-					     (same->short_pn_end + 1), same->stream_id_size),
-					     ETH_HLEN, 57), 71, same->short_pn_size);
+					     fr_complete_with(skb, same->csum, same->short_pn_end +
+					     1, same->stream_id_size), ETH_HLEN, 57), 71,
+			    same->short_pn_size);
 
 	fr_count_copies(reason_streams_copy, same->copies0, skb->len);
 	fr_count(reason_streams_pass, len);
@@ -1232,10 +1215,10 @@ streams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_en
 		return fr_up(skb, reason_streams_truncated);
 	if (stream_length_end > short_payload_end)
 		return fr_up(skb, reason_streams_truncated);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
+	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end ||
 	      skb->gso_size == 0))
 		return fr_up(skb, reason_streams_gso_packet);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
+	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end))
 		return fr_up(skb, reason_streams_another_frame);
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
@@ -1244,13 +1227,13 @@ streams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_en
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
-	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_streams_partial_checksum);
 	if (at_stream_length_end > data_end)
 		return fr_up(skb, reason_streams_truncated);
@@ -1299,12 +1282,12 @@ static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void 
 	if (short_pn_end > udp_end)
 		return fr_up(skb, reason_streams_truncated);
 	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x7f)), data_end, 4, short_pn_size,
+	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x7f)), data_end, 4, short_pn_size,
 		     &short_pn))
 		return fr_up(skb, reason_streams_truncated);
 
 	/* short: { */
-	if (udp_end < (short_pn_end + 16))
+	if (udp_end < short_pn_end + 16)
 		return fr_up(skb, reason_streams_truncated);
 	__u64 short_payload_end = udp_end - 16;
 
@@ -1312,7 +1295,7 @@ static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void 
 	stream = at_short_pn_end;
 	if ((void *)(stream + 1) > data_end)
 		return fr_up(skb, reason_streams_truncated);
-	if ((short_pn_end + 1) > short_payload_end)
+	if (short_pn_end + 1 > short_payload_end)
 		return fr_up(skb, reason_streams_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
@@ -1418,7 +1401,6 @@ static __always_inline int streams_4_write1(struct streams_4_same1 *same, struct
 					    __u64 pn, __u64 id, struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -1428,7 +1410,7 @@ static __always_inline int streams_4_write1(struct streams_4_same1 *same, struct
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port) +
 						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
 						 ((__u64)bpf_htonl(pn & 0xffffffffULL) << 8) +
@@ -1438,7 +1420,7 @@ static __always_inline int streams_4_write1(struct streams_4_same1 *same, struct
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -1559,24 +1541,20 @@ static __noinline long streams_4_turn1(__u32 i, struct streams_4_fan1 *fan)
 		same->clock = bpf_ktime_get_ns();
 
 	/* rules: [{when: "r.next - r.acked >= ?(#fits)", do: [{drop: "number"}]}, for r in #r... */
-	if ((fr_shared_get(r->next) - fr_shared_get(r->acked)) >= 0x40000000) { /* rule */
+	if (fr_shared_get(r->next) - fr_shared_get(r->acked) >= 0x40000000)
 		return fr_decline(r->receiver, skb->len, reason_streams_4_number);
-	}
 
 	/* {when: "stream.id & 2 == 0", do: [{drop: "bidirectional"}]}, */
-	if ((stream_id & 2) == 0) { /* rule */
+	if ((stream_id & 2) == 0)
 		return fr_decline(r->receiver, skb->len, reason_streams_4_bidirectional);
-	}
 
 	/* {when: "stream.offset + len(stream.payload) > r.first", do: [{drop: "stream_window"... */
-	if ((stream_offset + (short_payload_end - stream_length_end)) > r->first) { /* rule */
+	if (stream_offset + (short_payload_end - stream_length_end) > r->first)
 		return fr_decline(r->receiver, skb->len, reason_streams_4_stream_window);
-	}
 
 	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
-	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased)) { /* rule */
+	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
 		return fr_decline(r->receiver, skb->len, reason_streams_4_no_stream_id);
-	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
@@ -1625,7 +1603,6 @@ streams_4_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_short_4 *short_4 = data + 42;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -1674,8 +1651,7 @@ streams_4_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->quiet = 0;
 	same->clock = 0;
 	same->ip_end = ip_end;
@@ -1721,7 +1697,7 @@ streams_4_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 static __always_inline int
 streams_4_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end, __u64 udp_end,
 		    __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
-		    __u64 stream_id_end, __u64 stream_offset_size, __u64 stream_offset)
+		    __u64 stream_id_end, void *at_stream_id_end, __u64 stream_offset_present)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -1729,6 +1705,16 @@ streams_4_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_
 	struct hdr_short_4 *short_4 = data + 42;
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
+	__u64 stream_offset;
+	__u64 stream_offset_size;
+	if (stream_offset_present) { /* offset */
+		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		if (!stream_offset_size)
+			return fr_up(skb, reason_streams_4_truncated);
+	} else {
+		stream_offset_size = 0;
+		stream_offset = 0;
+	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
 	if (at_stream_offset_end > data_end)
@@ -1754,10 +1740,10 @@ streams_4_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_
 		return fr_up(skb, reason_streams_4_truncated);
 	if (stream_length_end > short_payload_end)
 		return fr_up(skb, reason_streams_4_truncated);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
+	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end ||
 	      skb->gso_size == 0))
 		return fr_up(skb, reason_streams_4_gso_packet);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
+	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end))
 		return fr_up(skb, reason_streams_4_another_frame);
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
@@ -1766,13 +1752,13 @@ streams_4_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(short_4->dcid);
-	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_streams_4_partial_checksum);
 	if (at_stream_length_end > data_end)
 		return fr_up(skb, reason_streams_4_truncated);
@@ -1839,20 +1825,10 @@ static __always_inline int streams_4_ipv4(struct __sk_buff *skb, void *data, voi
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, reason_streams_4_truncated);
-	} else {
-		stream_offset_size = 0;
-		stream_offset = 0;
-	}
 
 	return streams_4_ipv4_rest(skb, data, data_end, ip_end, udp_end, short_payload_end,
-				   stream_id_size, stream_id, stream_id_end, stream_offset_size,
-				   stream_offset);
+				   stream_id_size, stream_id, stream_id_end, at_stream_id_end,
+				   stream_offset_present);
 }
 
 /* What is the same for all receivers. */
@@ -1885,7 +1861,6 @@ static __always_inline int streams_4_write2(struct streams_4_same2 *same, struct
 					    __u64 pn, __u64 id, struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -1897,7 +1872,7 @@ static __always_inline int streams_4_write2(struct streams_4_same2 *same, struct
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port) +
 						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
 						 ((__u64)bpf_htonl(pn & 0xffffffffULL) << 8) +
@@ -2028,24 +2003,20 @@ static __noinline long streams_4_turn2(__u32 i, struct streams_4_fan2 *fan)
 		same->clock = bpf_ktime_get_ns();
 
 	/* rules: [{when: "r.next - r.acked >= ?(#fits)", do: [{drop: "number"}]}, for r in #r... */
-	if ((fr_shared_get(r->next) - fr_shared_get(r->acked)) >= 0x40000000) { /* rule */
+	if (fr_shared_get(r->next) - fr_shared_get(r->acked) >= 0x40000000)
 		return fr_decline(r->receiver, skb->len, reason_streams_4_number);
-	}
 
 	/* {when: "stream.id & 2 == 0", do: [{drop: "bidirectional"}]}, */
-	if ((stream_id & 2) == 0) { /* rule */
+	if ((stream_id & 2) == 0)
 		return fr_decline(r->receiver, skb->len, reason_streams_4_bidirectional);
-	}
 
 	/* {when: "stream.offset + len(stream.payload) > r.first", do: [{drop: "stream_window"... */
-	if ((stream_offset + (short_payload_end - stream_length_end)) > r->first) { /* rule */
+	if (stream_offset + (short_payload_end - stream_length_end) > r->first)
 		return fr_decline(r->receiver, skb->len, reason_streams_4_stream_window);
-	}
 
 	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
-	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased)) { /* rule */
+	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
 		return fr_decline(r->receiver, skb->len, reason_streams_4_no_stream_id);
-	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
@@ -2096,7 +2067,6 @@ streams_4_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_short_4 *short_4 = data + 62;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -2186,17 +2156,36 @@ streams_4_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-streams_4_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end, __u64 udp_end,
-		    __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
-		    __u64 stream_id_end, __u64 stream_offset_size, __u64 stream_offset)
+static __always_inline int streams_4_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+					       __u64 ip_end, __u64 udp_end, __u64 short_payload_end,
+					       __u64 stream_id_size, __u64 stream_id,
+					       __u64 stream_id_end)
 {
+	void *at_stream_id_end;
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
 	struct hdr_stream *stream = data + 75;
 	struct hdr_short_4 *short_4 = data + 62;
 
+	/* {name: "id", varint: "quic"}, */
+	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
+	if (at_stream_id_end > data_end)
+		return fr_up(skb, reason_streams_4_truncated);
+	if (stream_id_end > short_payload_end)
+		return fr_up(skb, reason_streams_4_truncated);
+
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
+	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
+	__u64 stream_offset;
+	__u64 stream_offset_size;
+	if (stream_offset_present) { /* offset */
+		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		if (!stream_offset_size)
+			return fr_up(skb, reason_streams_4_truncated);
+	} else {
+		stream_offset_size = 0;
+		stream_offset = 0;
+	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
 	if (at_stream_offset_end > data_end)
@@ -2222,10 +2211,10 @@ streams_4_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_
 		return fr_up(skb, reason_streams_4_truncated);
 	if (stream_length_end > short_payload_end)
 		return fr_up(skb, reason_streams_4_truncated);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
+	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end ||
 	      skb->gso_size == 0))
 		return fr_up(skb, reason_streams_4_gso_packet);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
+	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end))
 		return fr_up(skb, reason_streams_4_another_frame);
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
@@ -2234,13 +2223,13 @@ streams_4_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(short_4->dcid);
-	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_streams_4_partial_checksum);
 	if (at_stream_length_end > data_end)
 		return fr_up(skb, reason_streams_4_truncated);
@@ -2250,7 +2239,6 @@ streams_4_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_
 
 static __always_inline int streams_4_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
-	void *at_stream_id_end;
 	struct hdr_short_4 *short_4 = data + 62;
 	struct hdr_stream *stream = data + 75;
 	__u64 ip_end, udp_end;
@@ -2300,28 +2288,9 @@ static __always_inline int streams_4_ipv6(struct __sk_buff *skb, void *data, voi
 	if (!stream_id_size)
 		return fr_up(skb, reason_streams_4_truncated);
 	__u64 stream_id_end = fr_forget(skb, 76ULL + stream_id_size);
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_streams_4_truncated);
-
-	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, reason_streams_4_truncated);
-	} else {
-		stream_offset_size = 0;
-		stream_offset = 0;
-	}
 
 	return streams_4_ipv6_rest(skb, data, data_end, ip_end, udp_end, short_payload_end,
-				   stream_id_size, stream_id, stream_id_end, stream_offset_size,
-				   stream_offset);
+				   stream_id_size, stream_id, stream_id_end);
 }
 
 SEC("tc") int prog_streams_4(struct __sk_buff *skb)
@@ -2408,7 +2377,6 @@ static __always_inline int datagrams_write1(struct datagrams_same1 *same, struct
 					    __u64 pn, struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -2418,7 +2386,7 @@ static __always_inline int datagrams_write1(struct datagrams_same1 *same, struct
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port) +
 						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
 						 fr_room(short_pn_size), short_pn_size))) +
@@ -2427,7 +2395,7 @@ static __always_inline int datagrams_write1(struct datagrams_same1 *same, struct
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -2516,11 +2484,10 @@ static __noinline long datagrams_turn1(__u32 i, struct datagrams_fan1 *fan)
 		same->clock = bpf_ktime_get_ns();
 
 	/* rules: [{when: "r.next - r.acked >= ?(#fits)", do: [{drop: "number"}]}, for r in #r... */
-	/* rule */
-	if ((fr_shared_get(r->next) - fr_shared_get(r->acked)) >= ((short_pn_size == 1) ? 64ULL :
-		((short_pn_size == 2) ? 0x4000ULL : 0x400000ULL))) {
+	if (fr_shared_get(r->next) -
+	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
+					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL))
 		return fr_decline(r->receiver, skb->len, reason_datagrams_number);
-	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
@@ -2542,7 +2509,6 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, void *data, __u
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_short *v_short = data + 42;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -2590,8 +2556,7 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, void *data, __u
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->quiet = 0;
 	same->clock = 0;
 	same->ip_end = ip_end;
@@ -2630,16 +2595,27 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, void *data, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-datagrams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end, __u64 udp_end,
-		    __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-		    __u64 short_payload_end, __u64 datagram_length_present,
-		    __u64 datagram_length_size, __u64 datagram_length)
+static __always_inline int datagrams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					       __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
+					       __u64 short_pn_end, void *at_short_pn_end,
+					       __u64 short_pn, __u64 short_payload_end)
 {
 	void *at_datagram_length_end;
+	struct hdr_datagram *datagram = at_short_pn_end;
 	struct hdr_short *v_short = data + 42;
 
 	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
+	__u64 datagram_length_present = !((be8(&datagram->type) & 1) == 0);
+	__u64 datagram_length;
+	__u64 datagram_length_size;
+	if (datagram_length_present) { /* length */
+		datagram_length_size = fr_varint(at_short_pn_end + 1, data_end, &datagram_length);
+		if (!datagram_length_size)
+			return fr_up(skb, reason_datagrams_truncated);
+	} else {
+		datagram_length_size = 0;
+		datagram_length = 0;
+	}
 	__u64 datagram_length_end = fr_forget(skb, short_pn_end + 1 + datagram_length_size);
 	at_datagram_length_end = fr_pin(data + fr_bound(datagram_length_end, 0x7f));
 	if (at_datagram_length_end > data_end)
@@ -2647,10 +2623,10 @@ datagrams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_
 	if (datagram_length_end > short_payload_end)
 		return fr_up(skb, reason_datagrams_truncated);
 	if (!(!datagram_length_present ||
-	      (datagram_length_end + datagram_length) == short_payload_end || skb->gso_size == 0))
+	      datagram_length_end + datagram_length == short_payload_end || skb->gso_size == 0))
 		return fr_up(skb, reason_datagrams_gso_packet);
 	if (!(!datagram_length_present ||
-	      (datagram_length_end + datagram_length) == short_payload_end))
+	      datagram_length_end + datagram_length == short_payload_end))
 		return fr_up(skb, reason_datagrams_another_frame);
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
@@ -2659,13 +2635,13 @@ datagrams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
-	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      (partial >> 16) >= datagram_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_datagrams_partial_checksum);
 	if (at_datagram_length_end > data_end)
 		return fr_up(skb, reason_datagrams_truncated);
@@ -2714,12 +2690,12 @@ static __always_inline int datagrams_ipv4(struct __sk_buff *skb, void *data, voi
 	if (short_pn_end > udp_end)
 		return fr_up(skb, reason_datagrams_truncated);
 	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x3f)), data_end, 4, short_pn_size,
+	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x3f)), data_end, 4, short_pn_size,
 		     &short_pn))
 		return fr_up(skb, reason_datagrams_truncated);
 
 	/* short: { */
-	if (udp_end < (short_pn_end + 16))
+	if (udp_end < short_pn_end + 16)
 		return fr_up(skb, reason_datagrams_truncated);
 	__u64 short_payload_end = udp_end - 16;
 
@@ -2727,27 +2703,15 @@ static __always_inline int datagrams_ipv4(struct __sk_buff *skb, void *data, voi
 	datagram = at_short_pn_end;
 	if ((void *)(datagram + 1) > data_end)
 		return fr_up(skb, reason_datagrams_truncated);
-	if ((short_pn_end + 1) > short_payload_end)
+	if (short_pn_end + 1 > short_payload_end)
 		return fr_up(skb, reason_datagrams_truncated);
 
 	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
 	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
 		return fr_up(skb, reason_datagrams_other_frame);
-	__u64 datagram_length_present = !((be8(&datagram->type) & 1) == 0);
-	__u64 datagram_length;
-	__u64 datagram_length_size;
-	if (datagram_length_present) { /* length */
-		datagram_length_size = fr_varint(at_short_pn_end + 1, data_end, &datagram_length);
-		if (!datagram_length_size)
-			return fr_up(skb, reason_datagrams_truncated);
-	} else {
-		datagram_length_size = 0;
-		datagram_length = 0;
-	}
 
 	return datagrams_ipv4_rest(skb, data, data_end, ip_end, udp_end, short_pn_size,
-				   short_pn_end, short_pn, short_payload_end,
-				   datagram_length_present, datagram_length_size, datagram_length);
+				   short_pn_end, at_short_pn_end, short_pn, short_payload_end);
 }
 
 /* What is the same for all receivers. */
@@ -2776,7 +2740,6 @@ static __always_inline int datagrams_write2(struct datagrams_same2 *same, struct
 					    __u64 pn, struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -2788,7 +2751,7 @@ static __always_inline int datagrams_write2(struct datagrams_same2 *same, struct
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port) +
 						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
 						 fr_room(short_pn_size), short_pn_size))) +
@@ -2886,11 +2849,10 @@ static __noinline long datagrams_turn2(__u32 i, struct datagrams_fan2 *fan)
 		same->clock = bpf_ktime_get_ns();
 
 	/* rules: [{when: "r.next - r.acked >= ?(#fits)", do: [{drop: "number"}]}, for r in #r... */
-	/* rule */
-	if ((fr_shared_get(r->next) - fr_shared_get(r->acked)) >= ((short_pn_size == 1) ? 64ULL :
-		((short_pn_size == 2) ? 0x4000ULL : 0x400000ULL))) {
+	if (fr_shared_get(r->next) -
+	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
+					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL))
 		return fr_decline(r->receiver, skb->len, reason_datagrams_number);
-	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
@@ -2914,7 +2876,6 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, void *data, __u
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_short *v_short = data + 62;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -3000,16 +2961,27 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, void *data, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-datagrams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end, __u64 udp_end,
-		    __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-		    __u64 short_payload_end, __u64 datagram_length_present,
-		    __u64 datagram_length_size, __u64 datagram_length)
+static __always_inline int datagrams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+					       __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
+					       __u64 short_pn_end, void *at_short_pn_end,
+					       __u64 short_pn, __u64 short_payload_end)
 {
 	void *at_datagram_length_end;
+	struct hdr_datagram *datagram = at_short_pn_end;
 	struct hdr_short *v_short = data + 62;
 
 	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
+	__u64 datagram_length_present = !((be8(&datagram->type) & 1) == 0);
+	__u64 datagram_length;
+	__u64 datagram_length_size;
+	if (datagram_length_present) { /* length */
+		datagram_length_size = fr_varint(at_short_pn_end + 1, data_end, &datagram_length);
+		if (!datagram_length_size)
+			return fr_up(skb, reason_datagrams_truncated);
+	} else {
+		datagram_length_size = 0;
+		datagram_length = 0;
+	}
 	__u64 datagram_length_end = fr_forget(skb, short_pn_end + 1 + datagram_length_size);
 	at_datagram_length_end = fr_pin(data + fr_bound(datagram_length_end, 0x7f));
 	if (at_datagram_length_end > data_end)
@@ -3017,10 +2989,10 @@ datagrams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_
 	if (datagram_length_end > short_payload_end)
 		return fr_up(skb, reason_datagrams_truncated);
 	if (!(!datagram_length_present ||
-	      (datagram_length_end + datagram_length) == short_payload_end || skb->gso_size == 0))
+	      datagram_length_end + datagram_length == short_payload_end || skb->gso_size == 0))
 		return fr_up(skb, reason_datagrams_gso_packet);
 	if (!(!datagram_length_present ||
-	      (datagram_length_end + datagram_length) == short_payload_end))
+	      datagram_length_end + datagram_length == short_payload_end))
 		return fr_up(skb, reason_datagrams_another_frame);
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
@@ -3029,13 +3001,13 @@ datagrams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
-	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      (partial >> 16) >= datagram_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_datagrams_partial_checksum);
 	if (at_datagram_length_end > data_end)
 		return fr_up(skb, reason_datagrams_truncated);
@@ -3085,12 +3057,12 @@ static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, voi
 	if (short_pn_end > udp_end)
 		return fr_up(skb, reason_datagrams_truncated);
 	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x7f)), data_end, 4, short_pn_size,
+	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x7f)), data_end, 4, short_pn_size,
 		     &short_pn))
 		return fr_up(skb, reason_datagrams_truncated);
 
 	/* short: { */
-	if (udp_end < (short_pn_end + 16))
+	if (udp_end < short_pn_end + 16)
 		return fr_up(skb, reason_datagrams_truncated);
 	__u64 short_payload_end = udp_end - 16;
 
@@ -3098,27 +3070,15 @@ static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, voi
 	datagram = at_short_pn_end;
 	if ((void *)(datagram + 1) > data_end)
 		return fr_up(skb, reason_datagrams_truncated);
-	if ((short_pn_end + 1) > short_payload_end)
+	if (short_pn_end + 1 > short_payload_end)
 		return fr_up(skb, reason_datagrams_truncated);
 
 	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
 	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
 		return fr_up(skb, reason_datagrams_other_frame);
-	__u64 datagram_length_present = !((be8(&datagram->type) & 1) == 0);
-	__u64 datagram_length;
-	__u64 datagram_length_size;
-	if (datagram_length_present) { /* length */
-		datagram_length_size = fr_varint(at_short_pn_end + 1, data_end, &datagram_length);
-		if (!datagram_length_size)
-			return fr_up(skb, reason_datagrams_truncated);
-	} else {
-		datagram_length_size = 0;
-		datagram_length = 0;
-	}
 
 	return datagrams_ipv6_rest(skb, data, data_end, ip_end, udp_end, short_pn_size,
-				   short_pn_end, short_pn, short_payload_end,
-				   datagram_length_present, datagram_length_size, datagram_length);
+				   short_pn_end, at_short_pn_end, short_pn, short_payload_end);
 }
 
 SEC("tc") int prog_datagrams(struct __sk_buff *skb)

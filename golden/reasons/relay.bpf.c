@@ -258,7 +258,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ipv4_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ipv4_end)
 		return fr_up(skb, reason_spread_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_spread_udp_length + of);
@@ -293,7 +293,6 @@ static __always_inline int spread_write1(struct spread_same1 *same, struct __sk_
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
-
 	void *data;
 
 	/* udp.checksum */
@@ -303,13 +302,13 @@ static __always_inline int spread_write1(struct spread_same1 *same, struct __sk_
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ipv4_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					   fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -372,9 +371,8 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 		return 1;
 
 	/* {match: "tag.length": 0, do: [{drop: "empty"}]}, */
-	if (be16(&saved_tag->length) == 0) { /* rule */
+	if (be16(&saved_tag->length) == 0)
 		return fr_decline(r->receiver, skb->len, reason_spread_empty);
-	}
 
 	/* {do: [{admit: {credit: "r.budget", cost: 1}}, {set: "tag.kind": "low(udp.src_port, ... */
 	if ((be16(&saved_udp->src_port) & 255) > 199)
@@ -395,7 +393,6 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* {match: "tag.kind": 1, do: [{fan_out: { */
@@ -436,8 +433,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	/* ipv4.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->ipv4_end = ipv4_end;
 
 	/*
@@ -445,9 +441,8 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, 18, 27);
-	}
 
 	same->copies0 = 0;
 	struct spread_fan1 fan = {
@@ -505,8 +500,8 @@ static __always_inline int spread_send(struct __sk_buff *skb, void *data, __u64 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					    old_ipv4_src) + (__u64)ipv4_ttl_protocol +
-					   fr_v4(s->to.addr) + 64);
+					    old_ipv4_src) + ipv4_ttl_protocol + fr_v4(s->to.addr) +
+					   64);
 	int direct = s->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
@@ -584,17 +579,17 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		return fr_up(skb, reason_spread_gso_packet);
 
 	/* {match: "tag.kind": 1, do: [{fan_out: { */
-	if (be8(&tag->kind) == 1) { /* rule */
+	if (be8(&tag->kind) == 1) {
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 45) ||
-		    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+		    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
 			return fr_up(skb, reason_spread_partial_checksum);
 		return spread_fan1(skb, data, ipv4_end);
 	}
 
 	/* {match: "tag.kind": 2, lookup: s: senders: ["ip.src"], do: [{admit: {credit: "s.bud... */
 	struct val_senders *s;
-	if (be8(&tag->kind) == 2) { /* rule */
+	if (be8(&tag->kind) == 2) {
 		struct key_senders key __attribute__((aligned(8))) = {};
 
 		fr_put_v4(key.from, ld32(ipv4->src));
@@ -603,14 +598,14 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 			return fr_up(skb, reason_spread_changing);
 		if (found == FR_MISSING)
 			s = NULL;
-		if (fr_has(s)) { /* rule */
+		if (fr_has(s)) {
 			if (!fr_is_v4(s->to.addr))
 				return fr_up(skb, reason_spread_address_family_2);
 			__u64 partial_2 = fr_partial(skb);
 			if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
 			      (partial_2 >> 16) >= 45) ||
 			    !(skb->len <= ipv4_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+			      ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
 				return fr_up(skb, reason_spread_partial_checksum);
 			if (unlikely(!fr_fits(&s->hop_to, ipv4_end - 14)))
 				return fr_up(skb,
@@ -621,9 +616,8 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 	}
 
 	/* {match: {"tag.kind": 2 | 3, "tag.length": 0}, do: [{drop: "empty"}]}, */
-	if (be8(&tag->kind) >= 2 && be8(&tag->kind) <= 3 && be16(&tag->length) == 0) { /* rule */
+	if (be8(&tag->kind) >= 2 && be8(&tag->kind) <= 3 && be16(&tag->length) == 0)
 		return fr_drop(skb->len, reason_spread_empty_2);
-	}
 	return fr_up(skb, reason_spread_no_rule);
 }
 
@@ -655,6 +649,7 @@ static __always_inline int unwrap_udp_send(struct __sk_buff *skb, void *data, __
 	__be16 eth_src_2 = ld16(eth->src + 4);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 20, 0, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
 
@@ -725,7 +720,7 @@ static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *d
 	__u64 payload_len = inner_end - 66;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 66 && (partial & 0xffff) < ((66ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 66 && (partial & 0xffff) < 66ULL + payload_len - 1)))
 		return fr_up(skb, reason_unwrap_partial_checksum);
 	return unwrap_udp_send(skb, data, payload_len);
 }
@@ -848,7 +843,7 @@ static __always_inline int tighten_send(struct __sk_buff *skb, void *data, __u64
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->total_length) +
 					    ld32(ipv4->reserved_to_fragment_offset) +
-					    old_ipv4_src) + (__u64)bpf_htons(payload_len + 28) +
+					    old_ipv4_src) + bpf_htons(payload_len + 28) +
 					   ipv4_ttl_protocol + fr_v4(s->to.addr) + 64);
 	int direct = s->hop_to.state == FR_HOP_DIRECT;
 
@@ -934,9 +929,9 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 	__u64 payload_len = loose_end - 44;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 44 && (partial & 0xffff) < ((44ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 44 && (partial & 0xffff) < 44ULL + payload_len - 1)))
 		return fr_up(skb, reason_tighten_partial_checksum);
-	if ((udp_end - loose_end) > 64)
+	if (udp_end - loose_end > 64)
 		return fr_up(skb, reason_tighten_padding);
 	if (unlikely(!fr_fits(&s->hop_to, 28ULL + payload_len)))
 		return fr_up(skb,
@@ -989,11 +984,10 @@ static __always_inline long narrow_copy1(struct narrow_same1 *same, struct __sk_
 					 void *front, struct receiver_listeners *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(same->rest0 + (__u64)fr_v4(r->local.addr) +
+	__be16 ipv4_checksum = fr_checksum(same->rest0 + fr_v4(r->local.addr) +
 					   fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -1051,7 +1045,6 @@ static __always_inline int narrow_fan1(struct __sk_buff *skb, void *data, __u64 
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ports *ports = data + 34;
-
 	__u32 len = skb->len;
 
 	/* {match: "ports.src_port": 1, do: [{fan_out: {group: listeners: ["ports.dst"], each:... */
@@ -1076,8 +1069,7 @@ static __always_inline int narrow_fan1(struct __sk_buff *skb, void *data, __u64 
 	/* ipv4.checksum, without what depends on the receiver */
 	same->rest0 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->ipv4_end = ipv4_end;
 
 	/*
@@ -1085,9 +1077,8 @@ static __always_inline int narrow_fan1(struct __sk_buff *skb, void *data, __u64 
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, 18, 20);
-	}
 
 	same->copies0 = 0;
 	struct narrow_fan1 fan = {
@@ -1120,7 +1111,7 @@ static __always_inline int narrow_send(struct __sk_buff *skb, void *data, __u64 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					    ld32(ipv4->src)) + (__u64)ipv4_ttl_protocol +
+					    ld32(ipv4->src)) + ipv4_ttl_protocol +
 					   fr_v4(s->to.addr) + 64);
 	int direct = s->hop_to.state == FR_HOP_DIRECT;
 
@@ -1158,10 +1149,10 @@ static __always_inline int narrow_rest(struct __sk_buff *skb, void *data, __u64 
 	struct hdr_ports *ports = data + 34;
 
 	/* {match: "ports.src_port": 1, do: [{fan_out: {group: listeners: ["ports.dst"], each:... */
-	if (be16(&ports->src_port) == 1) { /* rule */
+	if (be16(&ports->src_port) == 1) {
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || (partial >> 16) >= 38) ||
-		    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+		    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
 			return fr_up(skb, reason_narrow_partial_checksum);
 		return narrow_fan1(skb, data, ipv4_end);
 	}
@@ -1173,7 +1164,7 @@ static __always_inline int narrow_rest(struct __sk_buff *skb, void *data, __u64 
 		return fr_up(skb, reason_narrow_unfit_ports_dst_port_2);
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || (partial_2 >> 16) >= 38) ||
-	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
 		return fr_up(skb, reason_narrow_partial_checksum);
 	if (unlikely(!fr_fits(&s->hop_to, ipv4_end - 14)))
 		return fr_up(skb,

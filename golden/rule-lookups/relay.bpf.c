@@ -349,7 +349,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ipv4_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ipv4_end)
 		return fr_up(skb, reason_relay_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_relay_udp_length + of);
@@ -389,8 +389,8 @@ static __always_inline int relay_send(struct __sk_buff *skb, void *data, __u64 i
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					    old_ipv4_src) + (__u64)ipv4_ttl_protocol +
-					   fr_v4(a->to.addr) + 64);
+					    old_ipv4_src) + ipv4_ttl_protocol + fr_v4(a->to.addr) +
+					   64);
 	int direct = a->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
@@ -450,8 +450,8 @@ static __always_inline int relay_send_2(struct __sk_buff *skb, void *data, __u64
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					    old_ipv4_src) + (__u64)ipv4_ttl_protocol +
-					   fr_v4(c->to.addr) + 64);
+					    old_ipv4_src) + ipv4_ttl_protocol + fr_v4(c->to.addr) +
+					   64);
 	int direct = c->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
@@ -510,13 +510,12 @@ static __always_inline int relay_rest(struct __sk_buff *skb, void *data,
 		if (found == FR_MISSING)
 			m = NULL;
 	}
-	if (fr_has(m) && m->until > be8(&msg->kind)) { /* rule */
+	if (fr_has(m) && m->until > be8(&msg->kind))
 		return fr_drop(skb->len, reason_relay_muted);
-	}
 
 	/* {match: "msg.kind": 7, lookup: c: second: ["msg.id"], do: [{send: {from: "udp.dst",... */
 	struct val_second *c;
-	if (be8(&msg->kind) == 7) { /* rule */
+	if (be8(&msg->kind) == 7) {
 		{
 			struct key_second key __attribute__((aligned(8))) = {};
 
@@ -527,14 +526,14 @@ static __always_inline int relay_rest(struct __sk_buff *skb, void *data,
 			if (found == FR_MISSING)
 				c = NULL;
 		}
-		if (fr_has(c)) { /* rule */
+		if (fr_has(c)) {
 			if (!fr_is_v4(c->to.addr))
 				return fr_up(skb, reason_relay_address_family);
 			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 			      (partial >> 16) >= 45) ||
 			    !(skb->len <= ipv4_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+			      ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
 				return fr_up(skb, reason_relay_partial_checksum);
 			if (unlikely(!fr_fits(&c->hop_to, ipv4_end - 14)))
 				return fr_up(skb,
@@ -545,7 +544,7 @@ static __always_inline int relay_rest(struct __sk_buff *skb, void *data,
 	}
 
 	/* {match: "msg.kind": >=8, lookup: c: second: ["msg.id"], do: ["pass"]}, */
-	if (be8(&msg->kind) >= 8) { /* rule */
+	if (be8(&msg->kind) >= 8) {
 		struct val_second *c_2;
 		{
 			struct key_second key __attribute__((aligned(8))) = {};
@@ -605,7 +604,7 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 			a = NULL;
 	}
 	struct val_also *b;
-	if (fr_has(a)) { /* rule */
+	if (fr_has(a)) {
 		{
 			struct key_also key __attribute__((aligned(8))) = {};
 
@@ -616,15 +615,15 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 				b = NULL;
 		}
-		if (fr_has(b)) { /* rule */
-			if (b->allowed && be8(&msg->kind) <= a->limit) { /* rule */
+		if (fr_has(b)) {
+			if (b->allowed && be8(&msg->kind) <= a->limit) {
 				if (!fr_is_v4(a->to.addr))
 					return fr_up(skb, reason_relay_address_family);
 				__u64 partial = fr_partial(skb);
 				if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 				      (partial >> 16) >= 45) ||
 				    !(skb->len <= ipv4_end ||
-				      ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+				      ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
 					return fr_up(skb, reason_relay_partial_checksum);
 				if (unlikely(!fr_fits(&a->hop_to, ipv4_end - 14)))
 					return fr_up(skb,
@@ -684,7 +683,6 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 					 struct val_first *a)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -694,13 +692,13 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) + (__u8)(a->limit));
+						 bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) + (__u8)a->limit);
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ipv4_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					   fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -736,7 +734,6 @@ static __always_inline long spread_copy2(struct spread_same1 *same, struct __sk_
 {
 	struct hdr_msg *saved_msg = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -746,13 +743,13 @@ static __always_inline long spread_copy2(struct spread_same1 *same, struct __sk_
 		udp_checksum_2 = fr_fold(same->rest2 + udp_new_pseudo_2);
 	else
 		udp_checksum_2 = fr_checksum_not_0(same->rest2 + udp_new_pseudo_2 +
-						   (__u64)bpf_htons(r->local.port) +
+						   bpf_htons(r->local.port) +
 						   bpf_htons(r->remote.port));
 	if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum_2 = 0;
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum_2 = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ipv4_checksum_2 = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					     fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -808,10 +805,9 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 		if (found == FR_MISSING)
 			m = NULL;
 	}
-	if (fr_has(m)) { /* rule */
-		if (be8(&saved_msg->kind) < m->until) { /* rule */
+	if (fr_has(m)) {
+		if (be8(&saved_msg->kind) < m->until)
 			return fr_decline(r->receiver, skb->len, reason_spread_muted);
-		}
 	}
 
 	/* {lookup: a: first: ["r.who"], do: [{set: "msg.kind": "a.limit"}, {send: {from: "r.l... */
@@ -826,7 +822,7 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 		if (found == FR_MISSING)
 			a = NULL;
 	}
-	if (fr_has(a)) { /* rule */
+	if (fr_has(a)) {
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
 		    !fr_is_v4(r->remote.addr))
 			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
@@ -842,7 +838,7 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 	}
 
 	/* {match: "msg.kind": 9, lookup: a: second: ["r.who"], do: [{send: {from: "r.local", ... */
-	if (be8(&saved_msg->kind) == 9) { /* rule */
+	if (be8(&saved_msg->kind) == 9) {
 		struct val_second *a_2;
 		{
 			struct key_second key __attribute__((aligned(8))) = {};
@@ -877,7 +873,6 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 ipv4_end)
 {
 	struct hdr_msg *msg = data + 42;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -918,8 +913,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	/* ipv4.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind2 = ld16(&saved_udp->checksum) ?
@@ -940,9 +934,8 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, 18, 27);
-	}
 
 	same->copies0 = 0;
 	struct spread_fan1 fan = {
@@ -995,7 +988,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 45) ||
-	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
 		return fr_up(skb, reason_spread_partial_checksum);
 	return spread_fan1(skb, data, ipv4_end);
 }

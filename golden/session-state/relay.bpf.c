@@ -313,7 +313,7 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, void *data, 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
+					  old_ipv4_dst) + ipv4_ttl_protocol +
 					 fr_v4(c->relayed.addr) + fr_v4(c->peer.addr) + 64);
 	int direct = c->hop_peer.state == FR_HOP_DIRECT;
 
@@ -512,10 +512,10 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void 
 			return fr_up(skb, reason_to_peer_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_to_peer_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_to_peer_partial_checksum);
-		if (unlikely(!fr_fits(&c->hop_peer,
-				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+		if (unlikely(!fr_fits(&c->hop_peer, skb->gso_size ? skb->gso_size + 28 :
+				      ip_end - 14)))
 			return fr_up(skb,
 				     fr_unfit(&c->hop_peer, reason_to_peer_no_route,
 					      reason_to_peer_unreachable));
@@ -526,7 +526,7 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void 
 	__u64 payload_len = udp_end - 42;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < ((42ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < 42ULL + payload_len - 1)))
 		return fr_up(skb, reason_to_peer_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_to_peer_udp_checksum);
@@ -548,7 +548,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_to_peer_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_to_peer_mapped_address + of_2);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_to_peer_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -743,7 +743,7 @@ static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 			  bpf_htons(c->peer.port) + bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 28) + fr_v4(c->relayed.addr) +
 					   fr_v4(c->peer.addr) + 0x1180);
 	int direct = c->hop_peer.state == FR_HOP_DIRECT;
@@ -811,7 +811,7 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_to_peer_udp_length);
 
 	/* priority: {levels: 2, from: "ip.dscp & 1"} */
-	__u64 priority = ((be16(ipv6->version_to_flow_label) >> 6) & 63) & 1;
+	__u64 priority = (be16(ipv6->version_to_flow_label) >> 6) & 63 & 1;
 
 	/* lookup: c: by_client: ["udp.src"] */
 	struct val_by_client *c;
@@ -834,10 +834,10 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void 
 			return fr_up(skb, reason_to_peer_udp_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_to_peer_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_to_peer_partial_checksum);
-		if (unlikely(!fr_fits(&c->hop_peer,
-				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+		if (unlikely(!fr_fits(&c->hop_peer, skb->gso_size ? skb->gso_size + 48 :
+				      ip_end - 14)))
 			return fr_up(skb,
 				     fr_unfit(&c->hop_peer, reason_to_peer_no_route,
 					      reason_to_peer_unreachable));
@@ -848,7 +848,7 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void 
 	__u64 payload_len = udp_end - 62;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < ((62ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < 62ULL + payload_len - 1)))
 		return fr_up(skb, reason_to_peer_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_to_peer_udp_checksum);
@@ -915,7 +915,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_to_client_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_to_client_udp_length);
@@ -971,9 +971,8 @@ static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, void *data
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld32(&ipv4->id) +
-					  ld16(&ipv4->ttl) + old_ipv4_src) +
-					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol +
-					 fr_v4(c->client.addr) + 64);
+					  ld16(&ipv4->ttl) + old_ipv4_src) + ipv4_version_to_ecn +
+					 ipv4_ttl_protocol + fr_v4(c->client.addr) + 64);
 	int direct = c->hop_client.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -1048,9 +1047,9 @@ static __always_inline int to_client_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_to_client_partial_checksum);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_to_client_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_to_client_partial_checksum);
-	if (unlikely(!fr_fits(&c->hop_client, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+	if (unlikely(!fr_fits(&c->hop_client, skb->gso_size ? skb->gso_size + 28 : ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&c->hop_client, reason_to_client_no_route,
 				      reason_to_client_unreachable));
@@ -1168,9 +1167,9 @@ static __always_inline int to_client_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_to_client_udp_checksum);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_to_client_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_to_client_partial_checksum);
-	if (unlikely(!fr_fits(&c->hop_client, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+	if (unlikely(!fr_fits(&c->hop_client, skb->gso_size ? skb->gso_size + 48 : ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&c->hop_client, reason_to_client_no_route,
 				      reason_to_client_unreachable));

@@ -248,8 +248,8 @@ static __always_inline int originate_ipv4_send(struct __sk_buff *skb, void *data
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 fr_v4(p->local.addr) + fr_v4(p->remote.addr) + 64);
+					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
+					 fr_v4(p->remote.addr) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -385,10 +385,10 @@ static __always_inline int originate_ipv4(struct __sk_buff *skb, void *data, voi
 			return fr_up(skb, reason_originate_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_originate_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_originate_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote,
-				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+		if (unlikely(!fr_fits(&p->hop_remote, skb->gso_size ? skb->gso_size + 28 :
+				      ip_end - 14)))
 			return fr_up(skb,
 				     fr_unfit(&p->hop_remote, reason_originate_no_route,
 					      reason_originate_unreachable));
@@ -399,7 +399,7 @@ static __always_inline int originate_ipv4(struct __sk_buff *skb, void *data, voi
 	__u64 payload_len = udp_end - 42;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < ((42ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < 42ULL + payload_len - 1)))
 		return fr_up(skb, reason_originate_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_originate_udp_checksum);
@@ -421,7 +421,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_originate_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_originate_mapped_address + of_2);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_originate_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -521,7 +521,7 @@ static __always_inline int originate_ipv6_send_ipv4(struct __sk_buff *skb, void 
 			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 28) + ipv4_ttl_protocol +
 					   fr_v4(p->local.addr) + fr_v4(p->remote.addr) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
@@ -604,10 +604,10 @@ static __always_inline int originate_ipv6(struct __sk_buff *skb, void *data, voi
 			return fr_up(skb, reason_originate_udp_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_originate_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_originate_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote,
-				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+		if (unlikely(!fr_fits(&p->hop_remote, skb->gso_size ? skb->gso_size + 48 :
+				      ip_end - 14)))
 			return fr_up(skb,
 				     fr_unfit(&p->hop_remote, reason_originate_no_route,
 					      reason_originate_unreachable));
@@ -618,7 +618,7 @@ static __always_inline int originate_ipv6(struct __sk_buff *skb, void *data, voi
 	__u64 payload_len = udp_end - 62;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < ((62ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < 62ULL + payload_len - 1)))
 		return fr_up(skb, reason_originate_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_originate_udp_checksum);
@@ -705,7 +705,7 @@ static __always_inline int identify_udp_send(struct __sk_buff *skb, void *data, 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					    old_ipv4_src + old_ipv4_dst) + (__u64)ipv4_id +
+					    old_ipv4_src + old_ipv4_dst) + ipv4_id +
 					   ipv4_ttl_protocol + fr_setting_v4(set_here) +
 					   fr_setting_v4(set_there) + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
@@ -764,8 +764,8 @@ static __always_inline int identify_udp(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_identify_no_match);
 
 	/* do: [{set: {"ipv4.id": "udp.src_port", "ipv4.src": "setting.here"}}, {send: to: "se... */
-	if (((ldv64(set_here) == 0 && ldv32(set_here + 8) == 0xffff0000) != 1) ||
-	    (!(ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000)))
+	if ((ldv64(set_here) == 0 && ldv32(set_here + 8) == 0xffff0000ULL) != 1 ||
+	    !(ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000ULL))
 		return fr_up(skb, reason_identify_address_family);
 	__u64 there[2];
 	st64((void *)there, ldv64(set_there));
@@ -779,13 +779,13 @@ static __always_inline int identify_udp(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_identify_partial_checksum);
 	if (!(skb->len <= ipv4_end || skb->gso_size == 0))
 		return fr_up(skb, reason_identify_gso_packet);
-	if (!(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+	if (!(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
 		return fr_up(skb, reason_identify_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
 	fib_1.dst[0] = fr_setting_v4(set_there);
 	fr_flow(&fib_1, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
-	if (fr_route(skb, &fib_1, (skb->gso_size ? skb->gso_size + 28 : ipv4_end - 14), &hop_1))
+	if (fr_route(skb, &fib_1, skb->gso_size ? skb->gso_size + 28 : ipv4_end - 14, &hop_1))
 		return fr_up(skb, reason_identify_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
 		return fr_up(skb,
@@ -882,7 +882,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_route_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_route_udp_length);
@@ -959,9 +959,9 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_route_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_route_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+	if (unlikely(!fr_fits(&r->hop.hop, skb->gso_size ? skb->gso_size + 28 : ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&r->hop.hop, reason_route_no_route,
 				      reason_route_unreachable));
@@ -1025,9 +1025,9 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_route_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_route_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+	if (unlikely(!fr_fits(&r->hop.hop, skb->gso_size ? skb->gso_size + 48 : ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&r->hop.hop, reason_route_no_route,
 				      reason_route_unreachable));
@@ -1088,7 +1088,7 @@ static __always_inline int tunnel_udp_send(struct __sk_buff *skb, void *data, __
 	const __u32 headers_len = 14, new_headers_len = 34;
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)bpf_htons(payload_len + 48) +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + bpf_htons(payload_len + 48) +
 					   fr_setting_v4(set_here) + fr_setting_v4(set_there) +
 					   0x48a);
 	int direct = hop_1->state == FR_HOP_DIRECT;
@@ -1145,10 +1145,10 @@ static __always_inline int tunnel_udp(struct __sk_buff *skb, void *data, void *d
 	if (!(skb->gso_size == 0 ||
 	      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= inner_end)))
 		return fr_up(skb, reason_tunnel_gso_packet);
-	if (((ldv64(set_here) == 0 &&
-	      ldv32(set_here + 8) == 0xffff0000) != (ldv64(set_there) == 0 &&
-						     ldv32(set_there + 8) == 0xffff0000)) ||
-	    (!(ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000)))
+	if ((ldv64(set_here) == 0 &&
+	     ldv32(set_here + 8) == 0xffff0000ULL) != (ldv64(set_there) == 0 &&
+						       ldv32(set_there + 8) == 0xffff0000ULL) ||
+	    !(ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000ULL))
 		return fr_up(skb, reason_tunnel_address_family);
 	__u64 here[2];
 	st64((void *)here, ldv64(set_here));
@@ -1165,15 +1165,14 @@ static __always_inline int tunnel_udp(struct __sk_buff *skb, void *data, void *d
 	__u64 payload_len = inner_end - 42;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
 		return fr_up(skb, reason_tunnel_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
 	fib_1.src[0] = fr_setting_v4(set_here);
 	fib_1.dst[0] = fr_setting_v4(set_there);
-	if (fr_route(skb, &fib_1,
-		     (skb->gso_size ? skb->gso_size + segment_front + 6 : 48ULL + payload_len),
-		     &hop_1))
+	if (fr_route(skb, &fib_1, skb->gso_size ? skb->gso_size + (segment_front + 6) :
+		     48ULL + payload_len, &hop_1))
 		return fr_up(skb, reason_tunnel_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
 		return fr_up(skb,

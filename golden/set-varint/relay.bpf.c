@@ -118,7 +118,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_change_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_change_udp_length);
@@ -266,11 +266,11 @@ change_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struct
 		return fr_missed(skb, found, reason_change_no_moves, reason_change_changing);
 
 	/* {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", "stream.offset":... */
-	if (!((be8(&stream->type) & 4) == 0)) { /* rule */
+	if (!((be8(&stream->type) & 4) == 0)) {
 		if (m->other > fr_varint_room(stream_id_size))
 			return fr_up(skb, reason_change_unfit_stream_id);
 		if (!stream_offset_present ||
-		    (stream_offset + (__u64)m->by) > fr_varint_room(stream_offset_size))
+		    stream_offset + (__u64)m->by > fr_varint_room(stream_offset_size))
 			return fr_up(skb, reason_change_unfit_stream_offset);
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
@@ -505,11 +505,11 @@ change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct
 		return fr_missed(skb, found, reason_change_no_moves, reason_change_changing);
 
 	/* {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", "stream.offset":... */
-	if (!((be8(&stream->type) & 4) == 0)) { /* rule */
+	if (!((be8(&stream->type) & 4) == 0)) {
 		if (m->other > fr_varint_room(stream_id_size))
 			return fr_up(skb, reason_change_unfit_stream_id);
 		if (!stream_offset_present ||
-		    (stream_offset + (__u64)m->by) > fr_varint_room(stream_offset_size))
+		    stream_offset + (__u64)m->by > fr_varint_room(stream_offset_size))
 			return fr_up(skb, reason_change_unfit_stream_offset);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_change_udp_checksum);

@@ -155,7 +155,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_change_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_change_udp_length);
@@ -212,7 +212,7 @@ static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, void *data,
 
 	struct hdr_udp *new_udp = data + 34;
 
-	fr_put_uint(fr_pin(data + fr_bound((short_pn_end - 8) + short_wide_size, 0x3f)),
+	fr_put_uint(fr_pin(data + fr_bound(short_pn_end - 8 + short_wide_size, 0x3f)),
 		    (void *)(long)skb->data_end, 8, short_wide_2, short_wide_size);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -349,7 +349,7 @@ static __always_inline int change_ipv4_rest_2(struct __sk_buff *skb, void *data,
 
 	/* when: "short.form & 16 != 0" */
 	struct val_numbers *n;
-	if (!(((be8(&v_short->form_pn_size) >> 2) & 16) == 0)) { /* rule */
+	if (!(((be8(&v_short->form_pn_size) >> 2) & 16) == 0)) {
 		/* lookup: n: numbers: ["short.pn"] */
 		{
 			struct key_numbers key __attribute__((aligned(8))) = {};
@@ -361,9 +361,9 @@ static __always_inline int change_ipv4_rest_2(struct __sk_buff *skb, void *data,
 			if (found == FR_MISSING)
 				n = NULL;
 		}
-		if (fr_has(n)) { /* rule */
+		if (fr_has(n)) {
 			/* do: [{set: "short.wide": "short.wide + 1"}, "pass"] */
-			if (!short_wide_present || (short_wide + 1) > fr_room(short_wide_size))
+			if (!short_wide_present || short_wide + 1 > fr_room(short_wide_size))
 				return fr_up(skb, reason_change_unfit_short_wide);
 			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
@@ -376,7 +376,7 @@ static __always_inline int change_ipv4_rest_2(struct __sk_buff *skb, void *data,
 
 	/* when: "len(short.pn) == 4" */
 	struct val_numbers *n_2;
-	if (short_pn_size == 4) { /* rule */
+	if (short_pn_size == 4) {
 		/* lookup: n: numbers: ["short.pn"] */
 		{
 			struct key_numbers key __attribute__((aligned(8))) = {};
@@ -388,7 +388,7 @@ static __always_inline int change_ipv4_rest_2(struct __sk_buff *skb, void *data,
 			if (found == FR_MISSING)
 				n_2 = NULL;
 		}
-		if (fr_has(n_2)) { /* rule */
+		if (fr_has(n_2)) {
 			/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
 			__u64 partial_2 = fr_partial(skb);
 			if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
@@ -439,7 +439,7 @@ static __always_inline int change_ipv4_rest(struct __sk_buff *skb, void *data, v
 	if (short_wide_end > udp_end)
 		return fr_up(skb, reason_change_truncated);
 	__u64 short_wide;
-	if (!fr_uint(fr_pin(data + fr_bound((short_wide_end - 8), 0x3f)), data_end, 8,
+	if (!fr_uint(fr_pin(data + fr_bound(short_wide_end - 8, 0x3f)), data_end, 8,
 		     short_wide_size, &short_wide))
 		return fr_up(skb, reason_change_truncated);
 
@@ -460,7 +460,7 @@ static __always_inline int change_ipv4_rest(struct __sk_buff *skb, void *data, v
 	if (short_small_end > udp_end)
 		return fr_up(skb, reason_change_truncated);
 	__u64 short_small;
-	if (!fr_uint(fr_pin(data + fr_bound((short_small_end - 4), 0x3f)), data_end, 4,
+	if (!fr_uint(fr_pin(data + fr_bound(short_small_end - 4, 0x3f)), data_end, 4,
 		     short_small_size, &short_small))
 		return fr_up(skb, reason_change_truncated);
 	if (!(!short_small_present || short_small <= 0x10000))
@@ -475,12 +475,11 @@ static __always_inline int change_ipv4_rest(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_change_no_match);
 
 	/* {match: "short.pn": >=0xF0 & <=0xFF, do: [{drop: "high"}]}, */
-	if (short_pn >= 240 && short_pn <= 255) { /* rule */
+	if (short_pn >= 240 && short_pn <= 255)
 		return fr_drop(skb->len, reason_change_high);
-	}
 
 	/* {when: "short.form & 32 != 0", do: [{learn: seen: {key: ["short.pn"], value: ["low(... */
-	if (!(((be8(&v_short->form_pn_size) >> 2) & 32) == 0)) { /* rule */
+	if (!(((be8(&v_short->form_pn_size) >> 2) & 32) == 0)) {
 		{
 			struct key_seen key __attribute__((aligned(8))) = {};
 			struct val_seen val __attribute__((aligned(8))) = {};
@@ -549,7 +548,7 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *
 	if (short_pn_end > udp_end)
 		return fr_up(skb, reason_change_truncated);
 	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x3f)), data_end, 4, short_pn_size,
+	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x3f)), data_end, 4, short_pn_size,
 		     &short_pn))
 		return fr_up(skb, reason_change_truncated);
 
@@ -610,7 +609,7 @@ static __always_inline int change_ipv6_send_2(struct __sk_buff *skb, void *data,
 
 	struct hdr_udp *new_udp = data + 54;
 
-	fr_put_uint(fr_pin(data + fr_bound((short_pn_end - 8) + short_wide_size, 0x7f)),
+	fr_put_uint(fr_pin(data + fr_bound(short_pn_end - 8 + short_wide_size, 0x7f)),
 		    (void *)(long)skb->data_end, 8, short_wide_2, short_wide_size);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -775,7 +774,7 @@ static __always_inline int change_ipv6_rest_2(struct __sk_buff *skb, void *data,
 
 	/* when: "short.form & 16 != 0" */
 	struct val_numbers *n;
-	if (!(((be8(&v_short->form_pn_size) >> 2) & 16) == 0)) { /* rule */
+	if (!(((be8(&v_short->form_pn_size) >> 2) & 16) == 0)) {
 		/* lookup: n: numbers: ["short.pn"] */
 		{
 			struct key_numbers key __attribute__((aligned(8))) = {};
@@ -787,9 +786,9 @@ static __always_inline int change_ipv6_rest_2(struct __sk_buff *skb, void *data,
 			if (found == FR_MISSING)
 				n = NULL;
 		}
-		if (fr_has(n)) { /* rule */
+		if (fr_has(n)) {
 			/* do: [{set: "short.wide": "short.wide + 1"}, "pass"] */
-			if (!short_wide_present || (short_wide + 1) > fr_room(short_wide_size))
+			if (!short_wide_present || short_wide + 1 > fr_room(short_wide_size))
 				return fr_up(skb, reason_change_unfit_short_wide);
 			if (be16(&udp->checksum) == 0)
 				return fr_up(skb, reason_change_udp_checksum);
@@ -804,7 +803,7 @@ static __always_inline int change_ipv6_rest_2(struct __sk_buff *skb, void *data,
 
 	/* when: "len(short.pn) == 4" */
 	struct val_numbers *n_2;
-	if (short_pn_size == 4) { /* rule */
+	if (short_pn_size == 4) {
 		/* lookup: n: numbers: ["short.pn"] */
 		{
 			struct key_numbers key __attribute__((aligned(8))) = {};
@@ -816,7 +815,7 @@ static __always_inline int change_ipv6_rest_2(struct __sk_buff *skb, void *data,
 			if (found == FR_MISSING)
 				n_2 = NULL;
 		}
-		if (fr_has(n_2)) { /* rule */
+		if (fr_has(n_2)) {
 			if (be16(&udp->checksum) == 0)
 				return fr_up(skb, reason_change_udp_checksum);
 
@@ -850,7 +849,7 @@ change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct
 	if (short_wide_end > udp_end)
 		return fr_up(skb, reason_change_truncated);
 	__u64 short_wide;
-	if (!fr_uint(fr_pin(data + fr_bound((short_wide_end - 8), 0x7f)), data_end, 8,
+	if (!fr_uint(fr_pin(data + fr_bound(short_wide_end - 8, 0x7f)), data_end, 8,
 		     short_wide_size, &short_wide))
 		return fr_up(skb, reason_change_truncated);
 
@@ -871,7 +870,7 @@ change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct
 	if (short_small_end > udp_end)
 		return fr_up(skb, reason_change_truncated);
 	__u64 short_small;
-	if (!fr_uint(fr_pin(data + fr_bound((short_small_end - 4), 0x7f)), data_end, 4,
+	if (!fr_uint(fr_pin(data + fr_bound(short_small_end - 4, 0x7f)), data_end, 4,
 		     short_small_size, &short_small))
 		return fr_up(skb, reason_change_truncated);
 	if (!(!short_small_present || short_small <= 0x10000))
@@ -886,12 +885,11 @@ change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct
 		return fr_up(skb, reason_change_no_match);
 
 	/* {match: "short.pn": >=0xF0 & <=0xFF, do: [{drop: "high"}]}, */
-	if (short_pn >= 240 && short_pn <= 255) { /* rule */
+	if (short_pn >= 240 && short_pn <= 255)
 		return fr_drop(skb->len, reason_change_high);
-	}
 
 	/* {when: "short.form & 32 != 0", do: [{learn: seen: {key: ["short.pn"], value: ["low(... */
-	if (!(((be8(&v_short->form_pn_size) >> 2) & 32) == 0)) { /* rule */
+	if (!(((be8(&v_short->form_pn_size) >> 2) & 32) == 0)) {
 		{
 			struct key_seen key __attribute__((aligned(8))) = {};
 			struct val_seen val __attribute__((aligned(8))) = {};
@@ -952,7 +950,7 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 	if (short_pn_end > udp_end)
 		return fr_up(skb, reason_change_truncated);
 	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x7f)), data_end, 4, short_pn_size,
+	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x7f)), data_end, 4, short_pn_size,
 		     &short_pn))
 		return fr_up(skb, reason_change_truncated);
 

@@ -82,7 +82,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_filter_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_filter_udp_length);
@@ -101,12 +101,12 @@ static __always_inline int check_named(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_named *named = data + at;
 
-	if ((void *)(named + 1) > data_end || (at + sizeof(*named)) > udp_end)
+	if ((void *)(named + 1) > data_end || at + sizeof(*named) > udp_end)
 		return fr_up(skb, reason_filter_truncated);
 	__u64 named_id_size = be8(&named->id_length);
 	if (named_id_size > 20)
 		return fr_up(skb, reason_filter_named_id);
-	__u64 named_id_end = fr_forget(skb, (at + sizeof(*named)) + named_id_size);
+	__u64 named_id_end = fr_forget(skb, at + sizeof(*named) + named_id_size);
 
 	*end = named_id_end;
 	return 0;
@@ -194,7 +194,7 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *
 	named = at_named_id_end;
 	if ((void *)(named + 1) > data_end)
 		return fr_up(skb, reason_filter_truncated);
-	if ((named_id_end + 1) > udp_end)
+	if (named_id_end + 1 > udp_end)
 		return fr_up(skb, reason_filter_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_filter_gso_packet);
@@ -204,15 +204,14 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_filter_no_match);
 
 	/* {match: "named.kind": 1 | 2, do: [{count: "known"}, {set: "ip.dscp": 46}, "pass"]}, */
-	if (be8(&named->kind) >= 1 && be8(&named->kind) <= 2) { /* rule */
+	if (be8(&named->kind) >= 1 && be8(&named->kind) <= 2) {
 		fr_named_add(0, 1);
 		return filter_ipv4_send(skb, data);
 	}
 
 	/* {when: "named.id_length > 8", do: [{drop: "long"}]}, */
-	if (be8(&named_2->id_length) > 8) { /* rule */
+	if (be8(&named_2->id_length) > 8)
 		return fr_drop(skb->len, reason_filter_long);
-	}
 
 	/* {do: ["pass"]}, */
 	return filter_ipv4_send_2(skb);
@@ -225,7 +224,7 @@ static __always_inline int filter_ipv6_send(struct __sk_buff *skb, void *data)
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x6b800000ULL |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
@@ -291,7 +290,7 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 	named = at_named_id_end;
 	if ((void *)(named + 1) > data_end)
 		return fr_up(skb, reason_filter_truncated);
-	if ((named_id_end + 1) > udp_end)
+	if (named_id_end + 1 > udp_end)
 		return fr_up(skb, reason_filter_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_filter_gso_packet);
@@ -301,15 +300,14 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_filter_no_match);
 
 	/* {match: "named.kind": 1 | 2, do: [{count: "known"}, {set: "ip.dscp": 46}, "pass"]}, */
-	if (be8(&named->kind) >= 1 && be8(&named->kind) <= 2) { /* rule */
+	if (be8(&named->kind) >= 1 && be8(&named->kind) <= 2) {
 		fr_named_add(0, 1);
 		return filter_ipv6_send(skb, data);
 	}
 
 	/* {when: "named.id_length > 8", do: [{drop: "long"}]}, */
-	if (be8(&named_2->id_length) > 8) { /* rule */
+	if (be8(&named_2->id_length) > 8)
 		return fr_drop(skb->len, reason_filter_long);
-	}
 
 	/* {do: ["pass"]}, */
 	return filter_ipv6_send_2(skb);

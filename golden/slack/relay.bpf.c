@@ -269,7 +269,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_messages_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_messages_udp_length + of);
@@ -288,14 +288,14 @@ static __always_inline int check_message(struct __sk_buff *skb, void *data, void
 {
 	struct hdr_message *message = data + at;
 
-	if ((void *)(message + 1) > data_end || (at + sizeof(*message)) > udp_end)
+	if ((void *)(message + 1) > data_end || at + sizeof(*message) > udp_end)
 		return fr_up(skb, reason_messages_truncated);
 	if (be8(&message->todo) > 15)
 		return fr_up(skb, reason_messages_message_todo);
-	__u64 message_end = (at + sizeof(*message)) + be16(&message->length);
-	if (!((message_end <= udp_end && (udp_end - message_end) <= 3) || skb->gso_size == 0))
+	__u64 message_end = at + sizeof(*message) + be16(&message->length);
+	if (!((message_end <= udp_end && udp_end - message_end <= 3) || skb->gso_size == 0))
 		return fr_up(skb, reason_messages_gso_packet);
-	if (!(message_end <= udp_end && (udp_end - message_end) <= 3))
+	if (!(message_end <= udp_end && udp_end - message_end <= 3))
 		return fr_up(skb, reason_messages_message_length);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_messages_gso_packet);
@@ -331,8 +331,8 @@ static __always_inline int messages_ipv4_rule_send(struct __sk_buff *skb, void *
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 fr_v4(p->local.addr) + fr_v4(p->peer.addr) + 64);
+					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
+					 fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -399,7 +399,7 @@ static __always_inline int messages_ipv4_rule_send_2(struct __sk_buff *skb, void
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 31) +
+					  old_ipv4_dst) + bpf_htons(payload_len + 31) +
 					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
 					 fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -514,8 +514,7 @@ static __always_inline int messages_ipv4_rule(struct __sk_buff *skb, void *data,
 			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 			      (partial >> 16) >= 45) ||
-			    !(skb->len <= ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 				return fr_up(skb, reason_messages_partial_checksum);
 			if (unlikely(!fr_fits(&p->hop_peer, ip_end - 14)))
 				return fr_up(skb,
@@ -526,8 +525,7 @@ static __always_inline int messages_ipv4_rule(struct __sk_buff *skb, void *data,
 		__u64 payload_len = message_end - 45;
 		__u64 partial_2 = fr_partial(skb);
 		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-		      ((partial_2 >> 16) >= 45 &&
-		       (partial_2 & 0xffff) < ((45ULL + payload_len) - 1))))
+		      ((partial_2 >> 16) >= 45 && (partial_2 & 0xffff) < 45ULL + payload_len - 1)))
 			return fr_up(skb, reason_messages_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_peer, 31ULL + payload_len)))
 			return fr_up(skb,
@@ -539,7 +537,7 @@ static __always_inline int messages_ipv4_rule(struct __sk_buff *skb, void *data,
 	__u64 payload_len_2 = message_end - 45;
 	__u64 partial_3 = fr_partial(skb);
 	if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(34, 40) ||
-	      ((partial_3 >> 16) >= 45 && (partial_3 & 0xffff) < ((45ULL + payload_len_2) - 1))))
+	      ((partial_3 >> 16) >= 45 && (partial_3 & 0xffff) < 45ULL + payload_len_2 - 1)))
 		return fr_up(skb, reason_messages_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_messages_udp_checksum);
@@ -583,7 +581,7 @@ static __always_inline int messages_ipv4_send(struct __sk_buff *skb, void *data,
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
 					 message_todo + ((__u64)bpf_htons(payload_len + 3) << 8) +
 					 udp_new_pseudo + 0x402);
@@ -594,7 +592,7 @@ static __always_inline int messages_ipv4_send(struct __sk_buff *skb, void *data,
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 34) +
+					  old_ipv4_dst) + bpf_htons(payload_len + 34) +
 					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
 					 fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -676,7 +674,7 @@ static __always_inline int messages_ipv4_send_ipv6(struct __sk_buff *skb, void *
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
 					 message_todo + ((__u64)bpf_htons(payload_len + 3) << 8) +
 					 udp_new_pseudo + 0x402);
@@ -756,7 +754,7 @@ static __always_inline int messages_ipv4_rule_send_3(struct __sk_buff *skb, void
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
 					 ((__u64)old_message_todo << 8) + old_message_length +
 					 udp_new_pseudo + 0x204);
@@ -767,7 +765,7 @@ static __always_inline int messages_ipv4_rule_send_3(struct __sk_buff *skb, void
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 34) +
+					  old_ipv4_dst) + bpf_htons(payload_len + 34) +
 					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
 					 fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -847,7 +845,7 @@ static __always_inline int messages_ipv4_rule_send_4(struct __sk_buff *skb, void
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
 					 ((__u64)old_message_todo << 8) + old_message_length +
 					 udp_new_pseudo + 0x204);
@@ -858,7 +856,7 @@ static __always_inline int messages_ipv4_rule_send_4(struct __sk_buff *skb, void
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 34) +
+					  old_ipv4_dst) + bpf_htons(payload_len + 34) +
 					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
 					 fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -935,7 +933,7 @@ static __always_inline int messages_ipv4_rule_send_ipv6_2(struct __sk_buff *skb,
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
 					 ((__u64)old_message_todo << 8) + old_message_length +
 					 udp_new_pseudo + 0x204);
@@ -1015,7 +1013,7 @@ static __always_inline int messages_ipv4_rule_send_ipv6_3(struct __sk_buff *skb,
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
 					 ((__u64)old_message_todo << 8) + old_message_length +
 					 udp_new_pseudo + 0x204);
@@ -1076,7 +1074,7 @@ static __always_inline int messages_ipv4_rule_2(struct __sk_buff *skb, void *dat
 			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 			      ((partial >> 16) >= 45 &&
-			       (partial & 0xffff) < ((45ULL + payload_len) - 1))))
+			       (partial & 0xffff) < 45ULL + payload_len - 1)))
 				return fr_up(skb, reason_messages_partial_checksum);
 			if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
 				return fr_up(skb,
@@ -1088,7 +1086,7 @@ static __always_inline int messages_ipv4_rule_2(struct __sk_buff *skb, void *dat
 		__u64 partial_2 = fr_partial(skb);
 		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
 		      ((partial_2 >> 16) >= 45 &&
-		       (partial_2 & 0xffff) < ((45ULL + payload_len_2) - 1))))
+		       (partial_2 & 0xffff) < 45ULL + payload_len_2 - 1)))
 			return fr_up(skb, reason_messages_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len_2)))
 			return fr_up(skb,
@@ -1102,7 +1100,7 @@ static __always_inline int messages_ipv4_rule_2(struct __sk_buff *skb, void *dat
 		__u64 partial_3 = fr_partial(skb);
 		if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(34, 40) ||
 		      ((partial_3 >> 16) >= 45 &&
-		       (partial_3 & 0xffff) < ((45ULL + payload_len_3) - 1))))
+		       (partial_3 & 0xffff) < 45ULL + payload_len_3 - 1)))
 			return fr_up(skb, reason_messages_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_messages_udp_checksum);
@@ -1115,7 +1113,7 @@ static __always_inline int messages_ipv4_rule_2(struct __sk_buff *skb, void *dat
 	__u64 payload_len_4 = message_end - 45;
 	__u64 partial_4 = fr_partial(skb);
 	if (!(partial_4 == 0 || partial_4 == FR_PARTIAL(34, 40) ||
-	      ((partial_4 >> 16) >= 45 && (partial_4 & 0xffff) < ((45ULL + payload_len_4) - 1))))
+	      ((partial_4 >> 16) >= 45 && (partial_4 & 0xffff) < 45ULL + payload_len_4 - 1)))
 		return fr_up(skb, reason_messages_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_messages_udp_checksum);
@@ -1158,7 +1156,7 @@ static __always_inline int messages_ipv4_send_2(struct __sk_buff *skb, void *dat
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 8) +
 					 udp_new_pseudo);
 	if (!udp_csum.old) /* no checksum came, none leaves */
@@ -1168,7 +1166,7 @@ static __always_inline int messages_ipv4_send_2(struct __sk_buff *skb, void *dat
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 28) +
+					  old_ipv4_dst) + bpf_htons(payload_len + 28) +
 					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
 					 fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -1243,7 +1241,7 @@ static __always_inline int messages_ipv4_send_ipv6_2(struct __sk_buff *skb, void
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 8) +
 					 udp_new_pseudo);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -1391,7 +1389,6 @@ static __always_inline long messages_copy1(struct messages_same1 *same, struct _
 					   void *front, struct receiver_listeners *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -1401,14 +1398,13 @@ static __always_inline long messages_copy1(struct messages_same1 *same, struct _
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->peer.port));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
-					 fr_v4(r->peer.addr));
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) + fr_v4(r->peer.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
@@ -1465,7 +1461,6 @@ static __always_inline int messages_fan1(struct __sk_buff *skb, void *data, __u6
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
@@ -1504,8 +1499,7 @@ static __always_inline int messages_fan1(struct __sk_buff *skb, void *data, __u6
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->ip_end = ip_end;
 
 	/*
@@ -1513,9 +1507,8 @@ static __always_inline int messages_fan1(struct __sk_buff *skb, void *data, __u6
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, 18, 24);
-	}
 
 	same->copies0 = 0;
 	struct messages_fan1 fan = {
@@ -1541,34 +1534,63 @@ static __always_inline int messages_ipv4_rest(struct __sk_buff *skb, void *data,
 					      struct val_by_source *p)
 {
 	struct hdr_message *message = data + 42;
+	struct hdr_udp *udp = data + 34;
+
+	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
+	if (be8(&message->todo) == 3 || be8(&message->todo) == 19) {
+		/* _send: {send: {from: "p.local", to: "p.peer"}} */
+		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
+			return fr_up(skb, reason_messages_address_family);
+		__u64 payload_len = message_end - 45;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+		      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
+			return fr_up(skb, reason_messages_partial_checksum);
+		if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&p->hop_peer, 28ULL + payload_len)))
+				return fr_up(skb,
+					     fr_unfit(&p->hop_peer, reason_messages_no_route,
+						      reason_messages_unreachable));
+			return messages_ipv4_send_2(skb, data, now, udp_end, message_end,
+						    payload_len, partial, p);
+		}
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_messages_udp_checksum);
+		if (unlikely(!fr_fits(&p->hop_peer, 48ULL + payload_len)))
+			return fr_up(skb,
+				     fr_unfit(&p->hop_peer, reason_messages_no_route,
+					      reason_messages_unreachable));
+		return messages_ipv4_send_ipv6_2(skb, data, now, udp_end, message_end, payload_len,
+						 partial, p);
+	}
 
 	/* {match: "?(h).todo": 4 | 20, do: [{set: "udp.src_port": 77}, "pass"]}, */
-	if (be8(&message->todo) == 4 || be8(&message->todo) == 20) { /* rule */
+	if (be8(&message->todo) == 4 || be8(&message->todo) == 20) {
 		if (message_end == udp_end) { /* no padding */
-			__u64 partial = fr_partial(skb);
-			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-			      (partial >> 16) >= 45))
+			__u64 partial_2 = fr_partial(skb);
+			if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
+			      (partial_2 >> 16) >= 45))
 				return fr_up(skb, reason_messages_partial_checksum);
-			return messages_ipv4_send_3(skb, data, now, partial, p);
+			return messages_ipv4_send_3(skb, data, now, partial_2, p);
 		}
-		__u64 payload_len = message_end - 45;
-		if ((payload_len + 31) > 0xffff || (payload_len + 11) > 0xffff)
+		__u64 payload_len_2 = message_end - 45;
+		if (payload_len_2 + 31 > 0xffff || payload_len_2 + 11 > 0xffff)
 			return fr_up(skb, reason_messages_length);
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-		      ((partial_2 >> 16) >= 45 &&
-		       (partial_2 & 0xffff) < ((45ULL + payload_len) - 1))))
+		__u64 partial_3 = fr_partial(skb);
+		if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(34, 40) ||
+		      ((partial_3 >> 16) >= 45 &&
+		       (partial_3 & 0xffff) < 45ULL + payload_len_2 - 1)))
 			return fr_up(skb, reason_messages_partial_checksum);
-		return messages_ipv4_send_4(skb, data, now, udp_end, message_end, payload_len,
-					    partial_2, p);
+		return messages_ipv4_send_4(skb, data, now, udp_end, message_end, payload_len_2,
+					    partial_3, p);
 	}
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
-	if (be8(&message->todo) == 5 || be8(&message->todo) == 21) { /* rule */
-		__u64 partial_3 = fr_partial(skb);
-		if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(34, 40) ||
-		      (partial_3 >> 16) >= 45) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (be8(&message->todo) == 5 || be8(&message->todo) == 21) {
+		__u64 partial_4 = fr_partial(skb);
+		if (!(partial_4 == 0 || partial_4 == FR_PARTIAL(34, 40) ||
+		      (partial_4 >> 16) >= 45) ||
+		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_messages_partial_checksum);
 		if (message_end != udp_end)
 			return fr_up(skb, reason_messages_padding);
@@ -1610,14 +1632,14 @@ static __always_inline int messages_ipv4(struct __sk_buff *skb, void *data, void
 		return messages_ipv4_rule(skb, data, now, ip_end, udp_end, message_end, p);
 
 	/* {match: "?(h).todo": 1 | 17, do: [{push: tag: id: 0x010203}, _send]}, */
-	if (be8(&message->todo) == 1 || be8(&message->todo) == 17) { /* rule */
+	if (be8(&message->todo) == 1 || be8(&message->todo) == 17) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
 		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
 			return fr_up(skb, reason_messages_address_family);
 		__u64 payload_len = message_end - 45;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 45 && (partial & 0xffff) < ((45ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
 			return fr_up(skb, reason_messages_partial_checksum);
 		if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
@@ -1641,34 +1663,6 @@ static __always_inline int messages_ipv4(struct __sk_buff *skb, void *data, void
 	if (be8(&message->todo) == 2 || be8(&message->todo) == 18)
 		return messages_ipv4_rule_2(skb, data, now, udp_end, message_end, p);
 
-	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
-	if (be8(&message->todo) == 3 || be8(&message->todo) == 19) { /* rule */
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-			return fr_up(skb, reason_messages_address_family);
-		__u64 payload_len_2 = message_end - 45;
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-		      ((partial_2 >> 16) >= 45 &&
-		       (partial_2 & 0xffff) < ((45ULL + payload_len_2) - 1))))
-			return fr_up(skb, reason_messages_partial_checksum);
-		if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&p->hop_peer, 28ULL + payload_len_2)))
-				return fr_up(skb,
-					     fr_unfit(&p->hop_peer, reason_messages_no_route,
-						      reason_messages_unreachable));
-			return messages_ipv4_send_2(skb, data, now, udp_end, message_end,
-						    payload_len_2, partial_2, p);
-		}
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_messages_udp_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 48ULL + payload_len_2)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_messages_no_route,
-					      reason_messages_unreachable));
-		return messages_ipv4_send_ipv6_2(skb, data, now, udp_end, message_end,
-						 payload_len_2, partial_2, p);
-	}
-
 	return messages_ipv4_rest(skb, data, now, ip_end, udp_end, message_end, p);
 }
 
@@ -1683,7 +1677,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_messages_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_messages_mapped_address + of_2);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_messages_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -1825,7 +1819,7 @@ static __always_inline int messages_ipv6_rule_ipv6_stays(struct __sk_buff *skb, 
 			return fr_up(skb, reason_messages_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_messages_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_messages_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_peer, ip_end - 14)))
 			return fr_up(skb,
@@ -1836,7 +1830,7 @@ static __always_inline int messages_ipv6_rule_ipv6_stays(struct __sk_buff *skb, 
 	__u64 payload_len = message_end - 65;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 65 && (partial_2 & 0xffff) < ((65ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 65 && (partial_2 & 0xffff) < 65ULL + payload_len - 1)))
 		return fr_up(skb, reason_messages_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_messages_udp_checksum);
@@ -1881,7 +1875,7 @@ static __always_inline int messages_ipv6_rule_send_ipv4(struct __sk_buff *skb, v
 			  ((__u64)bpf_htons(payload_len) << 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 31) + fr_v4(p->local.addr) +
 					   fr_v4(p->peer.addr) + 0x1180);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -1936,7 +1930,7 @@ static __always_inline int messages_ipv6_rule(struct __sk_buff *skb, void *data,
 	__u64 payload_len = message_end - 65;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 65 && (partial & 0xffff) < ((65ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
 		return fr_up(skb, reason_messages_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_messages_udp_checksum);
@@ -1982,7 +1976,7 @@ static __always_inline int messages_ipv6_send(struct __sk_buff *skb, void *data,
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
 					 message_todo + ((__u64)bpf_htons(payload_len + 3) << 8) +
 					 udp_new_pseudo + 0x402);
@@ -2063,13 +2057,13 @@ static __always_inline int messages_ipv6_send_ipv4(struct __sk_buff *skb, void *
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
 					 message_todo + ((__u64)bpf_htons(payload_len + 3) << 8) +
 					 udp_new_pseudo + 0x402);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 34) + fr_v4(p->local.addr) +
 					   fr_v4(p->peer.addr) + 0x1180);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -2151,7 +2145,7 @@ static __always_inline int messages_ipv6_rule_ipv6_stays_send_3(struct __sk_buff
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
 					 ((__u64)old_message_todo << 8) + old_message_length +
 					 udp_new_pseudo + 0x204);
@@ -2232,7 +2226,7 @@ static __always_inline int messages_ipv6_rule_ipv6_stays_send_4(struct __sk_buff
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
 					 ((__u64)old_message_todo << 8) + old_message_length +
 					 udp_new_pseudo + 0x204);
@@ -2289,7 +2283,7 @@ messages_ipv6_rule_ipv6_stays_2(struct __sk_buff *skb, void *data, __u64 now, __
 		__u64 payload_len = udp_end - 65;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 65 && (partial & 0xffff) < ((65ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
 			return fr_up(skb, reason_messages_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_messages_udp_checksum);
@@ -2303,7 +2297,7 @@ messages_ipv6_rule_ipv6_stays_2(struct __sk_buff *skb, void *data, __u64 now, __
 	__u64 payload_len_2 = message_end - 65;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 65 && (partial_2 & 0xffff) < ((65ULL + payload_len_2) - 1))))
+	      ((partial_2 >> 16) >= 65 && (partial_2 & 0xffff) < 65ULL + payload_len_2 - 1)))
 		return fr_up(skb, reason_messages_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_messages_udp_checksum);
@@ -2345,13 +2339,13 @@ static __always_inline int messages_ipv6_rule_send_ipv4_2(struct __sk_buff *skb,
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
 					 ((__u64)old_message_todo << 8) + old_message_length +
 					 udp_new_pseudo + 0x204);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 34) + fr_v4(p->local.addr) +
 					   fr_v4(p->peer.addr) + 0x1180);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -2431,13 +2425,13 @@ static __always_inline int messages_ipv6_rule_send_ipv4_3(struct __sk_buff *skb,
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
 					 ((__u64)old_message_todo << 8) + old_message_length +
 					 udp_new_pseudo + 0x204);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 34) + fr_v4(p->local.addr) +
 					   fr_v4(p->peer.addr) + 0x1180);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -2499,7 +2493,7 @@ static __always_inline int messages_ipv6_rule_2(struct __sk_buff *skb, void *dat
 		__u64 payload_len = udp_end - 65;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 65 && (partial & 0xffff) < ((65ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
 			return fr_up(skb, reason_messages_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_messages_udp_checksum);
@@ -2512,7 +2506,7 @@ static __always_inline int messages_ipv6_rule_2(struct __sk_buff *skb, void *dat
 	__u64 payload_len_2 = message_end - 65;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 65 && (partial_2 & 0xffff) < ((65ULL + payload_len_2) - 1))))
+	      ((partial_2 >> 16) >= 65 && (partial_2 & 0xffff) < 65ULL + payload_len_2 - 1)))
 		return fr_up(skb, reason_messages_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_messages_udp_checksum);
@@ -2557,7 +2551,7 @@ static __always_inline int messages_ipv6_send_2(struct __sk_buff *skb, void *dat
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 8) +
 					 udp_new_pseudo);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -2630,12 +2624,12 @@ static __always_inline int messages_ipv6_send_ipv4_2(struct __sk_buff *skb, void
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 8) +
 					 udp_new_pseudo);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 28) + fr_v4(p->local.addr) +
 					   fr_v4(p->peer.addr) + 0x1180);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -2775,11 +2769,11 @@ static __always_inline int messages_ipv6_rule_3(struct __sk_buff *skb, void *dat
 		return messages_ipv6_rule_send(skb, data, now, partial, p);
 	}
 	__u64 payload_len = message_end - 65;
-	if ((payload_len + 11) > 0xffff || (payload_len + 11) > 0xffff)
+	if (payload_len + 11 > 0xffff || payload_len + 11 > 0xffff)
 		return fr_up(skb, reason_messages_length);
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 65 && (partial_2 & 0xffff) < ((65ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 65 && (partial_2 & 0xffff) < 65ULL + payload_len - 1)))
 		return fr_up(skb, reason_messages_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_messages_udp_checksum);
@@ -2806,7 +2800,6 @@ static __always_inline long messages_copy2(struct messages_same2 *same, struct _
 					   void *front, struct receiver_listeners *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -2818,7 +2811,7 @@ static __always_inline long messages_copy2(struct messages_same2 *same, struct _
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->peer.port));
 
 	data = (void *)(long)skb->data;
@@ -2883,7 +2876,6 @@ static __always_inline int messages_fan2(struct __sk_buff *skb, void *data, __u6
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
@@ -2929,9 +2921,8 @@ static __always_inline int messages_fan2(struct __sk_buff *skb, void *data, __u6
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 48);
-	}
 
 	same->copies0 = 0;
 	struct messages_fan2 fan = {
@@ -2957,16 +2948,46 @@ static __always_inline int messages_ipv6_rest(struct __sk_buff *skb, void *data,
 					      struct val_by_source *p)
 {
 	struct hdr_message *message = data + 62;
+	struct hdr_udp *udp = data + 54;
+
+	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
+	if (be8(&message->todo) == 3 || be8(&message->todo) == 19) {
+		/* _send: {send: {from: "p.local", to: "p.peer"}} */
+		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
+			return fr_up(skb, reason_messages_address_family);
+		__u64 payload_len = message_end - 65;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+		      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
+			return fr_up(skb, reason_messages_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_messages_udp_checksum);
+		if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&p->hop_peer, 48ULL + payload_len)))
+				return fr_up(skb,
+					     fr_unfit(&p->hop_peer, reason_messages_no_route,
+						      reason_messages_unreachable));
+			return messages_ipv6_send_2(skb, data, now, udp_end, message_end,
+						    payload_len, partial, p);
+		}
+		if (unlikely(!fr_fits(&p->hop_peer, 28ULL + payload_len)))
+			return fr_up(skb,
+				     fr_unfit(&p->hop_peer, reason_messages_no_route,
+					      reason_messages_unreachable));
+		return messages_ipv6_send_ipv4_2(skb, data, now, udp_end, message_end, payload_len,
+						 partial, p);
+	}
 
 	/* {match: "?(h).todo": 4 | 20, do: [{set: "udp.src_port": 77}, "pass"]}, */
 	if (be8(&message->todo) == 4 || be8(&message->todo) == 20)
 		return messages_ipv6_rule_3(skb, data, now, udp_end, message_end, p);
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
-	if (be8(&message->todo) == 5 || be8(&message->todo) == 21) { /* rule */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 65) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (be8(&message->todo) == 5 || be8(&message->todo) == 21) {
+		__u64 partial_2 = fr_partial(skb);
+		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
+		      (partial_2 >> 16) >= 65) ||
+		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_messages_partial_checksum);
 		if (message_end != udp_end)
 			return fr_up(skb, reason_messages_padding);
@@ -3009,14 +3030,14 @@ static __always_inline int messages_ipv6(struct __sk_buff *skb, void *data, void
 		return messages_ipv6_rule(skb, data, now, ip_end, udp_end, message_end, p);
 
 	/* {match: "?(h).todo": 1 | 17, do: [{push: tag: id: 0x010203}, _send]}, */
-	if (be8(&message->todo) == 1 || be8(&message->todo) == 17) { /* rule */
+	if (be8(&message->todo) == 1 || be8(&message->todo) == 17) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
 		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
 			return fr_up(skb, reason_messages_address_family);
 		__u64 payload_len = message_end - 65;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 65 && (partial & 0xffff) < ((65ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
 			return fr_up(skb, reason_messages_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_messages_udp_checksum);
@@ -3039,34 +3060,6 @@ static __always_inline int messages_ipv6(struct __sk_buff *skb, void *data, void
 	/* {match: "?(h).todo": 2 | 18, do: [{push: {tag: {id: 0x010203}, before: h}}, _send]}, */
 	if (be8(&message->todo) == 2 || be8(&message->todo) == 18)
 		return messages_ipv6_rule_2(skb, data, now, udp_end, message_end, p);
-
-	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
-	if (be8(&message->todo) == 3 || be8(&message->todo) == 19) { /* rule */
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-			return fr_up(skb, reason_messages_address_family);
-		__u64 payload_len_2 = message_end - 65;
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-		      ((partial_2 >> 16) >= 65 &&
-		       (partial_2 & 0xffff) < ((65ULL + payload_len_2) - 1))))
-			return fr_up(skb, reason_messages_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_messages_udp_checksum);
-		if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&p->hop_peer, 48ULL + payload_len_2)))
-				return fr_up(skb,
-					     fr_unfit(&p->hop_peer, reason_messages_no_route,
-						      reason_messages_unreachable));
-			return messages_ipv6_send_2(skb, data, now, udp_end, message_end,
-						    payload_len_2, partial_2, p);
-		}
-		if (unlikely(!fr_fits(&p->hop_peer, 28ULL + payload_len_2)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_messages_no_route,
-					      reason_messages_unreachable));
-		return messages_ipv6_send_ipv4_2(skb, data, now, udp_end, message_end,
-						 payload_len_2, partial_2, p);
-	}
 
 	return messages_ipv6_rest(skb, data, now, ip_end, udp_end, message_end, p);
 }
@@ -3132,11 +3125,11 @@ static __always_inline int check_record(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_record *record = data + at;
 
-	if ((void *)(record + 1) > data_end || (at + sizeof(*record)) > udp_end)
+	if ((void *)(record + 1) > data_end || at + sizeof(*record) > udp_end)
 		return fr_up(skb, reason_records_truncated);
 	if (be8(&record->todo) < 16)
 		return fr_up(skb, reason_records_record_todo);
-	__u64 record_end = (at + sizeof(*record)) + be16(&record->length);
+	__u64 record_end = at + sizeof(*record) + be16(&record->length);
 	if (!(record_end <= udp_end || skb->gso_size == 0))
 		return fr_up(skb, reason_records_gso_packet);
 	if (record_end > udp_end)
@@ -3175,8 +3168,8 @@ static __always_inline int records_ipv4_rule_send(struct __sk_buff *skb, void *d
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 fr_v4(p->local.addr) + fr_v4(p->peer.addr) + 64);
+					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
+					 fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -3286,7 +3279,7 @@ static __always_inline int records_ipv4_rule(struct __sk_buff *skb, void *data, 
 	if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 45) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_records_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_peer, ip_end - 14)))
 			return fr_up(skb,
@@ -3297,7 +3290,7 @@ static __always_inline int records_ipv4_rule(struct __sk_buff *skb, void *data, 
 	__u64 payload_len = udp_end - 45;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 45 && (partial_2 & 0xffff) < ((45ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 45 && (partial_2 & 0xffff) < 45ULL + payload_len - 1)))
 		return fr_up(skb, reason_records_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_records_udp_checksum);
@@ -3338,10 +3331,10 @@ static __always_inline int records_ipv4_send(struct __sk_buff *skb, void *data, 
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
 					 record_todo +
-					 ((__u64)bpf_htons((record_end - 45) + 3) << 8) +
+					 ((__u64)bpf_htons(record_end - 45 + 3) << 8) +
 					 udp_new_pseudo + 0x402);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
@@ -3350,7 +3343,7 @@ static __always_inline int records_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 34) +
+					  old_ipv4_dst) + bpf_htons(payload_len + 34) +
 					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
 					 fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -3385,7 +3378,7 @@ static __always_inline int records_ipv4_send(struct __sk_buff *skb, void *data, 
 	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 14));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons((record_end - 45) + 3));
+	st16(&new_record->length, bpf_htons(record_end - 45 + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -3429,10 +3422,10 @@ static __always_inline int records_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
 					 record_todo +
-					 ((__u64)bpf_htons((record_end - 45) + 3) << 8) +
+					 ((__u64)bpf_htons(record_end - 45 + 3) << 8) +
 					 udp_new_pseudo + 0x402);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
@@ -3466,7 +3459,7 @@ static __always_inline int records_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 14));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons((record_end - 45) + 3));
+	st16(&new_record->length, bpf_htons(record_end - 45 + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -3510,7 +3503,7 @@ static __always_inline int records_ipv4_send_2(struct __sk_buff *skb, void *data
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
 					 ((__u64)old_record_todo << 8) + old_record_length +
 					 udp_new_pseudo + 0x204);
@@ -3521,7 +3514,7 @@ static __always_inline int records_ipv4_send_2(struct __sk_buff *skb, void *data
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 34) +
+					  old_ipv4_dst) + bpf_htons(payload_len + 34) +
 					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
 					 fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -3598,7 +3591,7 @@ static __always_inline int records_ipv4_send_ipv6_2(struct __sk_buff *skb, void 
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
 					 ((__u64)old_record_todo << 8) + old_record_length +
 					 udp_new_pseudo + 0x204);
@@ -3673,7 +3666,7 @@ static __always_inline int records_ipv4_send_3(struct __sk_buff *skb, void *data
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 8) +
 					 udp_new_pseudo);
 	if (!udp_csum.old) /* no checksum came, none leaves */
@@ -3683,7 +3676,7 @@ static __always_inline int records_ipv4_send_3(struct __sk_buff *skb, void *data
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 28) +
+					  old_ipv4_dst) + bpf_htons(payload_len + 28) +
 					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
 					 fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -3755,7 +3748,7 @@ static __always_inline int records_ipv4_send_ipv6_3(struct __sk_buff *skb, void 
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 8) +
 					 udp_new_pseudo);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -3852,7 +3845,6 @@ static __always_inline long records_copy1(struct records_same1 *same, struct __s
 					  void *front, struct receiver_listeners *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -3862,14 +3854,13 @@ static __always_inline long records_copy1(struct records_same1 *same, struct __s
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->peer.port));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
-					 fr_v4(r->peer.addr));
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) + fr_v4(r->peer.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
@@ -3926,7 +3917,6 @@ static __always_inline int records_fan1(struct __sk_buff *skb, void *data, __u64
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
@@ -3965,8 +3955,7 @@ static __always_inline int records_fan1(struct __sk_buff *skb, void *data, __u64
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->ip_end = ip_end;
 
 	/*
@@ -3974,9 +3963,8 @@ static __always_inline int records_fan1(struct __sk_buff *skb, void *data, __u64
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, 18, 24);
-	}
 
 	same->copies0 = 0;
 	struct records_fan1 fan = {
@@ -4005,7 +3993,7 @@ static __always_inline int records_ipv4_rest(struct __sk_buff *skb, void *data, 
 	struct hdr_udp *udp = data + 34;
 
 	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
-	if (be8(&record->todo) == 3 || be8(&record->todo) == 19) { /* rule */
+	if (be8(&record->todo) == 3 || be8(&record->todo) == 19) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
 		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
 			return fr_up(skb, reason_records_address_family);
@@ -4014,7 +4002,7 @@ static __always_inline int records_ipv4_rest(struct __sk_buff *skb, void *data, 
 		__u64 payload_len = record_end - 45;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 45 && (partial & 0xffff) < ((45ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
 			return fr_up(skb, reason_records_partial_checksum);
 		if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&p->hop_peer, 28ULL + payload_len)))
@@ -4033,7 +4021,7 @@ static __always_inline int records_ipv4_rest(struct __sk_buff *skb, void *data, 
 	}
 
 	/* {match: "?(h).todo": 4 | 20, do: [{set: "udp.src_port": 77}, "pass"]}, */
-	if (be8(&record->todo) == 4 || be8(&record->todo) == 20) { /* rule */
+	if (be8(&record->todo) == 4 || be8(&record->todo) == 20) {
 		__u64 partial_2 = fr_partial(skb);
 		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) || (partial_2 >> 16) >= 45))
 			return fr_up(skb, reason_records_partial_checksum);
@@ -4041,11 +4029,11 @@ static __always_inline int records_ipv4_rest(struct __sk_buff *skb, void *data, 
 	}
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
-	if (be8(&record->todo) == 5 || be8(&record->todo) == 21) { /* rule */
+	if (be8(&record->todo) == 5 || be8(&record->todo) == 21) {
 		__u64 partial_3 = fr_partial(skb);
 		if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(34, 40) ||
 		      (partial_3 >> 16) >= 45) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_records_partial_checksum);
 		return records_fan1(skb, data, now, ip_end, p);
 	}
@@ -4085,14 +4073,14 @@ static __always_inline int records_ipv4(struct __sk_buff *skb, void *data, void 
 		return records_ipv4_rule(skb, data, now, ip_end, udp_end, record_end, p);
 
 	/* {match: "?(h).todo": 1 | 17, do: [{push: tag: id: 0x010203}, _send]}, */
-	if (be8(&record->todo) == 1 || be8(&record->todo) == 17) { /* rule */
+	if (be8(&record->todo) == 1 || be8(&record->todo) == 17) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
 		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
 			return fr_up(skb, reason_records_address_family);
 		__u64 payload_len = udp_end - 45;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 45 && (partial & 0xffff) < ((45ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
 			return fr_up(skb, reason_records_partial_checksum);
 		if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
@@ -4112,14 +4100,14 @@ static __always_inline int records_ipv4(struct __sk_buff *skb, void *data, void 
 	}
 
 	/* {match: "?(h).todo": 2 | 18, do: [{push: {tag: {id: 0x010203}, before: h}}, _send]}, */
-	if (be8(&record->todo) == 2 || be8(&record->todo) == 18) { /* rule */
+	if (be8(&record->todo) == 2 || be8(&record->todo) == 18) {
 		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
 			return fr_up(skb, reason_records_address_family);
 		__u64 payload_len_2 = udp_end - 45;
 		__u64 partial_2 = fr_partial(skb);
 		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
 		      ((partial_2 >> 16) >= 45 &&
-		       (partial_2 & 0xffff) < ((45ULL + payload_len_2) - 1))))
+		       (partial_2 & 0xffff) < 45ULL + payload_len_2 - 1)))
 			return fr_up(skb, reason_records_partial_checksum);
 		if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len_2)))
@@ -4225,7 +4213,7 @@ static __always_inline int records_ipv6_rule_send_ipv4(struct __sk_buff *skb, vo
 			  ((__u64)bpf_htons(record_end - 65) << 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 31) + fr_v4(p->local.addr) +
 					   fr_v4(p->peer.addr) + 0x1180);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -4280,7 +4268,7 @@ static __always_inline int records_ipv6_rule(struct __sk_buff *skb, void *data, 
 			return fr_up(skb, reason_records_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_records_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_records_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_peer, ip_end - 14)))
 			return fr_up(skb,
@@ -4291,7 +4279,7 @@ static __always_inline int records_ipv6_rule(struct __sk_buff *skb, void *data, 
 	__u64 payload_len = udp_end - 65;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 65 && (partial_2 & 0xffff) < ((65ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 65 && (partial_2 & 0xffff) < 65ULL + payload_len - 1)))
 		return fr_up(skb, reason_records_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_records_udp_checksum);
@@ -4334,10 +4322,10 @@ static __always_inline int records_ipv6_send(struct __sk_buff *skb, void *data, 
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
 					 record_todo +
-					 ((__u64)bpf_htons((record_end - 65) + 3) << 8) +
+					 ((__u64)bpf_htons(record_end - 65 + 3) << 8) +
 					 udp_new_pseudo + 0x402);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
@@ -4371,7 +4359,7 @@ static __always_inline int records_ipv6_send(struct __sk_buff *skb, void *data, 
 	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 14));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons((record_end - 65) + 3));
+	st16(&new_record->length, bpf_htons(record_end - 65 + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -4413,14 +4401,14 @@ static __always_inline int records_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
 					 record_todo +
-					 ((__u64)bpf_htons((record_end - 65) + 3) << 8) +
+					 ((__u64)bpf_htons(record_end - 65 + 3) << 8) +
 					 udp_new_pseudo + 0x402);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 34) + fr_v4(p->local.addr) +
 					   fr_v4(p->peer.addr) + 0x1180);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -4456,7 +4444,7 @@ static __always_inline int records_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 14));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons((record_end - 65) + 3));
+	st16(&new_record->length, bpf_htons(record_end - 65 + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -4503,7 +4491,7 @@ static __always_inline int records_ipv6_send_2(struct __sk_buff *skb, void *data
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
 					 ((__u64)old_record_todo << 8) + old_record_length +
 					 udp_new_pseudo + 0x204);
@@ -4579,13 +4567,13 @@ static __always_inline int records_ipv6_send_ipv4_2(struct __sk_buff *skb, void 
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
 					 ((__u64)old_record_todo << 8) + old_record_length +
 					 udp_new_pseudo + 0x204);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 34) + fr_v4(p->local.addr) +
 					   fr_v4(p->peer.addr) + 0x1180);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -4663,7 +4651,7 @@ static __always_inline int records_ipv6_send_3(struct __sk_buff *skb, void *data
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 8) +
 					 udp_new_pseudo);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -4733,12 +4721,12 @@ static __always_inline int records_ipv6_send_ipv4_3(struct __sk_buff *skb, void 
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 8) +
 					 udp_new_pseudo);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 28) + fr_v4(p->local.addr) +
 					   fr_v4(p->peer.addr) + 0x1180);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -4835,7 +4823,6 @@ static __always_inline long records_copy2(struct records_same2 *same, struct __s
 					  void *front, struct receiver_listeners *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -4847,7 +4834,7 @@ static __always_inline long records_copy2(struct records_same2 *same, struct __s
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->peer.port));
 
 	data = (void *)(long)skb->data;
@@ -4912,7 +4899,6 @@ static __always_inline int records_fan2(struct __sk_buff *skb, void *data, __u64
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
@@ -4958,9 +4944,8 @@ static __always_inline int records_fan2(struct __sk_buff *skb, void *data, __u64
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 48);
-	}
 
 	same->copies0 = 0;
 	struct records_fan2 fan = {
@@ -4989,7 +4974,7 @@ static __always_inline int records_ipv6_rest(struct __sk_buff *skb, void *data, 
 	struct hdr_udp *udp = data + 54;
 
 	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
-	if (be8(&record->todo) == 3 || be8(&record->todo) == 19) { /* rule */
+	if (be8(&record->todo) == 3 || be8(&record->todo) == 19) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
 		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
 			return fr_up(skb, reason_records_address_family);
@@ -4998,7 +4983,7 @@ static __always_inline int records_ipv6_rest(struct __sk_buff *skb, void *data, 
 		__u64 payload_len = record_end - 65;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 65 && (partial & 0xffff) < ((65ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
 			return fr_up(skb, reason_records_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_records_udp_checksum);
@@ -5017,7 +5002,7 @@ static __always_inline int records_ipv6_rest(struct __sk_buff *skb, void *data, 
 	}
 
 	/* {match: "?(h).todo": 4 | 20, do: [{set: "udp.src_port": 77}, "pass"]}, */
-	if (be8(&record->todo) == 4 || be8(&record->todo) == 20) { /* rule */
+	if (be8(&record->todo) == 4 || be8(&record->todo) == 20) {
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_records_udp_checksum);
 		__u64 partial_2 = fr_partial(skb);
@@ -5027,11 +5012,11 @@ static __always_inline int records_ipv6_rest(struct __sk_buff *skb, void *data, 
 	}
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
-	if (be8(&record->todo) == 5 || be8(&record->todo) == 21) { /* rule */
+	if (be8(&record->todo) == 5 || be8(&record->todo) == 21) {
 		__u64 partial_3 = fr_partial(skb);
 		if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(54, 60) ||
 		      (partial_3 >> 16) >= 65) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_records_partial_checksum);
 		return records_fan2(skb, data, now, ip_end, p);
 	}
@@ -5073,14 +5058,14 @@ static __always_inline int records_ipv6(struct __sk_buff *skb, void *data, void 
 		return records_ipv6_rule(skb, data, now, ip_end, udp_end, record_end, p);
 
 	/* {match: "?(h).todo": 1 | 17, do: [{push: tag: id: 0x010203}, _send]}, */
-	if (be8(&record->todo) == 1 || be8(&record->todo) == 17) { /* rule */
+	if (be8(&record->todo) == 1 || be8(&record->todo) == 17) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
 		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
 			return fr_up(skb, reason_records_address_family);
 		__u64 payload_len = udp_end - 65;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 65 && (partial & 0xffff) < ((65ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
 			return fr_up(skb, reason_records_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_records_udp_checksum);
@@ -5100,14 +5085,14 @@ static __always_inline int records_ipv6(struct __sk_buff *skb, void *data, void 
 	}
 
 	/* {match: "?(h).todo": 2 | 18, do: [{push: {tag: {id: 0x010203}, before: h}}, _send]}, */
-	if (be8(&record->todo) == 2 || be8(&record->todo) == 18) { /* rule */
+	if (be8(&record->todo) == 2 || be8(&record->todo) == 18) {
 		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
 			return fr_up(skb, reason_records_address_family);
 		__u64 payload_len_2 = udp_end - 65;
 		__u64 partial_2 = fr_partial(skb);
 		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
 		      ((partial_2 >> 16) >= 65 &&
-		       (partial_2 & 0xffff) < ((65ULL + payload_len_2) - 1))))
+		       (partial_2 & 0xffff) < 65ULL + payload_len_2 - 1)))
 			return fr_up(skb, reason_records_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_records_udp_checksum);
@@ -5183,11 +5168,11 @@ static __always_inline int check_record_2(struct __sk_buff *skb, void *data, voi
 {
 	struct hdr_record *record = data + at;
 
-	if ((void *)(record + 1) > data_end || (at + sizeof(*record)) > udp_end)
+	if ((void *)(record + 1) > data_end || at + sizeof(*record) > udp_end)
 		return fr_up(skb, reason_both_truncated);
 	if (be8(&record->todo) < 16)
 		return fr_up(skb, reason_both_record_todo);
-	__u64 record_end = (at + sizeof(*record)) + be16(&record->length);
+	__u64 record_end = at + sizeof(*record) + be16(&record->length);
 	if (!(record_end <= udp_end || skb->gso_size == 0))
 		return fr_up(skb, reason_both_gso_packet);
 	if (record_end > udp_end)
@@ -5202,14 +5187,14 @@ static __always_inline int check_message_2(struct __sk_buff *skb, void *data, vo
 {
 	struct hdr_message *message = data + at;
 
-	if ((void *)(message + 1) > data_end || (at + sizeof(*message)) > record_end)
+	if ((void *)(message + 1) > data_end || at + sizeof(*message) > record_end)
 		return fr_up(skb, reason_both_truncated);
 	if (be8(&message->todo) > 15)
 		return fr_up(skb, reason_both_message_todo);
-	__u64 message_end = (at + sizeof(*message)) + be16(&message->length);
-	if (!((message_end <= record_end && (record_end - message_end) <= 3) || skb->gso_size == 0))
+	__u64 message_end = at + sizeof(*message) + be16(&message->length);
+	if (!((message_end <= record_end && record_end - message_end <= 3) || skb->gso_size == 0))
 		return fr_up(skb, reason_both_gso_packet);
-	if (!(message_end <= record_end && (record_end - message_end) <= 3))
+	if (!(message_end <= record_end && record_end - message_end <= 3))
 		return fr_up(skb, reason_both_message_length);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_both_gso_packet);
@@ -5245,8 +5230,8 @@ static __always_inline int both_ipv4_rule_ipv4_stays_send(struct __sk_buff *skb,
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 fr_v4(p->local.addr) + fr_v4(p->peer.addr) + 64);
+					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
+					 fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -5316,7 +5301,7 @@ static __always_inline int both_ipv4_rule_ipv4_stays_send_2(struct __sk_buff *sk
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 34) +
+					  old_ipv4_dst) + bpf_htons(payload_len + 34) +
 					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
 					 fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -5360,7 +5345,7 @@ static __always_inline int both_ipv4_rule_ipv4_stays(struct __sk_buff *skb, void
 	if (message_end == record_end) { /* no padding */
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 48) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_both_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_peer, ip_end - 14)))
 			return fr_up(skb,
@@ -5373,7 +5358,7 @@ static __always_inline int both_ipv4_rule_ipv4_stays(struct __sk_buff *skb, void
 	__u64 payload_len = message_end - 48;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 48 && (partial_2 & 0xffff) < ((48ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 48 && (partial_2 & 0xffff) < 48ULL + payload_len - 1)))
 		return fr_up(skb, reason_both_partial_checksum);
 	if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
 		return fr_up(skb,
@@ -5413,7 +5398,7 @@ static __always_inline int both_ipv4_rule_send_ipv6(struct __sk_buff *skb, void 
 		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
-			  ((__u64)bpf_htons((record_end - 48) + 3) << 8) +
+			  ((__u64)bpf_htons(record_end - 48 + 3) << 8) +
 			  bpf_htons(message_end - 48));
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
@@ -5440,7 +5425,7 @@ static __always_inline int both_ipv4_rule_send_ipv6(struct __sk_buff *skb, void 
 	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 14));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons((record_end - 48) + 3));
+	st16(&new_record->length, bpf_htons(record_end - 48 + 3));
 	st8(&new_message->todo, message_todo);
 	st16(&new_message->length, bpf_htons(message_end - 48));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -5541,7 +5526,7 @@ static __always_inline int both_ipv4_rule(struct __sk_buff *skb, void *data, __u
 		__u64 payload_len = udp_end - 48;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 48 && (partial & 0xffff) < ((48ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 48 && (partial & 0xffff) < 48ULL + payload_len - 1)))
 			return fr_up(skb, reason_both_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_both_udp_checksum);
@@ -5557,7 +5542,7 @@ static __always_inline int both_ipv4_rule(struct __sk_buff *skb, void *data, __u
 	__u64 payload_len_2 = message_end - 48;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 48 && (partial_2 & 0xffff) < ((48ULL + payload_len_2) - 1))))
+	      ((partial_2 >> 16) >= 48 && (partial_2 & 0xffff) < 48ULL + payload_len_2 - 1)))
 		return fr_up(skb, reason_both_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_both_udp_checksum);
@@ -5602,12 +5587,12 @@ static __always_inline int both_ipv4_ipv4_stays_send(struct __sk_buff *skb, void
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new =
-		fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
-				  bpf_htons(p->peer.port) + bpf_htons(payload_len + 17) +
-				  record_todo + ((__u64)bpf_htons((record_end - 48) + 6) << 8) +
-				  ((__u64)message_todo << 8) + bpf_htons((message_end - 48) + 3) +
-				  udp_new_pseudo + 0x204);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
+					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 17) +
+					 record_todo +
+					 ((__u64)bpf_htons(record_end - 48 + 6) << 8) +
+					 ((__u64)message_todo << 8) +
+					 bpf_htons(message_end - 48 + 3) + udp_new_pseudo + 0x204);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
@@ -5615,7 +5600,7 @@ static __always_inline int both_ipv4_ipv4_stays_send(struct __sk_buff *skb, void
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 37) +
+					  old_ipv4_dst) + bpf_htons(payload_len + 37) +
 					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
 					 fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -5651,9 +5636,9 @@ static __always_inline int both_ipv4_ipv4_stays_send(struct __sk_buff *skb, void
 	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 17));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons((record_end - 48) + 6));
+	st16(&new_record->length, bpf_htons(record_end - 48 + 6));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons((message_end - 48) + 3));
+	st16(&new_message->length, bpf_htons(message_end - 48 + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -5703,7 +5688,7 @@ static __always_inline int both_ipv4_ipv4_stays_send_2(struct __sk_buff *skb, vo
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 17) +
 					 record_todo + ((__u64)bpf_htons(payload_len + 6) << 8) +
 					 ((__u64)message_todo << 8) + bpf_htons(payload_len + 3) +
@@ -5715,7 +5700,7 @@ static __always_inline int both_ipv4_ipv4_stays_send_2(struct __sk_buff *skb, vo
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 37) +
+					  old_ipv4_dst) + bpf_htons(payload_len + 37) +
 					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
 					 fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -5776,7 +5761,7 @@ static __always_inline int both_ipv4_ipv4_stays(struct __sk_buff *skb, void *dat
 		__u64 payload_len = udp_end - 48;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 48 && (partial & 0xffff) < ((48ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 48 && (partial & 0xffff) < 48ULL + payload_len - 1)))
 			return fr_up(skb, reason_both_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_peer, 37ULL + payload_len)))
 			return fr_up(skb,
@@ -5790,7 +5775,7 @@ static __always_inline int both_ipv4_ipv4_stays(struct __sk_buff *skb, void *dat
 	__u64 payload_len_2 = message_end - 48;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 48 && (partial_2 & 0xffff) < ((48ULL + payload_len_2) - 1))))
+	      ((partial_2 >> 16) >= 48 && (partial_2 & 0xffff) < 48ULL + payload_len_2 - 1)))
 		return fr_up(skb, reason_both_partial_checksum);
 	if (unlikely(!fr_fits(&p->hop_peer, 37ULL + payload_len_2)))
 		return fr_up(skb,
@@ -5832,12 +5817,12 @@ both_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now, __u64 record_e
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new =
-		fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
-				  bpf_htons(p->peer.port) + bpf_htons(payload_len + 17) +
-				  record_todo + ((__u64)bpf_htons((record_end - 48) + 6) << 8) +
-				  ((__u64)message_todo << 8) + bpf_htons((message_end - 48) + 3) +
-				  udp_new_pseudo + 0x204);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
+					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 17) +
+					 record_todo +
+					 ((__u64)bpf_htons(record_end - 48 + 6) << 8) +
+					 ((__u64)message_todo << 8) +
+					 bpf_htons(message_end - 48 + 3) + udp_new_pseudo + 0x204);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
@@ -5871,9 +5856,9 @@ both_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now, __u64 record_e
 	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 17));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons((record_end - 48) + 6));
+	st16(&new_record->length, bpf_htons(record_end - 48 + 6));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons((message_end - 48) + 3));
+	st16(&new_message->length, bpf_htons(message_end - 48 + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -5921,7 +5906,7 @@ both_ipv4_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 now, __u64 udp_en
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 17) +
 					 record_todo + ((__u64)bpf_htons(payload_len + 6) << 8) +
 					 ((__u64)message_todo << 8) + bpf_htons(payload_len + 3) +
@@ -6017,7 +6002,7 @@ static __always_inline int both_ipv4(struct __sk_buff *skb, void *data, void *da
 		__u64 payload_len = udp_end - 48;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 48 && (partial & 0xffff) < ((48ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 48 && (partial & 0xffff) < 48ULL + payload_len - 1)))
 			return fr_up(skb, reason_both_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_both_udp_checksum);
@@ -6033,7 +6018,7 @@ static __always_inline int both_ipv4(struct __sk_buff *skb, void *data, void *da
 	__u64 payload_len_2 = message_end - 48;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 48 && (partial_2 & 0xffff) < ((48ULL + payload_len_2) - 1))))
+	      ((partial_2 >> 16) >= 48 && (partial_2 & 0xffff) < 48ULL + payload_len_2 - 1)))
 		return fr_up(skb, reason_both_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_both_udp_checksum);
@@ -6176,7 +6161,7 @@ static __always_inline int both_ipv6_rule_ipv6_stays(struct __sk_buff *skb, void
 			return fr_up(skb, reason_both_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_both_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_both_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_peer, ip_end - 14)))
 			return fr_up(skb,
@@ -6189,7 +6174,7 @@ static __always_inline int both_ipv6_rule_ipv6_stays(struct __sk_buff *skb, void
 	__u64 payload_len = message_end - 68;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 68 && (partial_2 & 0xffff) < ((68ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 68 && (partial_2 & 0xffff) < 68ULL + payload_len - 1)))
 		return fr_up(skb, reason_both_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_both_udp_checksum);
@@ -6230,11 +6215,11 @@ static __always_inline int both_ipv6_rule_send_ipv4(struct __sk_buff *skb, void 
 		bpf_htons(payload_len + 14) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
-			  ((__u64)bpf_htons((record_end - 68) + 3) << 8) +
+			  ((__u64)bpf_htons(record_end - 68 + 3) << 8) +
 			  bpf_htons(message_end - 68));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 34) + fr_v4(p->local.addr) +
 					   fr_v4(p->peer.addr) + 0x1180);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -6263,7 +6248,7 @@ static __always_inline int both_ipv6_rule_send_ipv4(struct __sk_buff *skb, void 
 	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 14));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons((record_end - 68) + 3));
+	st16(&new_record->length, bpf_htons(record_end - 68 + 3));
 	st8(&new_message->todo, message_todo);
 	st16(&new_message->length, bpf_htons(message_end - 68));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -6312,7 +6297,7 @@ static __always_inline int both_ipv6_rule_send_ipv4_2(struct __sk_buff *skb, voi
 			  ((__u64)bpf_htons(payload_len + 3) << 8) + bpf_htons(payload_len));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 34) + fr_v4(p->local.addr) +
 					   fr_v4(p->peer.addr) + 0x1180);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -6371,7 +6356,7 @@ static __always_inline int both_ipv6_rule(struct __sk_buff *skb, void *data, __u
 		__u64 payload_len = udp_end - 68;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 68 && (partial & 0xffff) < ((68ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 68 && (partial & 0xffff) < 68ULL + payload_len - 1)))
 			return fr_up(skb, reason_both_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_both_udp_checksum);
@@ -6387,7 +6372,7 @@ static __always_inline int both_ipv6_rule(struct __sk_buff *skb, void *data, __u
 	__u64 payload_len_2 = message_end - 68;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 68 && (partial_2 & 0xffff) < ((68ULL + payload_len_2) - 1))))
+	      ((partial_2 >> 16) >= 68 && (partial_2 & 0xffff) < 68ULL + payload_len_2 - 1)))
 		return fr_up(skb, reason_both_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_both_udp_checksum);
@@ -6434,12 +6419,12 @@ static __always_inline int both_ipv6_ipv6_stays_send(struct __sk_buff *skb, void
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new =
-		fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
-				  bpf_htons(p->peer.port) + bpf_htons(payload_len + 17) +
-				  record_todo + ((__u64)bpf_htons((record_end - 68) + 6) << 8) +
-				  ((__u64)message_todo << 8) + bpf_htons((message_end - 68) + 3) +
-				  udp_new_pseudo + 0x204);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
+					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 17) +
+					 record_todo +
+					 ((__u64)bpf_htons(record_end - 68 + 6) << 8) +
+					 ((__u64)message_todo << 8) +
+					 bpf_htons(message_end - 68 + 3) + udp_new_pseudo + 0x204);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -6473,9 +6458,9 @@ static __always_inline int both_ipv6_ipv6_stays_send(struct __sk_buff *skb, void
 	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 17));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons((record_end - 68) + 6));
+	st16(&new_record->length, bpf_htons(record_end - 68 + 6));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons((message_end - 68) + 3));
+	st16(&new_message->length, bpf_htons(message_end - 68 + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -6526,7 +6511,7 @@ static __always_inline int both_ipv6_ipv6_stays_send_2(struct __sk_buff *skb, vo
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 17) +
 					 record_todo + ((__u64)bpf_htons(payload_len + 6) << 8) +
 					 ((__u64)message_todo << 8) + bpf_htons(payload_len + 3) +
@@ -6590,7 +6575,7 @@ static __always_inline int both_ipv6_ipv6_stays(struct __sk_buff *skb, void *dat
 		__u64 payload_len = udp_end - 68;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 68 && (partial & 0xffff) < ((68ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 68 && (partial & 0xffff) < 68ULL + payload_len - 1)))
 			return fr_up(skb, reason_both_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_both_udp_checksum);
@@ -6606,7 +6591,7 @@ static __always_inline int both_ipv6_ipv6_stays(struct __sk_buff *skb, void *dat
 	__u64 payload_len_2 = message_end - 68;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 68 && (partial_2 & 0xffff) < ((68ULL + payload_len_2) - 1))))
+	      ((partial_2 >> 16) >= 68 && (partial_2 & 0xffff) < 68ULL + payload_len_2 - 1)))
 		return fr_up(skb, reason_both_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_both_udp_checksum);
@@ -6649,15 +6634,15 @@ both_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now, __u64 record_e
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new =
-		fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
-				  bpf_htons(p->peer.port) + bpf_htons(payload_len + 17) +
-				  record_todo + ((__u64)bpf_htons((record_end - 68) + 6) << 8) +
-				  ((__u64)message_todo << 8) + bpf_htons((message_end - 68) + 3) +
-				  udp_new_pseudo + 0x204);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
+					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 17) +
+					 record_todo +
+					 ((__u64)bpf_htons(record_end - 68 + 6) << 8) +
+					 ((__u64)message_todo << 8) +
+					 bpf_htons(message_end - 68 + 3) + udp_new_pseudo + 0x204);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 37) + fr_v4(p->local.addr) +
 					   fr_v4(p->peer.addr) + 0x1180);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -6694,9 +6679,9 @@ both_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now, __u64 record_e
 	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 17));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons((record_end - 68) + 6));
+	st16(&new_record->length, bpf_htons(record_end - 68 + 6));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons((message_end - 68) + 3));
+	st16(&new_message->length, bpf_htons(message_end - 68 + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -6744,14 +6729,14 @@ both_ipv6_send_ipv4_2(struct __sk_buff *skb, void *data, __u64 now, __u64 udp_en
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
 					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 17) +
 					 record_todo + ((__u64)bpf_htons(payload_len + 6) << 8) +
 					 ((__u64)message_todo << 8) + bpf_htons(payload_len + 3) +
 					 udp_new_pseudo + 0x204);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 37) + fr_v4(p->local.addr) +
 					   fr_v4(p->peer.addr) + 0x1180);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -6849,7 +6834,7 @@ static __always_inline int both_ipv6(struct __sk_buff *skb, void *data, void *da
 		__u64 payload_len = udp_end - 68;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 68 && (partial & 0xffff) < ((68ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 68 && (partial & 0xffff) < 68ULL + payload_len - 1)))
 			return fr_up(skb, reason_both_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_both_udp_checksum);
@@ -6865,7 +6850,7 @@ static __always_inline int both_ipv6(struct __sk_buff *skb, void *data, void *da
 	__u64 payload_len_2 = message_end - 68;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 68 && (partial_2 & 0xffff) < ((68ULL + payload_len_2) - 1))))
+	      ((partial_2 >> 16) >= 68 && (partial_2 & 0xffff) < 68ULL + payload_len_2 - 1)))
 		return fr_up(skb, reason_both_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_both_udp_checksum);

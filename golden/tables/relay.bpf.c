@@ -206,7 +206,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_gate_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_gate_udp_length);
@@ -271,25 +271,22 @@ static __always_inline int gate_ipv4_rest(struct __sk_buff *skb, void *data,
 	}
 
 	/* {when: "b && b.why > 1", do: [{drop: "blocked"}]}, */
-	if (fr_has(b) && b->why > 1) { /* rule */
+	if (fr_has(b) && b->why > 1)
 		return fr_drop(skb->len, reason_gate_blocked);
-	}
 
 	/* {when: "!p.allowed || p.class == 9", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
-	if (!p->allowed || p->class == 9) { /* rule */
+	if (!p->allowed || p->class == 9) {
 		fr_named_add(0, 1);
 		return fr_drop(skb->len, reason_gate_closed);
 	}
 
 	/* {when: "rate && rate.budget == 0", do: [{drop: "spent"}]}, */
-	if (fr_has(rate) && rate->budget == 0) { /* rule */
+	if (fr_has(rate) && rate->budget == 0)
 		return fr_drop(skb->len, reason_gate_spent);
-	}
 
 	/* {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
-	if (fr_has(r) && ((__u64)r->flags & 1) == 1) { /* rule */
+	if (fr_has(r) && ((__u64)r->flags & 1) == 1)
 		return gate_ipv4_send(skb, data);
-	}
 
 	/* {do: ["pass"]}, */
 	return gate_ipv4_send_2(skb);
@@ -373,7 +370,7 @@ static __always_inline int gate_ipv6_send(struct __sk_buff *skb, void *data)
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x62000000ULL |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
@@ -414,25 +411,22 @@ static __always_inline int gate_ipv6_rest(struct __sk_buff *skb, void *data,
 	}
 
 	/* {when: "b && b.why > 1", do: [{drop: "blocked"}]}, */
-	if (fr_has(b) && b->why > 1) { /* rule */
+	if (fr_has(b) && b->why > 1)
 		return fr_drop(skb->len, reason_gate_blocked);
-	}
 
 	/* {when: "!p.allowed || p.class == 9", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
-	if (!p->allowed || p->class == 9) { /* rule */
+	if (!p->allowed || p->class == 9) {
 		fr_named_add(0, 1);
 		return fr_drop(skb->len, reason_gate_closed);
 	}
 
 	/* {when: "rate && rate.budget == 0", do: [{drop: "spent"}]}, */
-	if (fr_has(rate) && rate->budget == 0) { /* rule */
+	if (fr_has(rate) && rate->budget == 0)
 		return fr_drop(skb->len, reason_gate_spent);
-	}
 
 	/* {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
-	if (fr_has(r) && ((__u64)r->flags & 1) == 1) { /* rule */
+	if (fr_has(r) && ((__u64)r->flags & 1) == 1)
 		return gate_ipv6_send(skb, data);
-	}
 
 	/* {do: ["pass"]}, */
 	return gate_ipv6_send_2(skb);

@@ -139,7 +139,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_forward_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_forward_udp_length);
@@ -174,7 +174,7 @@ static __always_inline int forward_send_ipv4(struct __sk_buff *skb, __u64 now, _
 			  bpf_htons(payload_len + 12) + 0x100);
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(ip_sum + (__u64)bpf_htons(payload_len + 32) +
+	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(payload_len + 32) +
 					 fr_v4(p->local.addr) + fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
@@ -287,7 +287,7 @@ static __always_inline int forward_send_ipv4_2(struct __sk_buff *skb, __u64 now,
 			  bpf_htons(payload_len + 32) + 0xa00);
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(ip_sum + (__u64)bpf_htons(payload_len + 52) +
+	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(payload_len + 52) +
 					 fr_v4(p->local.addr) + fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
@@ -422,8 +422,8 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 fr_v4(p->local.addr) + fr_v4(p->peer.addr) + 64);
+					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
+					 fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -523,7 +523,7 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 	struct hdr_eth *eth = data;
 
 	/* {match: "udp.dst_port": 7002, do: [{push: long: {id: 1, a: 2, b: 3, c: 4}}, {send: ... */
-	if (be16(&udp->dst_port) == 0x1b5a) { /* rule */
+	if (be16(&udp->dst_port) == 0x1b5a) {
 		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
 			return fr_up(skb, reason_forward_address_family);
 		if (skb->gso_size != 0)
@@ -531,9 +531,9 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 		__u64 payload_len = udp_end - 42;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
-	const __u32 headers_len = 42, udp_checksum_at = 40;
+		const __u32 headers_len = 42, udp_checksum_at = 40;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 			bpf_htons(IPPROTO_UDP);
@@ -570,10 +570,10 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer,
-				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+		if (unlikely(!fr_fits(&p->hop_peer, skb->gso_size ? skb->gso_size + 28 :
+				      ip_end - 14)))
 			return fr_up(skb,
 				     fr_unfit(&p->hop_peer, reason_forward_no_route,
 					      reason_forward_unreachable));
@@ -584,7 +584,7 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 	__u64 payload_len_2 = udp_end - 42;
 	__u64 partial_3 = fr_partial(skb);
 	if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(34, 40) ||
-	      ((partial_3 >> 16) >= 42 && (partial_3 & 0xffff) < ((42ULL + payload_len_2) - 1))))
+	      ((partial_3 >> 16) >= 42 && (partial_3 & 0xffff) < 42ULL + payload_len_2 - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
@@ -645,7 +645,7 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 		return fr_missed(skb, found, reason_forward_no_by_client, reason_forward_changing);
 
 	/* {match: "udp.dst_port": 7001, do: [{push: short: id: 1}, {send: {from: "p.local", t... */
-	if (be16(&udp->dst_port) == 0x1b59) { /* rule */
+	if (be16(&udp->dst_port) == 0x1b59) {
 		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
 			return fr_up(skb, reason_forward_address_family);
 		if (skb->gso_size != 0)
@@ -653,9 +653,9 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 		__u64 payload_len = udp_end - 42;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
-	const __u32 headers_len = 42, udp_checksum_at = 40;
+		const __u32 headers_len = 42, udp_checksum_at = 40;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 			bpf_htons(IPPROTO_UDP);
@@ -767,7 +767,7 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 28) + fr_v4(p->local.addr) +
 					   fr_v4(p->peer.addr) + 0x1180);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -812,7 +812,7 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 	struct hdr_eth *eth = data;
 
 	/* {match: "udp.dst_port": 7002, do: [{push: long: {id: 1, a: 2, b: 3, c: 4}}, {send: ... */
-	if (be16(&udp->dst_port) == 0x1b5a) { /* rule */
+	if (be16(&udp->dst_port) == 0x1b5a) {
 		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
 			return fr_up(skb, reason_forward_address_family);
 		if (skb->gso_size != 0)
@@ -820,11 +820,11 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 		__u64 payload_len = udp_end - 62;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 62 && (partial & 0xffff) < ((62ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_forward_udp_checksum);
-	const __u32 headers_len = 62, udp_checksum_at = 60;
+		const __u32 headers_len = 62, udp_checksum_at = 60;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
 			fr_add128(ld128(ipv6->dst)) + old_udp_length + bpf_htons(IPPROTO_UDP);
@@ -843,10 +843,10 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 						   ipv6_next_header_hop_limit);
 		}
 		__be32 eth_type_to_ecn =
-			bpf_htonl(0x8000000ULL | 0x4500ULL |
+			bpf_htonl(0x8004500ULL |
 				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-		__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x1138;
+		__u64 ipv4_sum = FR_ZERO + eth_type_to_ecn + 0x1138;
 		return forward_send_ipv4_2(skb, now, payload_len, p, headers_len, FR_TO_IPV4,
 					   udp_csum, ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
 	}
@@ -862,10 +862,10 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 			return fr_up(skb, reason_forward_udp_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer,
-				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+		if (unlikely(!fr_fits(&p->hop_peer, skb->gso_size ? skb->gso_size + 48 :
+				      ip_end - 14)))
 			return fr_up(skb,
 				     fr_unfit(&p->hop_peer, reason_forward_no_route,
 					      reason_forward_unreachable));
@@ -876,7 +876,7 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 	__u64 payload_len_2 = udp_end - 62;
 	__u64 partial_3 = fr_partial(skb);
 	if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(54, 60) ||
-	      ((partial_3 >> 16) >= 62 && (partial_3 & 0xffff) < ((62ULL + payload_len_2) - 1))))
+	      ((partial_3 >> 16) >= 62 && (partial_3 & 0xffff) < 62ULL + payload_len_2 - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
@@ -929,7 +929,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_missed(skb, found, reason_forward_no_by_client, reason_forward_changing);
 
 	/* {match: "udp.dst_port": 7001, do: [{push: short: id: 1}, {send: {from: "p.local", t... */
-	if (be16(&udp->dst_port) == 0x1b59) { /* rule */
+	if (be16(&udp->dst_port) == 0x1b59) {
 		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
 			return fr_up(skb, reason_forward_address_family);
 		if (skb->gso_size != 0)
@@ -937,11 +937,11 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 		__u64 payload_len = udp_end - 62;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 62 && (partial & 0xffff) < ((62ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_forward_udp_checksum);
-	const __u32 headers_len = 62, udp_checksum_at = 60;
+		const __u32 headers_len = 62, udp_checksum_at = 60;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
 			fr_add128(ld128(ipv6->dst)) + old_udp_length + bpf_htons(IPPROTO_UDP);
@@ -960,10 +960,10 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 						 ipv6_next_header_hop_limit);
 		}
 		__be32 eth_type_to_ecn =
-			bpf_htonl(0x8000000ULL | 0x4500ULL |
+			bpf_htonl(0x8004500ULL |
 				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-		__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x1138;
+		__u64 ipv4_sum = FR_ZERO + eth_type_to_ecn + 0x1138;
 		return forward_send_ipv4(skb, now, payload_len, p, headers_len, FR_TO_IPV4,
 					 udp_csum, ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
 	}

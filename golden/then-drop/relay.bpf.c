@@ -144,7 +144,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_reflect_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_reflect_udp_length);
@@ -183,7 +183,6 @@ static __always_inline long reflect_copy1(struct reflect_same1 *same, struct __s
 					  void *front, struct receiver_listeners *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -193,13 +192,13 @@ static __always_inline long reflect_copy1(struct reflect_same1 *same, struct __s
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					 fr_v4(r->remote.addr));
 	__u32 new_priority = 3;
 	__u32 new_mark = 7;
@@ -246,12 +245,11 @@ static __noinline long reflect_turn1(__u32 i, struct reflect_fan1 *fan)
 		return 1;
 
 	/* {when: "r.small && len(udp.payload) > 4", do: [{drop: "too_large"}]}, */
-	if (r->small && (udp_end - 42) > 4) { /* rule */
+	if (r->small && udp_end - 42 > 4)
 		return fr_decline(r->receiver, skb->len, reason_reflect_too_large);
-	}
 
 	/* {when: "r.remote.port != 0", do: [{mark: {dscp: 10, priority: 3, mark: 7}}, {send: ... */
-	if (!(r->remote.port == 0)) { /* rule */
+	if (!(r->remote.port == 0)) {
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
 		    !fr_is_v4(r->remote.addr))
 			return fr_decline(r->receiver, skb->len, reason_reflect_address_family);
@@ -275,7 +273,6 @@ static __always_inline int reflect_fan1(struct __sk_buff *skb, void *data, __u64
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -316,7 +313,7 @@ static __always_inline int reflect_fan1(struct __sk_buff *skb, void *data, __u64
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld16(&saved_ipv4->version_ihl) + ld32(&saved_ipv4->id) +
 		 ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
-		 (__u64)bpf_htons(0x4528ULL | (be8(&saved_ipv4->dscp_ecn) & 3)) +
+		 bpf_htons(0x4528ULL | (be8(&saved_ipv4->dscp_ecn) & 3)) +
 		 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->skb_priority = fr_priority(skb);
 	same->skb_mark = fr_mark(skb);
@@ -328,9 +325,8 @@ static __always_inline int reflect_fan1(struct __sk_buff *skb, void *data, __u64
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 28);
-	}
 
 	same->copies0 = 0;
 	struct reflect_fan1 fan = {
@@ -339,7 +335,6 @@ static __always_inline int reflect_fan1(struct __sk_buff *skb, void *data, __u64
 		.front = front,
 	};
 	bpf_loop(list->count, reflect_turn1, &fan, 0);
-
 
 	fr_count_copies(reason_reflect_copy, same->copies0, skb->len);
 	fr_count(reason_reflect_reflected, len);
@@ -385,7 +380,7 @@ static __always_inline int reflect_ipv4(struct __sk_buff *skb, void *data, void 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_reflect_partial_checksum);
 	return reflect_fan1(skb, data, ip_end, udp_end);
 }
@@ -412,7 +407,6 @@ static __always_inline long reflect_copy2(struct reflect_same2 *same, struct __s
 					  void *front, struct receiver_listeners *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -424,7 +418,7 @@ static __always_inline long reflect_copy2(struct reflect_same2 *same, struct __s
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port));
 	__u32 new_priority = 3;
 	__u32 new_mark = 7;
@@ -474,12 +468,11 @@ static __noinline long reflect_turn2(__u32 i, struct reflect_fan2 *fan)
 		return 1;
 
 	/* {when: "r.small && len(udp.payload) > 4", do: [{drop: "too_large"}]}, */
-	if (r->small && (udp_end - 62) > 4) { /* rule */
+	if (r->small && udp_end - 62 > 4)
 		return fr_decline(r->receiver, skb->len, reason_reflect_too_large);
-	}
 
 	/* {when: "r.remote.port != 0", do: [{mark: {dscp: 10, priority: 3, mark: 7}}, {send: ... */
-	if (!(r->remote.port == 0)) { /* rule */
+	if (!(r->remote.port == 0)) {
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 			return fr_decline(r->receiver, skb->len, reason_reflect_address_family);
 		if (be16(&saved_udp->checksum) == 0)
@@ -504,7 +497,6 @@ static __always_inline int reflect_fan2(struct __sk_buff *skb, void *data, __u64
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -554,9 +546,8 @@ static __always_inline int reflect_fan2(struct __sk_buff *skb, void *data, __u64
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 48);
-	}
 
 	same->copies0 = 0;
 	struct reflect_fan2 fan = {
@@ -565,7 +556,6 @@ static __always_inline int reflect_fan2(struct __sk_buff *skb, void *data, __u64
 		.front = front,
 	};
 	bpf_loop(list->count, reflect_turn2, &fan, 0);
-
 
 	fr_count_copies(reason_reflect_copy, same->copies0, skb->len);
 	fr_count(reason_reflect_reflected, len);
@@ -603,7 +593,7 @@ static __always_inline int reflect_ipv6(struct __sk_buff *skb, void *data, void 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_reflect_partial_checksum);
 	return reflect_fan2(skb, data, ip_end, udp_end);
 }

@@ -140,7 +140,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_open_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_open_udp_length + of);
@@ -207,7 +207,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_open_ipv6_version + of);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_open_mapped_address + of);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_open_ipv6_payload_length + of);
 	if (!fr_unicast(ipv6->src))
@@ -316,13 +316,13 @@ static __always_inline int check_ping(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_ping *ping = data + at;
 
-	if ((void *)(ping + 1) > data_end || (at + sizeof(*ping)) > udp_end)
+	if ((void *)(ping + 1) > data_end || at + sizeof(*ping) > udp_end)
 		return fr_up(skb, reason_echo_truncated);
 	if (be8(&ping->kind) != 9)
 		return fr_up(skb, reason_echo_ping_kind);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_echo_gso_packet);
-	if ((at + sizeof(*ping)) != udp_end)
+	if (at + sizeof(*ping) != udp_end)
 		return fr_up(skb, reason_echo_ping_trailing);
 
 	return 0;

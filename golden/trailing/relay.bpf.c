@@ -235,7 +235,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_echo_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_echo_udp_length);
@@ -277,7 +277,7 @@ static __always_inline int echo_ipv4_send(struct __sk_buff *skb, void *data, __u
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
-					 (__u64)ipv4_ttl_protocol + 64);
+					 ipv4_ttl_protocol + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -317,6 +317,7 @@ static __always_inline int echo_ipv4_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 	__u32 new_priority = 6;
+
 	skb->priority = new_priority;
 
 	fr_count(reason_echo_pass, len);
@@ -336,21 +337,20 @@ static __always_inline int echo_ipv4(struct __sk_buff *skb, void *data, void *da
 		return TC_ACT_UNSPEC;
 
 	/* {match: "udp.dst_port": 7, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
-	if (be16(&udp->dst_port) == 7) { /* rule */
+	if (be16(&udp->dst_port) == 7) {
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
 			return fr_up(skb, reason_echo_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_echo_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_echo_partial_checksum);
 		__builtin_memset(&fib_1, 0, sizeof(fib_1));
 		fib_1.family = AF_INET;
 		fib_1.src[0] = ld32(ipv4->dst);
 		fib_1.dst[0] = ld32(ipv4->src);
 		fr_flow(&fib_1, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-		if (fr_route(skb, &fib_1, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14),
-			     &hop_1))
+		if (fr_route(skb, &fib_1, skb->gso_size ? skb->gso_size + 28 : ip_end - 14, &hop_1))
 			return fr_up(skb, reason_echo_too_big);
 		if (unlikely(!fr_usable(&hop_1)))
 			return fr_up(skb,
@@ -360,9 +360,8 @@ static __always_inline int echo_ipv4(struct __sk_buff *skb, void *data, void *da
 	}
 
 	/* {match: "udp.dst_port": 8, do: [{mark: priority: 6}, "pass"]}, */
-	if (be16(&udp->dst_port) == 8) { /* rule */
+	if (be16(&udp->dst_port) == 8)
 		return echo_ipv4_send_2(skb);
-	}
 
 	/* echo: { */
 	return fr_up(skb, reason_echo_no_rule);
@@ -379,7 +378,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_echo_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_echo_mapped_address + of_2);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_echo_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -461,6 +460,7 @@ static __always_inline int echo_ipv6_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 	__u32 new_priority = 6;
+
 	skb->priority = new_priority;
 
 	fr_count(reason_echo_pass, len);
@@ -480,7 +480,7 @@ static __always_inline int echo_ipv6(struct __sk_buff *skb, void *data, void *da
 		return TC_ACT_UNSPEC;
 
 	/* {match: "udp.dst_port": 7, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
-	if (be16(&udp->dst_port) == 7) { /* rule */
+	if (be16(&udp->dst_port) == 7) {
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
 			return fr_up(skb, reason_echo_partial_checksum);
@@ -488,7 +488,7 @@ static __always_inline int echo_ipv6(struct __sk_buff *skb, void *data, void *da
 			return fr_up(skb, reason_echo_udp_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_echo_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_echo_partial_checksum);
 		__builtin_memset(&fib_2, 0, sizeof(fib_2));
 		fib_2.family = AF_INET6;
@@ -501,8 +501,7 @@ static __always_inline int echo_ipv6(struct __sk_buff *skb, void *data, void *da
 		fib_2.dst[2] = ld32(ipv6->src + 8);
 		fib_2.dst[3] = ld32(ipv6->src + 12);
 		fr_flow(&fib_2, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-		if (fr_route(skb, &fib_2, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14),
-			     &hop_2))
+		if (fr_route(skb, &fib_2, skb->gso_size ? skb->gso_size + 48 : ip_end - 14, &hop_2))
 			return fr_up(skb, reason_echo_too_big);
 		if (unlikely(!fr_usable(&hop_2)))
 			return fr_up(skb,
@@ -512,9 +511,8 @@ static __always_inline int echo_ipv6(struct __sk_buff *skb, void *data, void *da
 	}
 
 	/* {match: "udp.dst_port": 8, do: [{mark: priority: 6}, "pass"]}, */
-	if (be16(&udp->dst_port) == 8) { /* rule */
+	if (be16(&udp->dst_port) == 8)
 		return echo_ipv6_send_2(skb);
-	}
 
 	/* echo: { */
 	return fr_up(skb, reason_echo_no_rule);
@@ -647,9 +645,9 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_route_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_route_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, (skb->gso_size ? skb->gso_size + 20 : ip_end - 14))))
+	if (unlikely(!fr_fits(&r->hop.hop, skb->gso_size ? skb->gso_size + 20 : ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&r->hop.hop, reason_route_no_route,
 				      reason_route_unreachable));
@@ -724,9 +722,9 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_route_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_route_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, (skb->gso_size ? skb->gso_size + 40 : ip_end - 14))))
+	if (unlikely(!fr_fits(&r->hop.hop, skb->gso_size ? skb->gso_size + 40 : ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&r->hop.hop, reason_route_no_route,
 				      reason_route_unreachable));
@@ -788,7 +786,7 @@ static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_spread_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_spread_udp_length);
@@ -824,7 +822,6 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 					 void *front, struct receiver_listeners *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -834,13 +831,13 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -897,7 +894,6 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -936,8 +932,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->ip_end = ip_end;
 
 	/*
@@ -945,9 +940,8 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, 18, 24);
-	}
 
 	same->copies0 = 0;
 	struct spread_fan1 fan = {
@@ -978,7 +972,7 @@ static __always_inline int spread_ipv4(struct __sk_buff *skb, void *data, void *
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_spread_partial_checksum);
 	return spread_fan1(skb, data, ip_end);
 }
@@ -1002,7 +996,6 @@ static __always_inline long spread_copy2(struct spread_same2 *same, struct __sk_
 					 void *front, struct receiver_listeners *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -1014,7 +1007,7 @@ static __always_inline long spread_copy2(struct spread_same2 *same, struct __sk_
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port));
 
 	data = (void *)(long)skb->data;
@@ -1078,7 +1071,6 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -1124,9 +1116,8 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 48);
-	}
 
 	same->copies0 = 0;
 	struct spread_fan2 fan = {
@@ -1158,7 +1149,7 @@ static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_spread_partial_checksum);
 	return spread_fan2(skb, data, ip_end);
 }

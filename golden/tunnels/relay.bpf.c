@@ -402,7 +402,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > outer_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > outer_end)
 		return fr_up(skb, reason_leave_vxlan_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_leave_vxlan_udp_length);
@@ -423,11 +423,11 @@ static __always_inline int check_vxlan(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_vxlan *vxlan = data + at;
 
-	if ((void *)(vxlan + 1) > data_end || (at + sizeof(*vxlan)) > udp_end)
+	if ((void *)(vxlan + 1) > data_end || at + sizeof(*vxlan) > udp_end)
 		return fr_up(skb, reason_leave_vxlan_truncated);
 	if (be8(&vxlan->flags) != 8)
 		return fr_up(skb, reason_leave_vxlan_vxlan_flags);
-	if ((be16(vxlan->reserved) << 8 | be8(vxlan->reserved + 2)) != 0)
+	if (((be16(vxlan->reserved) << 8) | be8(vxlan->reserved + 2)) != 0)
 		return fr_up(skb, reason_leave_vxlan_vxlan_reserved);
 	if (be8(&vxlan->reserved_2) != 0)
 		return fr_up(skb, reason_leave_vxlan_vxlan_reserved_2);
@@ -441,16 +441,16 @@ static __always_inline int check_ipv4_any(struct __sk_buff *skb, void *data, voi
 {
 	struct hdr_ipv4_any *ipv4_any = data + at;
 
-	if ((void *)(ipv4_any + 1) > data_end || (at + sizeof(*ipv4_any)) > udp_end)
+	if ((void *)(ipv4_any + 1) > data_end || at + sizeof(*ipv4_any) > udp_end)
 		return fr_up(skb, reason_leave_vxlan_truncated + of);
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_leave_vxlan_ipv4_any_version + of_2);
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
 		return fr_up(skb, reason_leave_vxlan_ipv4_any_ihl + of_2);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
+	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
 		return fr_up(skb, reason_leave_vxlan_ipv4_any_options + of_2);
-	__u64 inner_options_end = fr_forget(skb, (at + sizeof(*ipv4_any)) + inner_options_size);
+	__u64 inner_options_end = fr_forget(skb, at + sizeof(*ipv4_any) + inner_options_size);
 
 	*end = inner_options_end;
 	return 0;
@@ -468,19 +468,19 @@ static __always_inline int leave_vxlan_ipv4_ipv4_any_send(struct __sk_buff *skb,
 	__be16 ipv4_any_version_to_ecn = bpf_htons(0x4000ULL |
 						   ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 						   ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-						   (((be8(&ipv4_any->dscp_ecn) & 3) == 0) ? 0ULL :
-						    (((be8(&ipv4->dscp_ecn) & 3) == 3) ? 3ULL :
-						     (((be8(&ipv4->dscp_ecn) & 3) == 1 &&
-						       (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-						      (be8(&ipv4_any->dscp_ecn) & 3)))));
+						   ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
+						    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
+						    (be8(&ipv4->dscp_ecn) & 3) == 1 &&
+						    (be8(&ipv4_any->dscp_ecn) & 3) == 2 ? 1ULL :
+						    be8(&ipv4_any->dscp_ecn) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) +
-					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
+					    ipv4_any_ttl_protocol);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -532,10 +532,10 @@ static __always_inline int leave_vxlan_ipv4_ipv4_any(struct __sk_buff *skb, void
 		return fr_up(skb, reason_leave_vxlan_truncated);
 	if (inner_options_end > udp_end)
 		return fr_up(skb, reason_leave_vxlan_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 64))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 64)
 		return fr_up(skb, reason_leave_vxlan_ipv4_any_ihl);
 	__u64 inner_end = 64ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 64) || inner_end > udp_end)
+	if (be16(&ipv4_any->total_length) < inner_options_end - 64 || inner_end > udp_end)
 		return fr_up(skb, reason_leave_vxlan_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 64, inner_options_end - 64)))
 		return fr_up(skb, reason_leave_vxlan_ipv4_any_checksum);
@@ -548,16 +548,15 @@ static __always_inline int leave_vxlan_ipv4_ipv4_any(struct __sk_buff *skb, void
 	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
-	key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
+	key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
 	enum fr_found found = find_networks(&key, lease, 0, &n);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_leave_vxlan_no_networks,
 				 reason_leave_vxlan_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0) { /* rule */
+	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
 		return fr_drop(skb->len, reason_leave_vxlan_ecn);
-	}
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
 	if (!(be16(&udp->checksum) == 0 ||
@@ -579,7 +578,7 @@ static __always_inline int leave_vxlan_ipv4_ipv4_any(struct __sk_buff *skb, void
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_leave_vxlan_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
@@ -603,13 +602,13 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end || (at + sizeof(*ipv6)) > udp_end)
+	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > udp_end)
 		return fr_up(skb, reason_leave_vxlan_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_leave_vxlan_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_leave_vxlan_mapped_address);
-	__u64 inner_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (inner_end > udp_end)
 		return fr_up(skb, reason_leave_vxlan_ipv6_payload_length);
 	if (skb->gso_size != 0)
@@ -629,18 +628,19 @@ static __always_inline int leave_vxlan_ipv4_ipv6_send_ipv6(struct __sk_buff *skb
 	const __u32 headers_len = 64, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) ? 0ULL :
-			    (((be8(&ipv4->dscp_ecn) & 3) == 3) ? 3ULL :
-			     (((be8(&ipv4->dscp_ecn) & 3) == 1 &&
-			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			      ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
+			    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
+			    (be8(&ipv4->dscp_ecn) & 3) == 1 &&
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ? 1ULL :
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_leave_vxlan_fault,
 				 reason_leave_vxlan_no_memory);
@@ -685,18 +685,16 @@ static __always_inline int leave_vxlan_ipv4_ipv6(struct __sk_buff *skb, void *da
 	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
-	key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
+	key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
 	enum fr_found found = find_networks(&key, lease, 0, &n);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_leave_vxlan_no_networks,
 				 reason_leave_vxlan_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
-	/* rule */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) {
+	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
 		return fr_drop(skb->len, reason_leave_vxlan_ecn);
-	}
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
 	if (!(be16(&udp->checksum) == 0 ||
@@ -717,7 +715,7 @@ static __always_inline int leave_vxlan_ipv4_ipv6(struct __sk_buff *skb, void *da
 	__u64 payload_len = inner_end - 104;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 104 && (partial & 0xffff) < ((104ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 104 && (partial & 0xffff) < 104ULL + payload_len - 1)))
 		return fr_up(skb, reason_leave_vxlan_partial_checksum);
 	__builtin_memset(&fib_2, 0, sizeof(fib_2));
 	fib_2.family = AF_INET6;
@@ -777,7 +775,7 @@ static __always_inline int check_ipv6_2(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_leave_vxlan_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_leave_vxlan_mapped_address + of_2);
-	__u64 outer_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 outer_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (outer_end > skb->len)
 		return fr_up(skb, reason_leave_vxlan_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -805,19 +803,19 @@ static __always_inline int leave_vxlan_ipv6_ipv4_any_send_ipv4(struct __sk_buff 
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0) ? 0ULL :
-			   ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3) ? 3ULL :
-			    ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			      (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-			     (be8(&ipv4_any->dscp_ecn) & 3)))));
+			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
+			   (be8(&ipv4_any->dscp_ecn) & 3) == 2 ? 1ULL :
+			   be8(&ipv4_any->dscp_ecn) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) +
-					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
+					    ipv4_any_ttl_protocol);
 	int direct = hop_3->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -869,10 +867,10 @@ static __always_inline int leave_vxlan_ipv6_ipv4_any(struct __sk_buff *skb, void
 		return fr_up(skb, reason_leave_vxlan_truncated);
 	if (inner_options_end > udp_end)
 		return fr_up(skb, reason_leave_vxlan_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 84))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 84)
 		return fr_up(skb, reason_leave_vxlan_ipv4_any_ihl);
 	__u64 inner_end = 84ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 84) || inner_end > udp_end)
+	if (be16(&ipv4_any->total_length) < inner_options_end - 84 || inner_end > udp_end)
 		return fr_up(skb, reason_leave_vxlan_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 84, inner_options_end - 84)))
 		return fr_up(skb, reason_leave_vxlan_ipv4_any_checksum);
@@ -885,18 +883,16 @@ static __always_inline int leave_vxlan_ipv6_ipv4_any(struct __sk_buff *skb, void
 	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
-	key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
+	key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
 	enum fr_found found = find_networks(&key, lease, 0, &n);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_leave_vxlan_no_networks,
 				 reason_leave_vxlan_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
-	/* rule */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    (be8(&ipv4_any->dscp_ecn) & 3) == 0) {
+	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
 		return fr_drop(skb->len, reason_leave_vxlan_ecn);
-	}
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
 	if (be16(&udp->checksum) == 0 ||
@@ -920,7 +916,7 @@ static __always_inline int leave_vxlan_ipv6_ipv4_any(struct __sk_buff *skb, void
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_leave_vxlan_partial_checksum);
 	__builtin_memset(&fib_3, 0, sizeof(fib_3));
 	fib_3.family = AF_INET;
@@ -949,18 +945,19 @@ static __always_inline int leave_vxlan_ipv6_ipv6_send(struct __sk_buff *skb, voi
 	const __u32 headers_len = 84, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) ? 0ULL :
-			    ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3) ? 3ULL :
-			     ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			      ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ? 1ULL :
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_4->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_leave_vxlan_fault,
 				 reason_leave_vxlan_no_memory);
@@ -1005,18 +1002,16 @@ static __always_inline int leave_vxlan_ipv6_ipv6(struct __sk_buff *skb, void *da
 	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
-	key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
+	key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
 	enum fr_found found = find_networks(&key, lease, 0, &n);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_leave_vxlan_no_networks,
 				 reason_leave_vxlan_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
-	/* rule */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0) {
+	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
 		return fr_drop(skb->len, reason_leave_vxlan_ecn);
-	}
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
 	if (be16(&udp->checksum) == 0 ||
@@ -1039,7 +1034,7 @@ static __always_inline int leave_vxlan_ipv6_ipv6(struct __sk_buff *skb, void *da
 	__u64 payload_len = inner_end - 124;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 124 && (partial & 0xffff) < ((124ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 124 && (partial & 0xffff) < 124ULL + payload_len - 1)))
 		return fr_up(skb, reason_leave_vxlan_partial_checksum);
 	__builtin_memset(&fib_4, 0, sizeof(fib_4));
 	fib_4.family = AF_INET6;
@@ -1155,7 +1150,7 @@ static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > outer_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > outer_end)
 		return fr_up(skb, reason_leave_geneve_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_leave_geneve_udp_length);
@@ -1176,7 +1171,7 @@ static __always_inline int check_geneve(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_geneve *geneve = data + at;
 
-	if ((void *)(geneve + 1) > data_end || (at + sizeof(*geneve)) > udp_end)
+	if ((void *)(geneve + 1) > data_end || at + sizeof(*geneve) > udp_end)
 		return fr_up(skb, reason_leave_geneve_truncated);
 	if ((be8(&geneve->version_words) >> 6) != 0)
 		return fr_up(skb, reason_leave_geneve_geneve_version);
@@ -1193,7 +1188,7 @@ static __always_inline int check_geneve(struct __sk_buff *skb, void *data, void 
 	__u64 geneve_options_size = (be8(&geneve->version_words) & 63) * 4;
 	if (geneve_options_size > 252)
 		return fr_up(skb, reason_leave_geneve_geneve_options);
-	__u64 geneve_options_end = fr_forget(skb, (at + sizeof(*geneve)) + geneve_options_size);
+	__u64 geneve_options_end = fr_forget(skb, at + sizeof(*geneve) + geneve_options_size);
 
 	*end = geneve_options_end;
 	return 0;
@@ -1211,22 +1206,22 @@ leave_geneve_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data, __u64 geneve_
 	__be16 ipv4_any_version_to_ecn = bpf_htons(0x4000ULL |
 						   ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 						   ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-						   (((be8(&ipv4_any->dscp_ecn) & 3) == 0) ? 0ULL :
-						    (((be8(&ipv4->dscp_ecn) & 3) == 3) ? 3ULL :
-						     (((be8(&ipv4->dscp_ecn) & 3) == 1 &&
-						       (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-						      (be8(&ipv4_any->dscp_ecn) & 3)))));
+						   ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
+						    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
+						    (be8(&ipv4->dscp_ecn) & 3) == 1 &&
+						    (be8(&ipv4_any->dscp_ecn) & 3) == 2 ? 1ULL :
+						    be8(&ipv4_any->dscp_ecn) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) +
-					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
+					    ipv4_any_ttl_protocol);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len +
+	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len +
 			  (inner_options_end - (geneve_options_end + 14)), 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_leave_geneve_fault,
@@ -1273,6 +1268,8 @@ leave_geneve_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 geneve_
 	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
 
 	/* {send: via: "route"}, */
+	if (be8(&ipv4_any->ttl) <= 1)
+		return fr_up(skb, reason_leave_geneve_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
 		return fr_up(skb, reason_leave_geneve_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
@@ -1286,7 +1283,7 @@ leave_geneve_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 geneve_
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_leave_geneve_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
@@ -1319,13 +1316,13 @@ static __always_inline int leave_geneve_ipv4_ipv4_any(struct __sk_buff *skb, voi
 	ipv4_any = at_geneve_options_end + 14;
 	if ((void *)(ipv4_any + 1) > data_end)
 		return fr_up(skb, reason_leave_geneve_truncated);
-	if ((geneve_options_end + 34) > udp_end)
+	if (geneve_options_end + 34 > udp_end)
 		return fr_up(skb, reason_leave_geneve_truncated);
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_leave_geneve_ipv4_any_version);
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
 		return fr_up(skb, reason_leave_geneve_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
+	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
 		return fr_up(skb, reason_leave_geneve_ipv4_any_options);
 	__u64 inner_options_end = fr_forget(skb, geneve_options_end + 34 + inner_options_size);
@@ -1334,15 +1331,14 @@ static __always_inline int leave_geneve_ipv4_ipv4_any(struct __sk_buff *skb, voi
 		return fr_up(skb, reason_leave_geneve_truncated);
 	if (inner_options_end > udp_end)
 		return fr_up(skb, reason_leave_geneve_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end -
-							 (geneve_options_end + 14)))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - (geneve_options_end + 14))
 		return fr_up(skb, reason_leave_geneve_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - (geneve_options_end + 14)))
+	if (be16(&ipv4_any->total_length) < inner_options_end - (geneve_options_end + 14))
 		return fr_up(skb, reason_leave_geneve_ipv4_any_total_length);
 	__u64 inner_end = geneve_options_end + 14 + be16(&ipv4_any->total_length);
 	if (inner_end > udp_end)
 		return fr_up(skb, reason_leave_geneve_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, (geneve_options_end + 14), inner_options_end -
+	if (!fr_sum_ok(fr_sum64(skb, geneve_options_end + 14, inner_options_end -
 				(geneve_options_end + 14))))
 		return fr_up(skb, reason_leave_geneve_ipv4_any_checksum);
 
@@ -1354,16 +1350,15 @@ static __always_inline int leave_geneve_ipv4_ipv4_any(struct __sk_buff *skb, voi
 	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
-	key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
+	key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
 	enum fr_found found = find_networks(&key, lease, 0, &n);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_leave_geneve_no_networks,
 				 reason_leave_geneve_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0) { /* rule */
+	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
 		return fr_drop(skb->len, reason_leave_geneve_ecn);
-	}
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
 	if (!(be16(&udp->checksum) == 0 ||
@@ -1371,10 +1366,6 @@ static __always_inline int leave_geneve_ipv4_ipv4_any(struct __sk_buff *skb, voi
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return fr_up(skb, reason_leave_geneve_udp_checksum);
-
-	/* {send: via: "route"}, */
-	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, reason_leave_geneve_hop_limit);
 
 	return leave_geneve_ipv4_ipv4_any_rest(skb, data, geneve_options_end, at_geneve_options_end,
 					       inner_options_end, inner_end, n);
@@ -1390,18 +1381,19 @@ leave_geneve_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data, __u64 geneve
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) ? 0ULL :
-			    (((be8(&ipv4->dscp_ecn) & 3) == 3) ? 3ULL :
-			     (((be8(&ipv4->dscp_ecn) & 3) == 1 &&
-			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			      ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
+			    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
+			    (be8(&ipv4->dscp_ecn) & 3) == 1 &&
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ? 1ULL :
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len + 40, FR_TO_IPV6);
+	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len + 40, FR_TO_IPV6);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_leave_geneve_fault,
 				 reason_leave_geneve_no_memory);
@@ -1451,7 +1443,7 @@ static __always_inline int leave_geneve_ipv4_ipv6(struct __sk_buff *skb, void *d
 	ipv6 = at_geneve_options_end + 14;
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_leave_geneve_truncated);
-	if ((geneve_options_end + 54) > udp_end)
+	if (geneve_options_end + 54 > udp_end)
 		return fr_up(skb, reason_leave_geneve_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_leave_geneve_ipv6_version);
@@ -1469,18 +1461,16 @@ static __always_inline int leave_geneve_ipv4_ipv6(struct __sk_buff *skb, void *d
 	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
-	key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
+	key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
 	enum fr_found found = find_networks(&key, lease, 0, &n);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_leave_geneve_no_networks,
 				 reason_leave_geneve_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
-	/* rule */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) {
+	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
 		return fr_drop(skb->len, reason_leave_geneve_ecn);
-	}
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
 	if (!(be16(&udp->checksum) == 0 ||
@@ -1501,8 +1491,8 @@ static __always_inline int leave_geneve_ipv4_ipv6(struct __sk_buff *skb, void *d
 	__u64 payload_len = inner_end - (geneve_options_end + 54);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= (geneve_options_end + 54) &&
-	       (partial & 0xffff) < ((geneve_options_end + 54 + payload_len) - 1))))
+	      ((partial >> 16) >= geneve_options_end + 54 &&
+	       (partial & 0xffff) < geneve_options_end + 54 + payload_len - 1)))
 		return fr_up(skb, reason_leave_geneve_partial_checksum);
 	__builtin_memset(&fib_2, 0, sizeof(fib_2));
 	fib_2.family = AF_INET6;
@@ -1550,7 +1540,7 @@ static __always_inline int leave_geneve_ipv4(struct __sk_buff *skb, void *data, 
 	eth = at_geneve_options_end;
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_leave_geneve_truncated);
-	if ((geneve_options_end + 14) > udp_end)
+	if (geneve_options_end + 14 > udp_end)
 		return fr_up(skb, reason_leave_geneve_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
@@ -1573,22 +1563,22 @@ static __always_inline int leave_geneve_ipv6_ipv4_any_send_ipv4(struct __sk_buff
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0) ? 0ULL :
-			   ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3) ? 3ULL :
-			    ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			      (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-			     (be8(&ipv4_any->dscp_ecn) & 3)))));
+			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
+			   (be8(&ipv4_any->dscp_ecn) & 3) == 2 ? 1ULL :
+			   be8(&ipv4_any->dscp_ecn) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) +
-					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
+					    ipv4_any_ttl_protocol);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len +
+	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len +
 			  (inner_options_end - (geneve_options_end + 14)), FR_TO_IPV4);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_leave_geneve_fault,
@@ -1635,6 +1625,8 @@ leave_geneve_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 geneve_
 	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
 
 	/* {send: via: "route"}, */
+	if (be8(&ipv4_any->ttl) <= 1)
+		return fr_up(skb, reason_leave_geneve_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
 		return fr_up(skb, reason_leave_geneve_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
@@ -1648,7 +1640,7 @@ leave_geneve_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 geneve_
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_leave_geneve_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
@@ -1682,13 +1674,13 @@ static __always_inline int leave_geneve_ipv6_ipv4_any(struct __sk_buff *skb, voi
 	ipv4_any = at_geneve_options_end + 14;
 	if ((void *)(ipv4_any + 1) > data_end)
 		return fr_up(skb, reason_leave_geneve_truncated);
-	if ((geneve_options_end + 34) > udp_end)
+	if (geneve_options_end + 34 > udp_end)
 		return fr_up(skb, reason_leave_geneve_truncated);
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_leave_geneve_ipv4_any_version);
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
 		return fr_up(skb, reason_leave_geneve_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
+	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
 		return fr_up(skb, reason_leave_geneve_ipv4_any_options);
 	__u64 inner_options_end = fr_forget(skb, geneve_options_end + 34 + inner_options_size);
@@ -1697,15 +1689,14 @@ static __always_inline int leave_geneve_ipv6_ipv4_any(struct __sk_buff *skb, voi
 		return fr_up(skb, reason_leave_geneve_truncated);
 	if (inner_options_end > udp_end)
 		return fr_up(skb, reason_leave_geneve_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end -
-							 (geneve_options_end + 14)))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - (geneve_options_end + 14))
 		return fr_up(skb, reason_leave_geneve_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - (geneve_options_end + 14)))
+	if (be16(&ipv4_any->total_length) < inner_options_end - (geneve_options_end + 14))
 		return fr_up(skb, reason_leave_geneve_ipv4_any_total_length);
 	__u64 inner_end = geneve_options_end + 14 + be16(&ipv4_any->total_length);
 	if (inner_end > udp_end)
 		return fr_up(skb, reason_leave_geneve_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, (geneve_options_end + 14), inner_options_end -
+	if (!fr_sum_ok(fr_sum64(skb, geneve_options_end + 14, inner_options_end -
 				(geneve_options_end + 14))))
 		return fr_up(skb, reason_leave_geneve_ipv4_any_checksum);
 
@@ -1717,18 +1708,16 @@ static __always_inline int leave_geneve_ipv6_ipv4_any(struct __sk_buff *skb, voi
 	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
-	key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
+	key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
 	enum fr_found found = find_networks(&key, lease, 0, &n);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_leave_geneve_no_networks,
 				 reason_leave_geneve_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
-	/* rule */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    (be8(&ipv4_any->dscp_ecn) & 3) == 0) {
+	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
 		return fr_drop(skb->len, reason_leave_geneve_ecn);
-	}
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
 	if (!(be16(&udp->checksum) == 0 ||
@@ -1738,10 +1727,6 @@ static __always_inline int leave_geneve_ipv6_ipv4_any(struct __sk_buff *skb, voi
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 		return fr_up(skb, reason_leave_geneve_udp_checksum);
-
-	/* {send: via: "route"}, */
-	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, reason_leave_geneve_hop_limit);
 
 	return leave_geneve_ipv6_ipv4_any_rest(skb, data, geneve_options_end, at_geneve_options_end,
 					       inner_options_end, inner_end, n);
@@ -1757,18 +1742,19 @@ leave_geneve_ipv6_ipv6_send(struct __sk_buff *skb, void *data, __u64 geneve_opti
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) ? 0ULL :
-			    ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3) ? 3ULL :
-			     ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			      ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ? 1ULL :
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len + 40, 0);
+	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len + 40, 0);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_leave_geneve_fault,
 				 reason_leave_geneve_no_memory);
@@ -1818,7 +1804,7 @@ static __always_inline int leave_geneve_ipv6_ipv6(struct __sk_buff *skb, void *d
 	ipv6 = at_geneve_options_end + 14;
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_leave_geneve_truncated);
-	if ((geneve_options_end + 54) > udp_end)
+	if (geneve_options_end + 54 > udp_end)
 		return fr_up(skb, reason_leave_geneve_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_leave_geneve_ipv6_version);
@@ -1836,18 +1822,16 @@ static __always_inline int leave_geneve_ipv6_ipv6(struct __sk_buff *skb, void *d
 	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
-	key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
+	key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
 	enum fr_found found = find_networks(&key, lease, 0, &n);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_leave_geneve_no_networks,
 				 reason_leave_geneve_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
-	/* rule */
 	if (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) {
+	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
 		return fr_drop(skb->len, reason_leave_geneve_ecn);
-	}
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
 	if (!(be16(&udp->checksum) == 0 ||
@@ -1870,8 +1854,8 @@ static __always_inline int leave_geneve_ipv6_ipv6(struct __sk_buff *skb, void *d
 	__u64 payload_len = inner_end - (geneve_options_end + 54);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= (geneve_options_end + 54) &&
-	       (partial & 0xffff) < ((geneve_options_end + 54 + payload_len) - 1))))
+	      ((partial >> 16) >= geneve_options_end + 54 &&
+	       (partial & 0xffff) < geneve_options_end + 54 + payload_len - 1)))
 		return fr_up(skb, reason_leave_geneve_partial_checksum);
 	__builtin_memset(&fib_2, 0, sizeof(fib_2));
 	fib_2.family = AF_INET6;
@@ -1920,7 +1904,7 @@ static __always_inline int leave_geneve_ipv6(struct __sk_buff *skb, void *data, 
 	eth = at_geneve_options_end;
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_leave_geneve_truncated);
-	if ((geneve_options_end + 14) > udp_end)
+	if (geneve_options_end + 14 > udp_end)
 		return fr_up(skb, reason_leave_geneve_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
@@ -1990,11 +1974,11 @@ static __always_inline int enter_ipv4_any_send(struct __sk_buff *skb, void *data
 	const __u32 headers_len = 14, new_headers_len = 64;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + ((inner_options_end + 50) - 14));
+	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 50 - 14));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_length = bpf_htons(payload_len + ((inner_options_end + 50) - 34));
+	__be16 udp_length = bpf_htons(payload_len + (inner_options_end + 50 - 34));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -2003,9 +1987,8 @@ static __always_inline int enter_ipv4_any_send(struct __sk_buff *skb, void *data
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + fr_setting_v4(set_local4) +
-					   fr_v4(r->remote) + 0x1180);
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
+					   fr_setting_v4(set_local4) + fr_v4(r->remote) + 0x1180);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -2061,11 +2044,11 @@ static __always_inline int enter_ipv4_any_send_2(struct __sk_buff *skb, void *da
 	const __u32 headers_len = 14, new_headers_len = 72;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + ((inner_options_end + 58) - 14));
+	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 58 - 14));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_length = bpf_htons(payload_len + ((inner_options_end + 58) - 34));
+	__be16 udp_length = bpf_htons(payload_len + (inner_options_end + 58 - 34));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -2074,9 +2057,8 @@ static __always_inline int enter_ipv4_any_send_2(struct __sk_buff *skb, void *da
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + fr_setting_v4(set_local4) +
-					   fr_v4(r->remote) + 0x1180);
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
+					   fr_setting_v4(set_local4) + fr_v4(r->remote) + 0x1180);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -2142,7 +2124,7 @@ static __always_inline int enter_ipv4_any_send_3(struct __sk_buff *skb, void *da
 	const __u32 headers_len = 14, new_headers_len = 34;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + ((inner_options_end + 20) - 14));
+	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 20 - 14));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -2151,9 +2133,8 @@ static __always_inline int enter_ipv4_any_send_3(struct __sk_buff *skb, void *da
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + fr_setting_v4(set_local4) +
-					   fr_v4(r->remote) + 0x480);
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
+					   fr_setting_v4(set_local4) + fr_v4(r->remote) + 0x480);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -2186,6 +2167,36 @@ static __always_inline int enter_ipv4_any_send_3(struct __sk_buff *skb, void *da
 	return fr_send(&r->hop_remote, direct);
 }
 
+static __always_inline int enter_ipv4_any_rest_2(struct __sk_buff *skb, void *data,
+						 __u64 inner_options_end, __u64 inner_end,
+						 __u64 segment_front, struct val_ipip4 *r)
+{
+	/* {send: {from: "setting.local4", to: "r.remote"}}, */
+	if (!(skb->gso_size == 0 ||
+	      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= inner_end)))
+		return fr_up(skb, reason_enter_gso_packet);
+	if ((ldv64(set_local4) == 0 &&
+	     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote) || !fr_is_v4(r->remote))
+		return fr_up(skb, reason_enter_address_family);
+	__u64 local4[2];
+	st64((void *)local4, ldv64(set_local4));
+	st64((void *)local4 + 8, ldv64(set_local4 + 8));
+	if (!fr_unicast((void *)local4))
+		return fr_up(skb, reason_enter_martian_source);
+	__u64 payload_len = inner_end - inner_options_end;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= inner_options_end &&
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
+		return fr_up(skb, reason_enter_partial_checksum);
+	if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size + (segment_front + 6) :
+			      inner_options_end + (6ULL + payload_len))))
+		return fr_up(skb,
+			     fr_unfit(&r->hop_remote, reason_enter_no_route,
+				      reason_enter_unreachable));
+	return enter_ipv4_any_send_3(skb, data, inner_options_end, payload_len, r);
+}
+
 static __always_inline int enter_ipv4_any_send_ipv6(struct __sk_buff *skb, void *data,
 						    __u64 inner_options_end, __u64 payload_len,
 						    struct val_ipip6 *r)
@@ -2196,7 +2207,7 @@ static __always_inline int enter_ipv4_any_send_ipv6(struct __sk_buff *skb, void 
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + ((inner_options_end + 40) - 54));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + (inner_options_end + 40 - 54));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -2245,9 +2256,9 @@ static __always_inline int enter_ipv4_any_send_ipv6_2(struct __sk_buff *skb, voi
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + ((inner_options_end + 70) - 54));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + (inner_options_end + 70 - 54));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
@@ -2318,9 +2329,9 @@ static __always_inline int enter_ipv4_any_send_ipv6_3(struct __sk_buff *skb, voi
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + ((inner_options_end + 70) - 54));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + (inner_options_end + 70 - 54));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
@@ -2398,11 +2409,11 @@ static __always_inline int enter_ipv4_any_send_4(struct __sk_buff *skb, void *da
 	const __u32 headers_len = 14, new_headers_len = 42;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + ((inner_options_end + 28) - 14));
+	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 28 - 14));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_length = bpf_htons(payload_len + ((inner_options_end + 28) - 34));
+	__be16 udp_length = bpf_htons(payload_len + (inner_options_end + 28 - 34));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -2417,9 +2428,9 @@ static __always_inline int enter_ipv4_any_send_4(struct __sk_buff *skb, void *da
 		bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + fr_setting_v4(set_local4) +
-					   fr_v4(r->remote.addr) + 0x1180);
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
+					   fr_setting_v4(set_local4) + fr_v4(r->remote.addr) +
+					   0x1180);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -2459,6 +2470,37 @@ static __always_inline int enter_ipv4_any_send_4(struct __sk_buff *skb, void *da
 	return fr_send(&r->hop_remote, direct);
 }
 
+static __always_inline int enter_ipv4_any_rest_5(struct __sk_buff *skb, void *data,
+						 __u64 inner_options_end, __u64 inner_end,
+						 struct val_fou4 *r)
+{
+	/* {send: {from: "setting.local4", to: "r.remote"}}, */
+	if ((ldv64(set_local4) == 0 &&
+	     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote.addr) ||
+	    !fr_is_v4(r->remote.addr))
+		return fr_up(skb, reason_enter_address_family);
+	__u64 local4[2];
+	st64((void *)local4, ldv64(set_local4));
+	st64((void *)local4 + 8, ldv64(set_local4 + 8));
+	if (!fr_unicast((void *)local4))
+		return fr_up(skb, reason_enter_martian_source);
+	__u64 payload_len = inner_end - inner_options_end;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= inner_options_end &&
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
+		return fr_up(skb, reason_enter_partial_checksum);
+
+	/* {push: {udp: {src_port: spread, checksum: "computed"}, before: "inner"}}, */
+	if (payload_len + (inner_options_end + 28 - 34) > 0x4000)
+		return fr_up(skb, reason_enter_too_big);
+	if (unlikely(!fr_fits(&r->hop_remote, inner_options_end + (14ULL + payload_len))))
+		return fr_up(skb,
+			     fr_unfit(&r->hop_remote, reason_enter_no_route,
+				      reason_enter_unreachable));
+	return enter_ipv4_any_send_4(skb, data, inner_options_end, payload_len, r);
+}
+
 static __always_inline int enter_ipv4_any_send_5(struct __sk_buff *skb, void *data,
 						 __u64 inner_options_end, __u64 payload_len,
 						 struct val_fou4 *r)
@@ -2468,11 +2510,11 @@ static __always_inline int enter_ipv4_any_send_5(struct __sk_buff *skb, void *da
 	const __u32 headers_len = 14, new_headers_len = 42;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + ((inner_options_end + 28) - 14));
+	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 28 - 14));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_length = bpf_htons(payload_len + ((inner_options_end + 28) - 34));
+	__be16 udp_length = bpf_htons(payload_len + (inner_options_end + 28 - 34));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -2481,9 +2523,9 @@ static __always_inline int enter_ipv4_any_send_5(struct __sk_buff *skb, void *da
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + fr_setting_v4(set_local4) +
-					   fr_v4(r->remote.addr) + 0x1180);
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
+					   fr_setting_v4(set_local4) + fr_v4(r->remote.addr) +
+					   0x1180);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -2522,7 +2564,7 @@ static __always_inline int enter_ipv4_any_send_5(struct __sk_buff *skb, void *da
 	return fr_send(&r->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv4_any_rest_4(struct __sk_buff *skb, void *data,
+static __always_inline int enter_ipv4_any_rest_6(struct __sk_buff *skb, void *data,
 						 __u64 inner_options_end, __u64 inner_end)
 {
 	struct hdr_ipv4_any *ipv4_any = data + 14;
@@ -2544,8 +2586,8 @@ static __always_inline int enter_ipv4_any_rest_4(struct __sk_buff *skb, void *da
 	if (!(skb->gso_size == 0 ||
 	      (segment_front != 0 && skb->len <= 0xfff1 && skb->len <= inner_end)))
 		return fr_up(skb, reason_enter_gso_packet);
-	if (((ldv64(set_local4) == 0 &&
-	      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r->remote.addr)) ||
+	if ((ldv64(set_local4) == 0 &&
+	     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote.addr) ||
 	    !fr_is_v4(r->remote.addr))
 		return fr_up(skb, reason_enter_address_family);
 	__u64 local4[2];
@@ -2557,18 +2599,17 @@ static __always_inline int enter_ipv4_any_rest_4(struct __sk_buff *skb, void *da
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_enter_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop_remote,
-			      (skb->gso_size ? skb->gso_size + segment_front + 14 :
-			       inner_options_end + (14ULL + payload_len)))))
+	if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size + (segment_front + 14) :
+			      inner_options_end + (14ULL + payload_len))))
 		return fr_up(skb,
 			     fr_unfit(&r->hop_remote, reason_enter_no_route,
 				      reason_enter_unreachable));
 	return enter_ipv4_any_send_5(skb, data, inner_options_end, payload_len, r);
 }
 
-static __always_inline int enter_ipv4_any_rest_3(struct __sk_buff *skb, void *data,
+static __always_inline int enter_ipv4_any_rest_4(struct __sk_buff *skb, void *data,
 						 __u64 inner_options_end, __u64 inner_end)
 {
 	struct hdr_ipv4_any *ipv4_any = data + 14;
@@ -2582,12 +2623,12 @@ static __always_inline int enter_ipv4_any_rest_3(struct __sk_buff *skb, void *da
 		fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
 		r = find_vxlan6(&key);
 	}
-	if (fr_has(r)) { /* rule */
+	if (fr_has(r)) {
 		/* {send: {from: "setting.local6", to: "r.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_enter_gso_packet);
-		if (((ldv64(set_local6) == 0 &&
-		      ldv32(set_local6 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
+		if ((ldv64(set_local6) == 0 &&
+		     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote) ||
 		    fr_is_v4(r->remote))
 			return fr_up(skb, reason_enter_address_family);
 		__u64 local6[2];
@@ -2599,11 +2640,11 @@ static __always_inline int enter_ipv4_any_rest_3(struct __sk_buff *skb, void *da
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_enter_partial_checksum);
 
 		/* {push: {udp: {src_port: spread}, before: "inner"}}, */
-		if ((payload_len + ((inner_options_end + 70) - 54)) > 0x4000)
+		if (payload_len + (inner_options_end + 70 - 54) > 0x4000)
 			return fr_up(skb, reason_enter_too_big);
 		if (unlikely(!fr_fits(&r->hop_remote, inner_options_end + (56ULL + payload_len))))
 			return fr_up(skb,
@@ -2614,7 +2655,7 @@ static __always_inline int enter_ipv4_any_rest_3(struct __sk_buff *skb, void *da
 
 	/* {match: "inner.dscp": 2, lookup: r: fou4: ["inner.dst"], do: [ */
 	struct val_fou4 *r_2;
-	if ((be8(&ipv4_any->dscp_ecn) >> 2) == 2) { /* rule */
+	if ((be8(&ipv4_any->dscp_ecn) >> 2) == 2) {
 		{
 			struct key_fou4 key __attribute__((aligned(8))) = {};
 
@@ -2622,43 +2663,19 @@ static __always_inline int enter_ipv4_any_rest_3(struct __sk_buff *skb, void *da
 			fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
 			r_2 = find_fou4(&key);
 		}
-		if (fr_has(r_2)) { /* rule */
+		if (fr_has(r_2)) {
 			/* {send: {from: "setting.local4", to: "r.remote"}}, */
 			if (skb->gso_size != 0)
 				return fr_up(skb, reason_enter_gso_packet);
-			if (((ldv64(set_local4) == 0 &&
-			      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r_2->remote.addr)) ||
-			    !fr_is_v4(r_2->remote.addr))
-				return fr_up(skb, reason_enter_address_family);
-			__u64 local4[2];
-			st64((void *)local4, ldv64(set_local4));
-			st64((void *)local4 + 8, ldv64(set_local4 + 8));
-			if (!fr_unicast((void *)local4))
-				return fr_up(skb, reason_enter_martian_source);
-			__u64 payload_len_2 = inner_end - inner_options_end;
-			__u64 partial_2 = fr_partial(skb);
-			if (!(partial_2 == 0 ||
-			      ((partial_2 >> 16) >= inner_options_end &&
-			       (partial_2 & 0xffff) < ((inner_options_end + payload_len_2) - 1))))
-				return fr_up(skb, reason_enter_partial_checksum);
 
-			/* {push: {udp: {src_port: spread, checksum: "computed"}, before: "inn... */
-			if ((payload_len_2 + ((inner_options_end + 28) - 34)) > 0x4000)
-				return fr_up(skb, reason_enter_too_big);
-			if (unlikely(!fr_fits(&r_2->hop_remote, inner_options_end +
-					      (14ULL + payload_len_2))))
-				return fr_up(skb,
-					     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
-						      reason_enter_unreachable));
-			return enter_ipv4_any_send_4(skb, data, inner_options_end, payload_len_2,
-						     r_2);
+			return enter_ipv4_any_rest_5(skb, data, inner_options_end, inner_end, r_2);
 		}
 	}
 
-	return enter_ipv4_any_rest_4(skb, data, inner_options_end, inner_end);
+	return enter_ipv4_any_rest_6(skb, data, inner_options_end, inner_end);
 }
 
-static __always_inline int enter_ipv4_any_rest_2(struct __sk_buff *skb, void *data,
+static __always_inline int enter_ipv4_any_rest_3(struct __sk_buff *skb, void *data,
 						 __u64 inner_options_end, __u64 inner_end)
 {
 	struct hdr_ipv4_any *ipv4_any = data + 14;
@@ -2672,14 +2689,14 @@ static __always_inline int enter_ipv4_any_rest_2(struct __sk_buff *skb, void *da
 		fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
 		r = find_ipip6(&key);
 	}
-	if (fr_has(r)) { /* rule */
+	if (fr_has(r)) {
 		/* {send: {from: "setting.local6", to: "r.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
 		      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= inner_end)))
 			return fr_up(skb, reason_enter_gso_packet);
-		if (((ldv64(set_local6) == 0 &&
-		      ldv32(set_local6 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
+		if ((ldv64(set_local6) == 0 &&
+		     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote) ||
 		    fr_is_v4(r->remote))
 			return fr_up(skb, reason_enter_address_family);
 		__u64 local6[2];
@@ -2691,11 +2708,11 @@ static __always_inline int enter_ipv4_any_rest_2(struct __sk_buff *skb, void *da
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r->hop_remote,
-				      (skb->gso_size ? skb->gso_size + segment_front + 26 :
-				       inner_options_end + (26ULL + payload_len)))))
+		if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size +
+				      (segment_front + 26) :
+				      inner_options_end + (26ULL + payload_len))))
 			return fr_up(skb,
 				     fr_unfit(&r->hop_remote, reason_enter_no_route,
 					      reason_enter_unreachable));
@@ -2704,7 +2721,7 @@ static __always_inline int enter_ipv4_any_rest_2(struct __sk_buff *skb, void *da
 
 	/* {match: "inner.dscp": 1, lookup: r: vxlan6: ["inner.dst"], do: [ */
 	struct val_vxlan6 *r_2;
-	if ((be8(&ipv4_any->dscp_ecn) >> 2) == 1) { /* rule */
+	if ((be8(&ipv4_any->dscp_ecn) >> 2) == 1) {
 		{
 			struct key_vxlan6 key __attribute__((aligned(8))) = {};
 
@@ -2712,12 +2729,12 @@ static __always_inline int enter_ipv4_any_rest_2(struct __sk_buff *skb, void *da
 			fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
 			r_2 = find_vxlan6(&key);
 		}
-		if (fr_has(r_2)) { /* rule */
+		if (fr_has(r_2)) {
 			/* {send: {from: "setting.local6", to: "r.remote"}}, */
 			if (skb->gso_size != 0)
 				return fr_up(skb, reason_enter_gso_packet);
-			if (((ldv64(set_local6) == 0 &&
-			      ldv32(set_local6 + 8) == 0xffff0000) != fr_is_v4(r_2->remote)) ||
+			if ((ldv64(set_local6) == 0 &&
+			     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(r_2->remote) ||
 			    fr_is_v4(r_2->remote))
 				return fr_up(skb, reason_enter_address_family);
 			__u64 local6_2[2];
@@ -2729,7 +2746,7 @@ static __always_inline int enter_ipv4_any_rest_2(struct __sk_buff *skb, void *da
 			__u64 partial_2 = fr_partial(skb);
 			if (!(partial_2 == 0 ||
 			      ((partial_2 >> 16) >= inner_options_end &&
-			       (partial_2 & 0xffff) < ((inner_options_end + payload_len_2) - 1))))
+			       (partial_2 & 0xffff) < inner_options_end + payload_len_2 - 1)))
 				return fr_up(skb, reason_enter_partial_checksum);
 			if (unlikely(!fr_fits(&r_2->hop_remote, inner_options_end +
 					      (56ULL + payload_len_2))))
@@ -2741,7 +2758,7 @@ static __always_inline int enter_ipv4_any_rest_2(struct __sk_buff *skb, void *da
 		}
 	}
 
-	return enter_ipv4_any_rest_3(skb, data, inner_options_end, inner_end);
+	return enter_ipv4_any_rest_4(skb, data, inner_options_end, inner_end);
 }
 
 static __always_inline int enter_ipv4_any_rest(struct __sk_buff *skb, void *data,
@@ -2758,14 +2775,14 @@ static __always_inline int enter_ipv4_any_rest(struct __sk_buff *skb, void *data
 		fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
 		r = find_geneve4(&key);
 	}
-	if (fr_has(r)) { /* rule */
+	if (fr_has(r)) {
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
 		      (segment_front != 0 && skb->len <= 0xffd3 && skb->len <= inner_end)))
 			return fr_up(skb, reason_enter_gso_packet);
-		if (((ldv64(set_local4) == 0 &&
-		      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
+		if ((ldv64(set_local4) == 0 &&
+		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote) ||
 		    !fr_is_v4(r->remote))
 			return fr_up(skb, reason_enter_address_family);
 		__u64 local4[2];
@@ -2777,11 +2794,11 @@ static __always_inline int enter_ipv4_any_rest(struct __sk_buff *skb, void *data
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r->hop_remote,
-				      (skb->gso_size ? skb->gso_size + segment_front + 44 :
-				       inner_options_end + (44ULL + payload_len)))))
+		if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size +
+				      (segment_front + 44) :
+				      inner_options_end + (44ULL + payload_len))))
 			return fr_up(skb,
 				     fr_unfit(&r->hop_remote, reason_enter_no_route,
 					      reason_enter_unreachable));
@@ -2797,37 +2814,15 @@ static __always_inline int enter_ipv4_any_rest(struct __sk_buff *skb, void *data
 		fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
 		r_2 = find_ipip4(&key);
 	}
-	if (fr_has(r_2)) { /* rule */
+	if (fr_has(r_2)) {
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		__u64 segment_front_2 = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 ||
-		      (segment_front_2 != 0 && skb->len <= 0xfff9 && skb->len <= inner_end)))
-			return fr_up(skb, reason_enter_gso_packet);
-		if (((ldv64(set_local4) == 0 &&
-		      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r_2->remote)) ||
-		    !fr_is_v4(r_2->remote))
-			return fr_up(skb, reason_enter_address_family);
-		__u64 local4_2[2];
-		st64((void *)local4_2, ldv64(set_local4));
-		st64((void *)local4_2 + 8, ldv64(set_local4 + 8));
-		if (!fr_unicast((void *)local4_2))
-			return fr_up(skb, reason_enter_martian_source);
-		__u64 payload_len_2 = inner_end - inner_options_end;
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 ||
-		      ((partial_2 >> 16) >= inner_options_end &&
-		       (partial_2 & 0xffff) < ((inner_options_end + payload_len_2) - 1))))
-			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r_2->hop_remote,
-				      (skb->gso_size ? skb->gso_size + segment_front_2 + 6 :
-				       inner_options_end + (6ULL + payload_len_2)))))
-			return fr_up(skb,
-				     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
-					      reason_enter_unreachable));
-		return enter_ipv4_any_send_3(skb, data, inner_options_end, payload_len_2, r_2);
+
+		return enter_ipv4_any_rest_2(skb, data, inner_options_end, inner_end,
+					     segment_front_2, r_2);
 	}
 
-	return enter_ipv4_any_rest_2(skb, data, inner_options_end, inner_end);
+	return enter_ipv4_any_rest_3(skb, data, inner_options_end, inner_end);
 }
 
 static __always_inline int enter_ipv4_any(struct __sk_buff *skb, void *data, void *data_end)
@@ -2841,17 +2836,17 @@ static __always_inline int enter_ipv4_any(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_enter_ipv4_any_version);
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
 		return fr_up(skb, reason_enter_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
+	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
 		return fr_up(skb, reason_enter_ipv4_any_options);
 	__u64 inner_options_end = fr_forget(skb, 34ULL + inner_options_size);
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_enter_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 14))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 14)
 		return fr_up(skb, reason_enter_ipv4_any_ihl);
 	__u64 inner_end = 14ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 14) || inner_end > skb->len)
+	if (be16(&ipv4_any->total_length) < inner_options_end - 14 || inner_end > skb->len)
 		return fr_up(skb, reason_enter_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 14, inner_options_end - 14)))
 		return fr_up(skb, reason_enter_ipv4_any_checksum);
@@ -2876,12 +2871,12 @@ static __always_inline int enter_ipv4_any(struct __sk_buff *skb, void *data, voi
 		fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
 		r = find_vxlan4(&key);
 	}
-	if (fr_has(r)) { /* rule */
+	if (fr_has(r)) {
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_enter_gso_packet);
-		if (((ldv64(set_local4) == 0 &&
-		      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
+		if ((ldv64(set_local4) == 0 &&
+		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote) ||
 		    !fr_is_v4(r->remote))
 			return fr_up(skb, reason_enter_address_family);
 		__u64 local4[2];
@@ -2893,7 +2888,7 @@ static __always_inline int enter_ipv4_any(struct __sk_buff *skb, void *data, voi
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_enter_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_remote, inner_options_end + (36ULL + payload_len))))
 			return fr_up(skb,
@@ -2915,13 +2910,13 @@ static __always_inline int enter_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv6->src + 15) * 31) +
+					((__u64)ld8(ipv6->src + 15) * 31 +
 					 (__u64)ld8(ipv6->dst + 15)));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 90) + fr_setting_v4(set_local4) +
 					   fr_v4(r->remote) + 0x1180);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
@@ -2978,13 +2973,13 @@ static __always_inline int enter_ipv6_send_ipv4_2(struct __sk_buff *skb, void *d
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv6->src + 15) * 31) +
+					((__u64)ld8(ipv6->src + 15) * 31 +
 					 (__u64)ld8(ipv6->dst + 15)));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 98) + fr_setting_v4(set_local4) +
 					   fr_v4(r->remote) + 0x1180);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
@@ -3055,7 +3050,7 @@ static __always_inline int enter_ipv6_send_ipv4_3(struct __sk_buff *skb, void *d
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 60) + fr_setting_v4(set_local4) +
 					   fr_v4(r->remote) + 0x2980);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
@@ -3104,6 +3099,7 @@ static __always_inline int enter_ipv6_send(struct __sk_buff *skb, void *data, __
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
 			    skb->gso_size ? FR_IN_IPV6 : 0, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
 	if (unlikely(data + 62 > (void *)(long)skb->data_end))
@@ -3140,13 +3136,14 @@ static __always_inline int enter_ipv6_send_2(struct __sk_buff *skb, void *data, 
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv6->src + 15) * 31) +
+					((__u64)ld8(ipv6->src + 15) * 31 +
 					 (__u64)ld8(ipv6->dst + 15)));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
 	if (unlikely(data + 92 > (void *)(long)skb->data_end))
@@ -3205,7 +3202,7 @@ static __always_inline int enter_ipv6_send_3(struct __sk_buff *skb, void *data, 
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv6->src + 15) * 31) +
+					((__u64)ld8(ipv6->src + 15) * 31 +
 					 (__u64)ld8(ipv6->dst + 15)));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
@@ -3278,7 +3275,7 @@ static __always_inline int enter_ipv6_send_ipv4_4(struct __sk_buff *skb, void *d
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv6->src + 15) * 31) +
+					((__u64)ld8(ipv6->src + 15) * 31 +
 					 (__u64)ld8(ipv6->dst + 15)));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
@@ -3290,7 +3287,7 @@ static __always_inline int enter_ipv6_send_ipv4_4(struct __sk_buff *skb, void *d
 		bpf_htons(payload_len + 48) + bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 68) + fr_setting_v4(set_local4) +
 					   fr_v4(r->remote.addr) + 0x1180);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
@@ -3330,6 +3327,35 @@ static __always_inline int enter_ipv6_send_ipv4_4(struct __sk_buff *skb, void *d
 	return fr_send(&r->hop_remote, direct);
 }
 
+static __always_inline int enter_ipv6_rest_4(struct __sk_buff *skb, void *data, __u64 inner_end,
+					     struct val_fou4 *r)
+{
+	/* {send: {from: "setting.local4", to: "r.remote"}}, */
+	if ((ldv64(set_local4) == 0 &&
+	     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote.addr) ||
+	    !fr_is_v4(r->remote.addr))
+		return fr_up(skb, reason_enter_address_family);
+	__u64 local4[2];
+	st64((void *)local4, ldv64(set_local4));
+	st64((void *)local4 + 8, ldv64(set_local4 + 8));
+	if (!fr_unicast((void *)local4))
+		return fr_up(skb, reason_enter_martian_source);
+	__u64 payload_len = inner_end - 54;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
+		return fr_up(skb, reason_enter_partial_checksum);
+
+	/* {push: {udp: {src_port: spread, checksum: "computed"}, before: "inner"}}, */
+	if (payload_len + 48 > 0x4000)
+		return fr_up(skb, reason_enter_too_big);
+	if (unlikely(!fr_fits(&r->hop_remote, 68ULL + payload_len)))
+		return fr_up(skb,
+			     fr_unfit(&r->hop_remote, reason_enter_no_route,
+				      reason_enter_unreachable));
+	return enter_ipv6_send_ipv4_4(skb, data, payload_len, r);
+}
+
 static __always_inline int enter_ipv6_send_ipv4_5(struct __sk_buff *skb, void *data,
 						  __u64 payload_len, struct val_fou4 *r)
 {
@@ -3340,13 +3366,13 @@ static __always_inline int enter_ipv6_send_ipv4_5(struct __sk_buff *skb, void *d
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv6->src + 15) * 31) +
+					((__u64)ld8(ipv6->src + 15) * 31 +
 					 (__u64)ld8(ipv6->dst + 15)));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 68) + fr_setting_v4(set_local4) +
 					   fr_v4(r->remote.addr) + 0x1180);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
@@ -3385,7 +3411,7 @@ static __always_inline int enter_ipv6_send_ipv4_5(struct __sk_buff *skb, void *d
 	return fr_send(&r->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv6_rest_4(struct __sk_buff *skb, void *data, __u64 inner_end)
+static __always_inline int enter_ipv6_rest_5(struct __sk_buff *skb, void *data, __u64 inner_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -3406,8 +3432,8 @@ static __always_inline int enter_ipv6_rest_4(struct __sk_buff *skb, void *data, 
 	if (!(skb->gso_size == 0 ||
 	      (segment_front != 0 && skb->len <= 0xfff1 && skb->len <= inner_end)))
 		return fr_up(skb, reason_enter_gso_packet);
-	if (((ldv64(set_local4) == 0 &&
-	      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r->remote.addr)) ||
+	if ((ldv64(set_local4) == 0 &&
+	     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote.addr) ||
 	    !fr_is_v4(r->remote.addr))
 		return fr_up(skb, reason_enter_address_family);
 	__u64 local4[2];
@@ -3418,11 +3444,10 @@ static __always_inline int enter_ipv6_rest_4(struct __sk_buff *skb, void *data, 
 	__u64 payload_len = inner_end - 54;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 		return fr_up(skb, reason_enter_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop_remote,
-			      (skb->gso_size ? skb->gso_size + segment_front + 14 :
-			       68ULL + payload_len))))
+	if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size + (segment_front + 14) :
+			      68ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&r->hop_remote, reason_enter_no_route,
 				      reason_enter_unreachable));
@@ -3442,12 +3467,12 @@ static __always_inline int enter_ipv6_rest_3(struct __sk_buff *skb, void *data, 
 		fr_put_v6(key.dst.addr, ipv6->dst, 4);
 		r = find_vxlan6(&key);
 	}
-	if (fr_has(r)) { /* rule */
+	if (fr_has(r)) {
 		/* {send: {from: "setting.local6", to: "r.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_enter_gso_packet);
-		if (((ldv64(set_local6) == 0 &&
-		      ldv32(set_local6 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
+		if ((ldv64(set_local6) == 0 &&
+		     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote) ||
 		    fr_is_v4(r->remote))
 			return fr_up(skb, reason_enter_address_family);
 		__u64 local6[2];
@@ -3458,11 +3483,11 @@ static __always_inline int enter_ipv6_rest_3(struct __sk_buff *skb, void *data, 
 		__u64 payload_len = inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 			return fr_up(skb, reason_enter_partial_checksum);
 
 		/* {push: {udp: {src_port: spread}, before: "inner"}}, */
-		if ((payload_len + 70) > 0x4000)
+		if (payload_len + 70 > 0x4000)
 			return fr_up(skb, reason_enter_too_big);
 		if (unlikely(!fr_fits(&r->hop_remote, 110ULL + payload_len)))
 			return fr_up(skb,
@@ -3473,7 +3498,7 @@ static __always_inline int enter_ipv6_rest_3(struct __sk_buff *skb, void *data, 
 
 	/* {match: "inner.dscp": 2, lookup: r: fou4: ["inner.dst"], do: [ */
 	struct val_fou4 *r_2;
-	if (((be16(ipv6->version_to_flow_label) >> 6) & 63) == 2) { /* rule */
+	if (((be16(ipv6->version_to_flow_label) >> 6) & 63) == 2) {
 		{
 			struct key_fou4 key __attribute__((aligned(8))) = {};
 
@@ -3481,38 +3506,16 @@ static __always_inline int enter_ipv6_rest_3(struct __sk_buff *skb, void *data, 
 			fr_put_v6(key.dst.addr, ipv6->dst, 4);
 			r_2 = find_fou4(&key);
 		}
-		if (fr_has(r_2)) { /* rule */
+		if (fr_has(r_2)) {
 			/* {send: {from: "setting.local4", to: "r.remote"}}, */
 			if (skb->gso_size != 0)
 				return fr_up(skb, reason_enter_gso_packet);
-			if (((ldv64(set_local4) == 0 &&
-			      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r_2->remote.addr)) ||
-			    !fr_is_v4(r_2->remote.addr))
-				return fr_up(skb, reason_enter_address_family);
-			__u64 local4[2];
-			st64((void *)local4, ldv64(set_local4));
-			st64((void *)local4 + 8, ldv64(set_local4 + 8));
-			if (!fr_unicast((void *)local4))
-				return fr_up(skb, reason_enter_martian_source);
-			__u64 payload_len_2 = inner_end - 54;
-			__u64 partial_2 = fr_partial(skb);
-			if (!(partial_2 == 0 ||
-			      ((partial_2 >> 16) >= 54 &&
-			       (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
-				return fr_up(skb, reason_enter_partial_checksum);
 
-			/* {push: {udp: {src_port: spread, checksum: "computed"}, before: "inn... */
-			if ((payload_len_2 + 48) > 0x4000)
-				return fr_up(skb, reason_enter_too_big);
-			if (unlikely(!fr_fits(&r_2->hop_remote, 68ULL + payload_len_2)))
-				return fr_up(skb,
-					     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
-						      reason_enter_unreachable));
-			return enter_ipv6_send_ipv4_4(skb, data, payload_len_2, r_2);
+			return enter_ipv6_rest_4(skb, data, inner_end, r_2);
 		}
 	}
 
-	return enter_ipv6_rest_4(skb, data, inner_end);
+	return enter_ipv6_rest_5(skb, data, inner_end);
 }
 
 static __always_inline int enter_ipv6_rest_2(struct __sk_buff *skb, void *data, __u64 inner_end)
@@ -3528,14 +3531,14 @@ static __always_inline int enter_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 		fr_put_v6(key.dst.addr, ipv6->dst, 4);
 		r = find_ipip6(&key);
 	}
-	if (fr_has(r)) { /* rule */
+	if (fr_has(r)) {
 		/* {send: {from: "setting.local6", to: "r.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
 		      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= inner_end)))
 			return fr_up(skb, reason_enter_gso_packet);
-		if (((ldv64(set_local6) == 0 &&
-		      ldv32(set_local6 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
+		if ((ldv64(set_local6) == 0 &&
+		     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote) ||
 		    fr_is_v4(r->remote))
 			return fr_up(skb, reason_enter_address_family);
 		__u64 local6[2];
@@ -3546,11 +3549,10 @@ static __always_inline int enter_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 		__u64 payload_len = inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r->hop_remote,
-				      (skb->gso_size ? skb->gso_size + segment_front + 26 :
-				       80ULL + payload_len))))
+		if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size +
+				      (segment_front + 26) : 80ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&r->hop_remote, reason_enter_no_route,
 					      reason_enter_unreachable));
@@ -3559,7 +3561,7 @@ static __always_inline int enter_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 
 	/* {match: "inner.dscp": 1, lookup: r: vxlan6: ["inner.dst"], do: [ */
 	struct val_vxlan6 *r_2;
-	if (((be16(ipv6->version_to_flow_label) >> 6) & 63) == 1) { /* rule */
+	if (((be16(ipv6->version_to_flow_label) >> 6) & 63) == 1) {
 		{
 			struct key_vxlan6 key __attribute__((aligned(8))) = {};
 
@@ -3567,12 +3569,12 @@ static __always_inline int enter_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 			fr_put_v6(key.dst.addr, ipv6->dst, 4);
 			r_2 = find_vxlan6(&key);
 		}
-		if (fr_has(r_2)) { /* rule */
+		if (fr_has(r_2)) {
 			/* {send: {from: "setting.local6", to: "r.remote"}}, */
 			if (skb->gso_size != 0)
 				return fr_up(skb, reason_enter_gso_packet);
-			if (((ldv64(set_local6) == 0 &&
-			      ldv32(set_local6 + 8) == 0xffff0000) != fr_is_v4(r_2->remote)) ||
+			if ((ldv64(set_local6) == 0 &&
+			     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(r_2->remote) ||
 			    fr_is_v4(r_2->remote))
 				return fr_up(skb, reason_enter_address_family);
 			__u64 local6_2[2];
@@ -3584,7 +3586,7 @@ static __always_inline int enter_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 			__u64 partial_2 = fr_partial(skb);
 			if (!(partial_2 == 0 ||
 			      ((partial_2 >> 16) >= 54 &&
-			       (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
+			       (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
 				return fr_up(skb, reason_enter_partial_checksum);
 			if (unlikely(!fr_fits(&r_2->hop_remote, 110ULL + payload_len_2)))
 				return fr_up(skb,
@@ -3597,20 +3599,27 @@ static __always_inline int enter_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 	return enter_ipv6_rest_3(skb, data, inner_end);
 }
 
-static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __u64 inner_end,
-					   struct val_geneve4 *r)
+static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __u64 inner_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	/* {lookup: r: geneve4: ["inner.dst"], do: [ */
-	if (fr_has(r)) { /* rule */
+	struct val_geneve4 *r;
+	{
+		struct key_geneve4 key __attribute__((aligned(8))) = {};
+
+		key.dst.len = 128;
+		fr_put_v6(key.dst.addr, ipv6->dst, 4);
+		r = find_geneve4(&key);
+	}
+	if (fr_has(r)) {
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
 		      (segment_front != 0 && skb->len <= 0xffd3 && skb->len <= inner_end)))
 			return fr_up(skb, reason_enter_gso_packet);
-		if (((ldv64(set_local4) == 0 &&
-		      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
+		if ((ldv64(set_local4) == 0 &&
+		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote) ||
 		    !fr_is_v4(r->remote))
 			return fr_up(skb, reason_enter_address_family);
 		__u64 local4[2];
@@ -3621,11 +3630,10 @@ static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __
 		__u64 payload_len = inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r->hop_remote,
-				      (skb->gso_size ? skb->gso_size + segment_front + 44 :
-				       98ULL + payload_len))))
+		if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size +
+				      (segment_front + 44) : 98ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&r->hop_remote, reason_enter_no_route,
 					      reason_enter_unreachable));
@@ -3641,14 +3649,14 @@ static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __
 		fr_put_v6(key.dst.addr, ipv6->dst, 4);
 		r_2 = find_ipip4(&key);
 	}
-	if (fr_has(r_2)) { /* rule */
+	if (fr_has(r_2)) {
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		__u64 segment_front_2 = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
 		      (segment_front_2 != 0 && skb->len <= 0xfff9 && skb->len <= inner_end)))
 			return fr_up(skb, reason_enter_gso_packet);
-		if (((ldv64(set_local4) == 0 &&
-		      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r_2->remote)) ||
+		if ((ldv64(set_local4) == 0 &&
+		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r_2->remote) ||
 		    !fr_is_v4(r_2->remote))
 			return fr_up(skb, reason_enter_address_family);
 		__u64 local4_2[2];
@@ -3660,11 +3668,10 @@ static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __
 		__u64 partial_2 = fr_partial(skb);
 		if (!(partial_2 == 0 ||
 		      ((partial_2 >> 16) >= 54 &&
-		       (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
+		       (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
 			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r_2->hop_remote,
-				      (skb->gso_size ? skb->gso_size + segment_front_2 + 6 :
-				       60ULL + payload_len_2))))
+		if (unlikely(!fr_fits(&r_2->hop_remote, skb->gso_size ? skb->gso_size +
+				      (segment_front_2 + 6) : 60ULL + payload_len_2)))
 			return fr_up(skb,
 				     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
 					      reason_enter_unreachable));
@@ -3708,12 +3715,12 @@ static __always_inline int enter_ipv6(struct __sk_buff *skb, void *data, void *d
 		fr_put_v6(key.dst.addr, ipv6->dst, 4);
 		r = find_vxlan4(&key);
 	}
-	if (fr_has(r)) { /* rule */
+	if (fr_has(r)) {
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_enter_gso_packet);
-		if (((ldv64(set_local4) == 0 &&
-		      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
+		if ((ldv64(set_local4) == 0 &&
+		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote) ||
 		    !fr_is_v4(r->remote))
 			return fr_up(skb, reason_enter_address_family);
 		__u64 local4[2];
@@ -3724,7 +3731,7 @@ static __always_inline int enter_ipv6(struct __sk_buff *skb, void *data, void *d
 		__u64 payload_len = inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 			return fr_up(skb, reason_enter_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_remote, 90ULL + payload_len)))
 			return fr_up(skb,
@@ -3733,17 +3740,7 @@ static __always_inline int enter_ipv6(struct __sk_buff *skb, void *data, void *d
 		return enter_ipv6_send_ipv4(skb, data, payload_len, r);
 	}
 
-	/* {lookup: r: geneve4: ["inner.dst"], do: [ */
-	struct val_geneve4 *r_2;
-	{
-		struct key_geneve4 key __attribute__((aligned(8))) = {};
-
-		key.dst.len = 128;
-		fr_put_v6(key.dst.addr, ipv6->dst, 4);
-		r_2 = find_geneve4(&key);
-	}
-
-	return enter_ipv6_rest(skb, data, inner_end, r_2);
+	return enter_ipv6_rest(skb, data, inner_end);
 }
 
 SEC("tc") int prog_enter(struct __sk_buff *skb)
@@ -3802,16 +3799,16 @@ static __always_inline int check_ipv4_any_2(struct __sk_buff *skb, void *data, v
 {
 	struct hdr_ipv4_any *ipv4_any = data + at;
 
-	if ((void *)(ipv4_any + 1) > data_end || (at + sizeof(*ipv4_any)) > outer_end)
+	if ((void *)(ipv4_any + 1) > data_end || at + sizeof(*ipv4_any) > outer_end)
 		return fr_up(skb, reason_leave_ip_truncated);
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_leave_ip_ipv4_any_version);
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
 		return fr_up(skb, reason_leave_ip_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
+	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
 		return fr_up(skb, reason_leave_ip_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, (at + sizeof(*ipv4_any)) + inner_options_size);
+	__u64 inner_options_end = fr_forget(skb, at + sizeof(*ipv4_any) + inner_options_size);
 
 	*end = inner_options_end;
 	return 0;
@@ -3832,11 +3829,11 @@ static __always_inline int leave_ip_ipv4_ipv4_any_send(struct __sk_buff *skb, vo
 	__be16 ipv4_any_version_to_ecn = bpf_htons(0x4000ULL |
 						   ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 						   ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-						   (((be8(&ipv4_any->dscp_ecn) & 3) == 0) ? 0ULL :
-						    (((be8(&ipv4->dscp_ecn) & 3) == 3) ? 3ULL :
-						     (((be8(&ipv4->dscp_ecn) & 3) == 1 &&
-						       (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-						      (be8(&ipv4_any->dscp_ecn) & 3)))));
+						   ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
+						    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
+						    (be8(&ipv4->dscp_ecn) & 3) == 1 &&
+						    (be8(&ipv4_any->dscp_ecn) & 3) == 2 ? 1ULL :
+						    be8(&ipv4_any->dscp_ecn) & 3));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -3881,18 +3878,17 @@ static __always_inline int leave_ip_ipv4_ipv4_any(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_leave_ip_truncated);
 	if (inner_options_end > outer_end)
 		return fr_up(skb, reason_leave_ip_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 34))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 34)
 		return fr_up(skb, reason_leave_ip_ipv4_any_ihl);
 	__u64 inner_end = 34ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 34) || inner_end > outer_end)
+	if (be16(&ipv4_any->total_length) < inner_options_end - 34 || inner_end > outer_end)
 		return fr_up(skb, reason_leave_ip_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 34, inner_options_end - 34)))
 		return fr_up(skb, reason_leave_ip_ipv4_any_checksum);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0) { /* rule */
+	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
 		return fr_drop(skb->len, reason_leave_ip_ecn);
-	}
 
 	/* {do: [{set: "inner.ecn": combined}, {pop: "outer"}, "pass"]}, */
 	if (skb->gso_size != 0)
@@ -3901,7 +3897,7 @@ static __always_inline int leave_ip_ipv4_ipv4_any(struct __sk_buff *skb, void *d
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_leave_ip_partial_checksum);
 	return leave_ip_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len);
 }
@@ -3911,13 +3907,13 @@ static __always_inline int check_ipv6_3(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end || (at + sizeof(*ipv6)) > outer_end)
+	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > outer_end)
 		return fr_up(skb, reason_leave_ip_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_leave_ip_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_leave_ip_mapped_address);
-	__u64 inner_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (inner_end > outer_end)
 		return fr_up(skb, reason_leave_ip_ipv6_payload_length);
 
@@ -3939,15 +3935,16 @@ static __always_inline int leave_ip_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, v
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) ? 0ULL :
-			    (((be8(&ipv4->dscp_ecn) & 3) == 3) ? 3ULL :
-			     (((be8(&ipv4->dscp_ecn) & 3) == 1 &&
-			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			      ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
+			    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
+			    (be8(&ipv4->dscp_ecn) & 3) == 1 &&
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ? 1ULL :
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_leave_ip_fault, reason_leave_ip_no_memory);
 	if (unlikely(data + 18 > (void *)(long)skb->data_end))
@@ -3980,11 +3977,9 @@ static __always_inline int leave_ip_ipv4_ipv6(struct __sk_buff *skb, void *data,
 		return TC_ACT_UNSPEC;
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	/* rule */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) {
+	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
 		return fr_drop(skb->len, reason_leave_ip_ecn);
-	}
 
 	/* {do: [{set: "inner.ecn": combined}, {pop: "outer"}, "pass"]}, */
 	if (skb->gso_size != 0)
@@ -3992,7 +3987,7 @@ static __always_inline int leave_ip_ipv4_ipv6(struct __sk_buff *skb, void *data,
 	__u64 payload_len = inner_end - 74;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 74 && (partial & 0xffff) < ((74ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 74 && (partial & 0xffff) < 74ULL + payload_len - 1)))
 		return fr_up(skb, reason_leave_ip_partial_checksum);
 	return leave_ip_ipv4_ipv6_send_ipv6(skb, data, payload_len);
 }
@@ -4050,11 +4045,11 @@ static __always_inline int leave_ip_ipv6_ipv4_any_send_ipv4(struct __sk_buff *sk
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0) ? 0ULL :
-			   ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3) ? 3ULL :
-			    ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			      (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-			     (be8(&ipv4_any->dscp_ecn) & 3)))));
+			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
+			   (be8(&ipv4_any->dscp_ecn) & 3) == 2 ? 1ULL :
+			   be8(&ipv4_any->dscp_ecn) & 3));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -4099,20 +4094,18 @@ static __always_inline int leave_ip_ipv6_ipv4_any(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_leave_ip_truncated);
 	if (inner_options_end > outer_end)
 		return fr_up(skb, reason_leave_ip_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 54))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 54)
 		return fr_up(skb, reason_leave_ip_ipv4_any_ihl);
 	__u64 inner_end = 54ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 54) || inner_end > outer_end)
+	if (be16(&ipv4_any->total_length) < inner_options_end - 54 || inner_end > outer_end)
 		return fr_up(skb, reason_leave_ip_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 54, inner_options_end - 54)))
 		return fr_up(skb, reason_leave_ip_ipv4_any_checksum);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	/* rule */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    (be8(&ipv4_any->dscp_ecn) & 3) == 0) {
+	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
 		return fr_drop(skb->len, reason_leave_ip_ecn);
-	}
 
 	/* {do: [{set: "inner.ecn": combined}, {pop: "outer"}, "pass"]}, */
 	if (skb->gso_size != 0)
@@ -4121,7 +4114,7 @@ static __always_inline int leave_ip_ipv6_ipv4_any(struct __sk_buff *skb, void *d
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_leave_ip_partial_checksum);
 	return leave_ip_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len);
 }
@@ -4140,15 +4133,16 @@ static __always_inline int leave_ip_ipv6_ipv6_send(struct __sk_buff *skb, void *
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) ? 0ULL :
-			    ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3) ? 3ULL :
-			     ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			      ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ? 1ULL :
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_leave_ip_fault, reason_leave_ip_no_memory);
 	if (unlikely(data + 18 > (void *)(long)skb->data_end))
@@ -4181,11 +4175,9 @@ static __always_inline int leave_ip_ipv6_ipv6(struct __sk_buff *skb, void *data,
 		return TC_ACT_UNSPEC;
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	/* rule */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0) {
+	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
 		return fr_drop(skb->len, reason_leave_ip_ecn);
-	}
 
 	/* {do: [{set: "inner.ecn": combined}, {pop: "outer"}, "pass"]}, */
 	if (skb->gso_size != 0)
@@ -4193,7 +4185,7 @@ static __always_inline int leave_ip_ipv6_ipv6(struct __sk_buff *skb, void *data,
 	__u64 payload_len = inner_end - 94;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 94 && (partial & 0xffff) < ((94ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 94 && (partial & 0xffff) < 94ULL + payload_len - 1)))
 		return fr_up(skb, reason_leave_ip_partial_checksum);
 	return leave_ip_ipv6_ipv6_send(skb, data, payload_len);
 }
@@ -4285,7 +4277,7 @@ static __always_inline int check_udp_3(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > outer_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > outer_end)
 		return fr_up(skb, reason_leave_fou_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_leave_fou_udp_length);
@@ -4314,11 +4306,11 @@ static __always_inline int leave_fou_ipv4_ipv4_any_send(struct __sk_buff *skb, v
 	__be16 ipv4_any_version_to_ecn = bpf_htons(0x4000ULL |
 						   ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 						   ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-						   (((be8(&ipv4_any->dscp_ecn) & 3) == 0) ? 0ULL :
-						    (((be8(&ipv4->dscp_ecn) & 3) == 3) ? 3ULL :
-						     (((be8(&ipv4->dscp_ecn) & 3) == 1 &&
-						       (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-						      (be8(&ipv4_any->dscp_ecn) & 3)))));
+						   ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
+						    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
+						    (be8(&ipv4->dscp_ecn) & 3) == 1 &&
+						    (be8(&ipv4_any->dscp_ecn) & 3) == 2 ? 1ULL :
+						    be8(&ipv4_any->dscp_ecn) & 3));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -4369,10 +4361,10 @@ static __always_inline int leave_fou_ipv4_ipv4_any(struct __sk_buff *skb, void *
 		return fr_up(skb, reason_leave_fou_truncated);
 	if (inner_options_end > udp_end)
 		return fr_up(skb, reason_leave_fou_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 42))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 42)
 		return fr_up(skb, reason_leave_fou_ipv4_any_ihl);
 	__u64 inner_end = 42ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 42) || inner_end > udp_end)
+	if (be16(&ipv4_any->total_length) < inner_options_end - 42 || inner_end > udp_end)
 		return fr_up(skb, reason_leave_fou_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 42, inner_options_end - 42)))
 		return fr_up(skb, reason_leave_fou_ipv4_any_checksum);
@@ -4382,9 +4374,8 @@ static __always_inline int leave_fou_ipv4_ipv4_any(struct __sk_buff *skb, void *
 		return fr_up(skb, reason_leave_fou_no_match);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0) { /* rule */
+	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
 		return fr_drop(skb->len, reason_leave_fou_ecn);
-	}
 
 	/* {do: [{set: "inner.ecn": combined}, {pop: "udp"}, {pop: "outer"}, "pass"]}, */
 	if (skb->gso_size != 0)
@@ -4398,7 +4389,7 @@ static __always_inline int leave_fou_ipv4_ipv4_any(struct __sk_buff *skb, void *
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_leave_fou_partial_checksum);
 	return leave_fou_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len);
 }
@@ -4417,15 +4408,16 @@ static __always_inline int leave_fou_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, 
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) ? 0ULL :
-			    (((be8(&ipv4->dscp_ecn) & 3) == 3) ? 3ULL :
-			     (((be8(&ipv4->dscp_ecn) & 3) == 1 &&
-			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			      ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
+			    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
+			    (be8(&ipv4->dscp_ecn) & 3) == 1 &&
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ? 1ULL :
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_leave_fou_fault, reason_leave_fou_no_memory);
 	if (unlikely(data + 18 > (void *)(long)skb->data_end))
@@ -4472,11 +4464,9 @@ static __always_inline int leave_fou_ipv4_ipv6(struct __sk_buff *skb, void *data
 		return fr_up(skb, reason_leave_fou_no_match);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	/* rule */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) {
+	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
 		return fr_drop(skb->len, reason_leave_fou_ecn);
-	}
 
 	/* {do: [{set: "inner.ecn": combined}, {pop: "udp"}, {pop: "outer"}, "pass"]}, */
 	if (skb->gso_size != 0)
@@ -4489,7 +4479,7 @@ static __always_inline int leave_fou_ipv4_ipv6(struct __sk_buff *skb, void *data
 	__u64 payload_len = inner_end - 82;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 82 && (partial & 0xffff) < ((82ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 82 && (partial & 0xffff) < 82ULL + payload_len - 1)))
 		return fr_up(skb, reason_leave_fou_partial_checksum);
 	return leave_fou_ipv4_ipv6_send_ipv6(skb, data, payload_len);
 }
@@ -4528,11 +4518,11 @@ static __always_inline int leave_fou_ipv6_ipv4_any_send_ipv4(struct __sk_buff *s
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0) ? 0ULL :
-			   ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3) ? 3ULL :
-			    ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			      (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-			     (be8(&ipv4_any->dscp_ecn) & 3)))));
+			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
+			   (be8(&ipv4_any->dscp_ecn) & 3) == 2 ? 1ULL :
+			   be8(&ipv4_any->dscp_ecn) & 3));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -4583,10 +4573,10 @@ static __always_inline int leave_fou_ipv6_ipv4_any(struct __sk_buff *skb, void *
 		return fr_up(skb, reason_leave_fou_truncated);
 	if (inner_options_end > udp_end)
 		return fr_up(skb, reason_leave_fou_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 62))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 62)
 		return fr_up(skb, reason_leave_fou_ipv4_any_ihl);
 	__u64 inner_end = 62ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 62) || inner_end > udp_end)
+	if (be16(&ipv4_any->total_length) < inner_options_end - 62 || inner_end > udp_end)
 		return fr_up(skb, reason_leave_fou_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 62, inner_options_end - 62)))
 		return fr_up(skb, reason_leave_fou_ipv4_any_checksum);
@@ -4596,11 +4586,9 @@ static __always_inline int leave_fou_ipv6_ipv4_any(struct __sk_buff *skb, void *
 		return fr_up(skb, reason_leave_fou_no_match);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	/* rule */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    (be8(&ipv4_any->dscp_ecn) & 3) == 0) {
+	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
 		return fr_drop(skb->len, reason_leave_fou_ecn);
-	}
 
 	/* {do: [{set: "inner.ecn": combined}, {pop: "udp"}, {pop: "outer"}, "pass"]}, */
 	if (skb->gso_size != 0)
@@ -4616,7 +4604,7 @@ static __always_inline int leave_fou_ipv6_ipv4_any(struct __sk_buff *skb, void *
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_leave_fou_partial_checksum);
 	return leave_fou_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len);
 }
@@ -4635,15 +4623,16 @@ static __always_inline int leave_fou_ipv6_ipv6_send(struct __sk_buff *skb, void 
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) ? 0ULL :
-			    ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3) ? 3ULL :
-			     ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			      ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ? 1ULL :
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_leave_fou_fault, reason_leave_fou_no_memory);
 	if (unlikely(data + 18 > (void *)(long)skb->data_end))
@@ -4690,11 +4679,9 @@ static __always_inline int leave_fou_ipv6_ipv6(struct __sk_buff *skb, void *data
 		return fr_up(skb, reason_leave_fou_no_match);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	/* rule */
 	if (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) {
+	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
 		return fr_drop(skb->len, reason_leave_fou_ecn);
-	}
 
 	/* {do: [{set: "inner.ecn": combined}, {pop: "udp"}, {pop: "outer"}, "pass"]}, */
 	if (skb->gso_size != 0)
@@ -4709,7 +4696,7 @@ static __always_inline int leave_fou_ipv6_ipv6(struct __sk_buff *skb, void *data
 	__u64 payload_len = inner_end - 102;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 102 && (partial & 0xffff) < ((102ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 102 && (partial & 0xffff) < 102ULL + payload_len - 1)))
 		return fr_up(skb, reason_leave_fou_partial_checksum);
 	return leave_fou_ipv6_ipv6_send(skb, data, payload_len);
 }

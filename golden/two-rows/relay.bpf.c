@@ -287,7 +287,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_forward_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_forward_udp_length + of);
@@ -332,7 +332,7 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld32(&ipv4->id) +
 					  ld16(&ipv4->ttl) + old_ipv4_src + old_ipv4_dst) +
-					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol +
+					 ipv4_version_to_ecn + ipv4_ttl_protocol +
 					 fr_v4(f->outside.addr) + fr_v4(f->peer.addr) + 64);
 	int direct = f->hop_peer.state == FR_HOP_DIRECT;
 
@@ -455,10 +455,10 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&f->hop_peer,
-				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+		if (unlikely(!fr_fits(&f->hop_peer, skb->gso_size ? skb->gso_size + 28 :
+				      ip_end - 14)))
 			return fr_up(skb,
 				     fr_unfit(&f->hop_peer, reason_forward_no_route,
 					      reason_forward_unreachable));
@@ -469,7 +469,7 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	__u64 payload_len = udp_end - 42;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < ((42ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < 42ULL + payload_len - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
@@ -491,7 +491,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_forward_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_forward_mapped_address + of_2);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_forward_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -589,7 +589,7 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 			  bpf_htons(f->peer.port) + bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 28) + fr_v4(f->outside.addr) +
 					   fr_v4(f->peer.addr) + 0x1180);
 	int direct = f->hop_peer.state == FR_HOP_DIRECT;
@@ -658,10 +658,10 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 			return fr_up(skb, reason_forward_udp_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&f->hop_peer,
-				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+		if (unlikely(!fr_fits(&f->hop_peer, skb->gso_size ? skb->gso_size + 48 :
+				      ip_end - 14)))
 			return fr_up(skb,
 				     fr_unfit(&f->hop_peer, reason_forward_no_route,
 					      reason_forward_unreachable));
@@ -672,7 +672,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 	__u64 payload_len = udp_end - 62;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < ((62ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < 62ULL + payload_len - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
@@ -738,7 +738,7 @@ static __always_inline int check_msg(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_msg *msg = data + at;
 
-	if ((void *)(msg + 1) > data_end || (at + sizeof(*msg)) > udp_end)
+	if ((void *)(msg + 1) > data_end || at + sizeof(*msg) > udp_end)
 		return fr_up(skb, reason_tunnels_truncated);
 	if (be16(&msg->flow) < 0x100)
 		return fr_up(skb, reason_tunnels_msg_flow);
@@ -774,8 +774,8 @@ static __always_inline int tunnels_ipv4_send(struct __sk_buff *skb, void *data, 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 fr_v4(t->local.addr) + fr_v4(t->remote.addr) + 64);
+					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(t->local.addr) +
+					 fr_v4(t->remote.addr) + 64);
 	int direct = t->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -902,7 +902,7 @@ static __always_inline int tunnels_ipv4(struct __sk_buff *skb, void *data, void 
 	if (fr_is_v4(t->remote.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 44) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_tunnels_partial_checksum);
 		if (unlikely(!fr_fits(&t->hop_remote, ip_end - 14)))
 			return fr_up(skb,
@@ -913,7 +913,7 @@ static __always_inline int tunnels_ipv4(struct __sk_buff *skb, void *data, void 
 	__u64 payload_len = udp_end - 44;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 44 && (partial_2 & 0xffff) < ((44ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 44 && (partial_2 & 0xffff) < 44ULL + payload_len - 1)))
 		return fr_up(skb, reason_tunnels_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_tunnels_udp_checksum);
@@ -1007,7 +1007,7 @@ static __always_inline int tunnels_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 			  bpf_htons(t->remote.port) + bpf_htons(payload_len + 10));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 30) + fr_v4(t->local.addr) +
 					   fr_v4(t->remote.addr) + 0x1180);
 	int direct = t->hop_remote.state == FR_HOP_DIRECT;
@@ -1081,7 +1081,7 @@ static __always_inline int tunnels_ipv6(struct __sk_buff *skb, void *data, void 
 			return fr_up(skb, reason_tunnels_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_tunnels_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_tunnels_partial_checksum);
 		if (unlikely(!fr_fits(&t->hop_remote, ip_end - 14)))
 			return fr_up(skb,
@@ -1092,7 +1092,7 @@ static __always_inline int tunnels_ipv6(struct __sk_buff *skb, void *data, void 
 	__u64 payload_len = udp_end - 64;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 64 && (partial_2 & 0xffff) < ((64ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 64 && (partial_2 & 0xffff) < 64ULL + payload_len - 1)))
 		return fr_up(skb, reason_tunnels_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_tunnels_udp_checksum);
@@ -1153,7 +1153,7 @@ static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_known_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_known_udp_length);

@@ -77,7 +77,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_filter_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_filter_udp_length);
@@ -143,10 +143,8 @@ static __always_inline int filter_ipv4_rest(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_filter_no_match);
 
 	/* {when: "stream.id & 3 == 2 && stream.type & 4 != 0 && stream.offset > 0x4000", do: ... */
-	/* rule */
-	if ((stream_id & 3) == 2 && !((be8(&stream->type) & 4) == 0) && stream_offset > 0x4000) {
+	if ((stream_id & 3) == 2 && !((be8(&stream->type) & 4) == 0) && stream_offset > 0x4000)
 		return fr_drop(skb->len, reason_filter_far);
-	}
 
 	/* {do: [{count: "streams"}, "pass"]}, */
 	fr_named_add(0, 1);
@@ -278,10 +276,8 @@ static __always_inline int filter_ipv6_rest(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_filter_no_match);
 
 	/* {when: "stream.id & 3 == 2 && stream.type & 4 != 0 && stream.offset > 0x4000", do: ... */
-	/* rule */
-	if ((stream_id & 3) == 2 && !((be8(&stream->type) & 4) == 0) && stream_offset > 0x4000) {
+	if ((stream_id & 3) == 2 && !((be8(&stream->type) & 4) == 0) && stream_offset > 0x4000)
 		return fr_drop(skb->len, reason_filter_far);
-	}
 
 	/* {do: [{count: "streams"}, "pass"]}, */
 	fr_named_add(0, 1);

@@ -179,7 +179,7 @@ static __always_inline int flow_ipv4_udp(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_flow_udp_length);
 
 	/* do: [{learn: flows: {key: ["ip.src"], value: ["l4.src_port", "l4.dst"], verified: "... */
-	if ((l4_end - 34) > 0x4000)
+	if (l4_end - 34 > 0x4000)
 		return fr_up(skb, reason_flow_too_big);
 	if (be16(&udp->checksum) == 0 ||
 	    !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
@@ -204,14 +204,14 @@ static __always_inline int check_tcp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_tcp *tcp = data + at;
 
-	if ((void *)(tcp + 1) > data_end || (at + sizeof(*tcp)) > ip_end)
+	if ((void *)(tcp + 1) > data_end || at + sizeof(*tcp) > ip_end)
 		return fr_up(skb, reason_flow_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
 		return fr_up(skb, reason_flow_tcp_data_offset);
-	__u64 l4_options_size = ((be8(&tcp->data_offset_reserved) >> 4) * 4) - 20;
+	__u64 l4_options_size = (be8(&tcp->data_offset_reserved) >> 4) * 4 - 20;
 	if (l4_options_size > 40)
 		return fr_up(skb, reason_flow_tcp_options);
-	__u64 l4_options_end = fr_forget(skb, (at + sizeof(*tcp)) + l4_options_size);
+	__u64 l4_options_end = fr_forget(skb, at + sizeof(*tcp) + l4_options_size);
 
 	*end = l4_options_end;
 	return 0;
@@ -240,11 +240,11 @@ static __always_inline int flow_ipv4_tcp(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_flow_truncated);
 	if (l4_options_end > ip_end)
 		return fr_up(skb, reason_flow_truncated);
-	if (((be8(&tcp->data_offset_reserved) >> 4) * 4) != (l4_options_end - 34))
+	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - 34)
 		return fr_up(skb, reason_flow_tcp_data_offset);
 
 	/* do: [{learn: flows: {key: ["ip.src"], value: ["l4.src_port", "l4.dst"], verified: "... */
-	if ((ip_end - 34) > 0x4000)
+	if (ip_end - 34 > 0x4000)
 		return fr_up(skb, reason_flow_too_big);
 	if (!fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_TCP) +
 		       bpf_htons(ip_end - 34) +
@@ -325,7 +325,7 @@ static __always_inline int flow_ipv6_udp(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_flow_udp_length);
 
 	/* do: [{learn: flows: {key: ["ip.src"], value: ["l4.src_port", "l4.dst"], verified: "... */
-	if ((l4_end - 54) > 0x4000)
+	if (l4_end - 54 > 0x4000)
 		return fr_up(skb, reason_flow_too_big);
 	if (be16(&udp->checksum) == 0 ||
 	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
@@ -370,11 +370,11 @@ static __always_inline int flow_ipv6_tcp(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_flow_truncated);
 	if (l4_options_end > ip_end)
 		return fr_up(skb, reason_flow_truncated);
-	if (((be8(&tcp->data_offset_reserved) >> 4) * 4) != (l4_options_end - 54))
+	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - 54)
 		return fr_up(skb, reason_flow_tcp_data_offset);
 
 	/* do: [{learn: flows: {key: ["ip.src"], value: ["l4.src_port", "l4.dst"], verified: "... */
-	if ((ip_end - 54) > 0x4000)
+	if (ip_end - 54 > 0x4000)
 		return fr_up(skb, reason_flow_too_big);
 	if (!fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
@@ -474,7 +474,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_peer_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_peer_udp_length);
@@ -537,9 +537,9 @@ static __always_inline int peer_ipv4(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_peer_no_match);
 
 	/* do: [{learn: peers: {key: ["hello.id"], value: ["hello.number"], verified: "hello"}... */
-	if ((udp_end - 42) > 0x4000)
+	if (udp_end - 42 > 0x4000)
 		return fr_up(skb, reason_peer_too_big);
-	if (!fr_sum_ok((__u64) + fr_sum_whole(skb, 42, udp_end - 42, fr_partial(skb))))
+	if (!fr_sum_ok((__u64)fr_sum_whole(skb, 42, udp_end - 42, fr_partial(skb))))
 		return fr_up(skb, reason_peer_hello_sum);
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
@@ -594,9 +594,9 @@ static __always_inline int peer_ipv6(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_peer_no_match);
 
 	/* do: [{learn: peers: {key: ["hello.id"], value: ["hello.number"], verified: "hello"}... */
-	if ((udp_end - 62) > 0x4000)
+	if (udp_end - 62 > 0x4000)
 		return fr_up(skb, reason_peer_too_big);
-	if (!fr_sum_ok((__u64) + fr_sum_whole(skb, 62, udp_end - 62, fr_partial(skb))))
+	if (!fr_sum_ok((__u64)fr_sum_whole(skb, 62, udp_end - 62, fr_partial(skb))))
 		return fr_up(skb, reason_peer_hello_sum);
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};

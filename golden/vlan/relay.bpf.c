@@ -164,7 +164,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_forward_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_forward_udp_length);
@@ -245,9 +245,9 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *s
 		return fr_up(skb, reason_forward_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_forward_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&t->hop.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+	if (unlikely(!fr_fits(&t->hop.hop, skb->gso_size ? skb->gso_size + 28 : ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&t->hop.hop, reason_forward_no_route,
 				      reason_forward_unreachable));
@@ -265,7 +265,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_forward_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_forward_mapped_address);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_forward_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
@@ -346,9 +346,9 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *s
 		return fr_up(skb, reason_forward_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_forward_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&t->hop.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+	if (unlikely(!fr_fits(&t->hop.hop, skb->gso_size ? skb->gso_size + 48 : ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&t->hop.hop, reason_forward_no_route,
 				      reason_forward_unreachable));
@@ -374,7 +374,7 @@ static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_forward_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_forward_udp_length);
@@ -439,7 +439,7 @@ static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, 
 	struct val_tenants *t;
 	struct key_tenants key __attribute__((aligned(8))) = {};
 
-	key.vid = (be16(vlan->pcp_to_vid) & 0xfff);
+	key.vid = be16(vlan->pcp_to_vid) & 0xfff;
 	fr_put_v4(key.addr, ld32(ipv4->dst));
 	enum fr_found found = find_tenants(&key, lease, 0, &t);
 	if (found != FR_FOUND)
@@ -453,7 +453,7 @@ static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, 
 	__u64 payload_len = ip_end - 46;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(38, 44) ||
-	      ((partial >> 16) >= 46 && (partial & 0xffff) < ((46ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 46 && (partial & 0xffff) < 46ULL + payload_len - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_fits(&t->hop.hop, 28ULL + payload_len)))
 		return fr_up(skb,
@@ -474,6 +474,7 @@ static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *d
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 48, FR_POP_INNER,
 			    &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 	if (unlikely(data + 22 > (void *)(long)skb->data_end))
@@ -511,7 +512,7 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 	struct val_tenants *t;
 	struct key_tenants key __attribute__((aligned(8)));
 
-	key.vid = (be16(vlan->pcp_to_vid) & 0xfff);
+	key.vid = be16(vlan->pcp_to_vid) & 0xfff;
 	fr_put_v6(key.addr, ipv6->dst, 2);
 	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
 	enum fr_found found = find_tenants(&key, lease, 0, &t);
@@ -526,7 +527,7 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 	__u64 payload_len = ip_end - 66;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(58, 64) ||
-	      ((partial >> 16) >= 66 && (partial & 0xffff) < ((66ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 66 && (partial & 0xffff) < 66ULL + payload_len - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);

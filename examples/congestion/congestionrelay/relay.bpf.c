@@ -393,26 +393,22 @@ static __always_inline int control_on(void *data, void *data_end)
 		f = NULL;
 
 	/* {when: "?(due) && ?(answers)", do: [report, {set: decide & {"ack.begin": 1}}]}, */
-	/* rule */
 	if (be8(&ack->over) == 1 && (__u64)ld32(&ack->time) >= set_interval && fr_has(f) &&
 	    (((__u64)ld32(&socket->round) - (__u64)f->round) & 0xffffffffULL) <= 4 &&
-	    (f->firm || (f->losses == (__u64)ld32(&socket->losses) && be8(&socket->state) < 2))) {
+	    (f->firm || (f->losses == (__u64)ld32(&socket->losses) && be8(&socket->state) < 2)))
 		return control_send(data, data_end, f);
-	}
 
 	/* let due = "ack.over == 1 && ack.time >= setting.interval" */
-	if (be8(&ack->over) == 1 && (__u64)ld32(&ack->time) >= set_interval) { /* rule */
+	if (be8(&ack->over) == 1 && (__u64)ld32(&ack->time) >= set_interval) {
 		/* {when: due, do: [report, {set: "ack.begin": 1}, {count: "unanswered"}]}, */
 		fr_named_add(0, 1);
 		return control_send_2(data, data_end);
 	}
 
 	/* {when: answers, do: [{set: decide}]}, */
-	/* rule */
 	if (fr_has(f) && (((__u64)ld32(&socket->round) - (__u64)f->round) & 0xffffffffULL) <= 4 &&
-	    (f->firm || (f->losses == (__u64)ld32(&socket->losses) && be8(&socket->state) < 2))) {
+	    (f->firm || (f->losses == (__u64)ld32(&socket->losses) && be8(&socket->state) < 2)))
 		return control_send_3(data, data_end, f);
-	}
 	return fr_leave(fr_length(data, data_end), reason_control_no_rule);
 }
 
@@ -439,8 +435,8 @@ static __always_inline int reduce_send(void *data, void *data_end, struct val_fl
 {
 	struct hdr_socket *socket = data;
 	__u32 len = fr_length(data, data_end);
-	__u32 loss_ssthresh = (((((__u64)ld32(&socket->cwnd) * (__u64)f->keep) / 0x400) > 2) ?
-			       (((__u64)ld32(&socket->cwnd) * (__u64)f->keep) / 0x400) :
+	__u32 loss_ssthresh = (((__u64)ld32(&socket->cwnd) * (__u64)f->keep) / 0x400 > 2 ?
+			       ((__u64)ld32(&socket->cwnd) * (__u64)f->keep) / 0x400 :
 			       2ULL) & 0xffffffffULL;
 
 	struct hdr_loss *new_loss = data + 112;

@@ -457,7 +457,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_long_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_long_udp_length + of_2);
@@ -525,7 +525,7 @@ static __always_inline int long_ipv4_send_3(struct __sk_buff *skb, void *data,
 	__u64 said0 = be64(&v_long->id) & (__u64)set_id_mask;
 	__u64 said0_2[2];
 	st64((void *)said0_2, 0);
-	st64((void *)said0_2 + 8, ((__u64)ld32(ipv4->src) << 32 | 0xffff0000ULL));
+	st64((void *)said0_2 + 8, ((__u64)ld32(ipv4->src) << 32) | 0xffff0000ULL);
 	__u64 said0_3 = be16(&udp->src_port);
 
 	fr_count(reason_long_pass, len);
@@ -779,7 +779,7 @@ static __always_inline int long_ipv4_send_9(struct __sk_buff *skb, void *data,
 	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
 	__u64 said0[2];
 	st64((void *)said0, 0);
-	st64((void *)said0 + 8, ((__u64)ld32(ipv4->src) << 32 | 0xffff0000ULL));
+	st64((void *)said0 + 8, ((__u64)ld32(ipv4->src) << 32) | 0xffff0000ULL);
 
 	fr_count(reason_long_pass, len);
 	struct event_newcomer *event0 = bpf_ringbuf_reserve(&fr_events,
@@ -837,7 +837,7 @@ static __always_inline int long_ipv4_rest_3(struct __sk_buff *skb, void *data,
 	/* let known_source = {src: sources: ["ip.src"]} */
 	struct val_networks *net;
 	struct val_totals *total;
-	if (fr_has(src)) { /* rule */
+	if (fr_has(src)) {
 		/* let origin = {net: networks: ["ip.src"]} */
 		{
 			struct key_networks key __attribute__((aligned(8))) = {};
@@ -846,7 +846,7 @@ static __always_inline int long_ipv4_rest_3(struct __sk_buff *skb, void *data,
 			fr_put_v4(key.prefix.addr, ld32(ipv4->src));
 			net = find_networks(&key);
 		}
-		if (fr_has(net)) { /* rule */
+		if (fr_has(net)) {
 			/* let limits = {total: totals: ["udp.dst_port"]} */
 			{
 				struct key_totals key __attribute__((aligned(8))) = {};
@@ -858,11 +858,10 @@ static __always_inline int long_ipv4_rest_3(struct __sk_buff *skb, void *data,
 				if (found == FR_MISSING)
 					total = NULL;
 			}
-			if (fr_has(total)) { /* rule */
+			if (fr_has(total)) {
 				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
-				if (src->regular) { /* rule */
+				if (src->regular)
 					return long_ipv4_send_7(skb, data, src, net, total);
-				}
 			}
 		}
 	}
@@ -879,7 +878,7 @@ static __always_inline int long_ipv4_rest_3(struct __sk_buff *skb, void *data,
 	}
 	struct val_networks *net_2;
 	struct val_totals *total_2;
-	if (fr_has(src_2)) { /* rule */
+	if (fr_has(src_2)) {
 		{
 			struct key_networks key __attribute__((aligned(8))) = {};
 
@@ -887,7 +886,7 @@ static __always_inline int long_ipv4_rest_3(struct __sk_buff *skb, void *data,
 			fr_put_v4(key.prefix.addr, ld32(ipv4->src));
 			net_2 = find_networks(&key);
 		}
-		if (fr_has(net_2)) { /* rule */
+		if (fr_has(net_2)) {
 			{
 				struct key_totals key __attribute__((aligned(8))) = {};
 
@@ -898,7 +897,7 @@ static __always_inline int long_ipv4_rest_3(struct __sk_buff *skb, void *data,
 				if (found == FR_MISSING)
 					total_2 = NULL;
 			}
-			if (fr_has(total_2)) { /* rule */
+			if (fr_has(total_2)) {
 				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
 				return long_ipv4_send_8(skb, data, src_2, net_2, total_2);
 			}
@@ -928,8 +927,8 @@ static __always_inline int long_ipv4_rest_2(struct __sk_buff *skb, void *data,
 		if (found == FR_MISSING)
 			try = NULL;
 	}
-	if (fr_has(try)) { /* rule */
-		if (try->packets < set_tries) { /* rule */
+	if (fr_has(try)) {
+		if (try->packets < set_tries) {
 			{
 				struct key_attempts key __attribute__((aligned(8))) = {};
 				struct val_attempts val __attribute__((aligned(8))) = {};
@@ -947,21 +946,17 @@ static __always_inline int long_ipv4_rest_2(struct __sk_buff *skb, void *data,
 	}
 
 	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
-	if (!fr_lease_valid(lease, now) && set_closed) { /* rule */
+	if (!fr_lease_valid(lease, now) && set_closed)
 		return fr_drop(skb->len, reason_long_closed);
-	}
-	if (!fr_lease_valid(lease, now)) { /* rule */
+	if (!fr_lease_valid(lease, now))
 		return long_ipv4_send_6(skb);
-	}
 
 	/* {when: "len(udp.payload) < 1200 && !(?(early))", do: [{drop: "too_short"}]}, */
-	/* rule */
-	if ((udp_end - 42) < 0x4b0 &&
+	if (udp_end - 42 < 0x4b0 &&
 	    !((be32(&v_long->version) == 1 && ((be8(&v_long->form_to_flags) >> 4) & 3) == 1) ||
 	      (be32(&v_long->version) == 0x6b3343cf &&
-	       ((be8(&v_long->form_to_flags) >> 4) & 3) == 2))) {
+	       ((be8(&v_long->form_to_flags) >> 4) & 3) == 2)))
 		return fr_drop(skb->len, reason_long_too_short);
-	}
 
 	/* let known_source = {src: sources: ["ip.src"]} */
 	struct val_sources *src;
@@ -989,7 +984,7 @@ static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
 
 	/* let sender = {peer: peers: ["udp.src"]} */
 	struct val_totals *total;
-	if (fr_has(peer)) { /* rule */
+	if (fr_has(peer)) {
 		/* let limits = {total: totals: ["udp.dst_port"]} */
 		{
 			struct key_totals key __attribute__((aligned(8))) = {};
@@ -1001,9 +996,9 @@ static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
 			if (found == FR_MISSING)
 				total = NULL;
 		}
-		if (fr_has(total)) { /* rule */
+		if (fr_has(total)) {
 			/* let proven = "setting.watch && peer.short >= 3" */
-			if (set_watch && peer->m_short >= 3) { /* rule */
+			if (set_watch && peer->m_short >= 3) {
 				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
 				return long_ipv4_send_3(skb, data, total);
 			}
@@ -1013,7 +1008,7 @@ static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
 	/* {lookup: {sender, limits}, when: "setting.watch && long.id_length < 8", do: [by_mov... */
 	struct val_peers *peer_2;
 	struct val_totals *total_2;
-	if (set_watch && be8(&v_long->id_length) < 8) { /* rule */
+	if (set_watch && be8(&v_long->id_length) < 8) {
 		{
 			struct key_peers key __attribute__((aligned(8))) = {};
 
@@ -1024,7 +1019,7 @@ static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
 			if (found == FR_MISSING)
 				peer_2 = NULL;
 		}
-		if (fr_has(peer_2)) { /* rule */
+		if (fr_has(peer_2)) {
 			{
 				struct key_totals key __attribute__((aligned(8))) = {};
 
@@ -1035,9 +1030,8 @@ static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
 				if (found == FR_MISSING)
 					total_2 = NULL;
 			}
-			if (fr_has(total_2)) { /* rule */
+			if (fr_has(total_2))
 				return long_ipv4_send_4(skb, total_2);
-			}
 		}
 	}
 
@@ -1082,14 +1076,14 @@ static __always_inline int long_ipv4(struct __sk_buff *skb, void *data, void *da
 		if (found == FR_MISSING)
 			conn = NULL;
 	}
-	if (fr_has(conn)) { /* rule */
+	if (fr_has(conn)) {
 		fr_shared_add(conn->packets, 1);
 		return long_ipv4_send(skb);
 	}
 
 	/* {lookup: fresh: seen: [long_id], when: "setting.watch", do: ["pass"]}, */
 	struct val_seen *fresh;
-	if (set_watch) { /* rule */
+	if (set_watch) {
 		{
 			struct key_seen key __attribute__((aligned(8))) = {};
 
@@ -1100,9 +1094,8 @@ static __always_inline int long_ipv4(struct __sk_buff *skb, void *data, void *da
 			if (found == FR_MISSING)
 				fresh = NULL;
 		}
-		if (fr_has(fresh)) { /* rule */
+		if (fr_has(fresh))
 			return long_ipv4_send_2(skb);
-		}
 	}
 
 	/* let sender = {peer: peers: ["udp.src"]} */
@@ -1132,7 +1125,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_long_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_long_mapped_address + of_2);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_long_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -1515,7 +1508,7 @@ static __always_inline int long_ipv6_rest_3(struct __sk_buff *skb, void *data,
 	/* let known_source = {src: sources: ["ip.src"]} */
 	struct val_networks *net;
 	struct val_totals *total;
-	if (fr_has(src)) { /* rule */
+	if (fr_has(src)) {
 		/* let origin = {net: networks: ["ip.src"]} */
 		{
 			struct key_networks key __attribute__((aligned(8))) = {};
@@ -1524,7 +1517,7 @@ static __always_inline int long_ipv6_rest_3(struct __sk_buff *skb, void *data,
 			fr_put_v6(key.prefix.addr, ipv6->src, 4);
 			net = find_networks(&key);
 		}
-		if (fr_has(net)) { /* rule */
+		if (fr_has(net)) {
 			/* let limits = {total: totals: ["udp.dst_port"]} */
 			{
 				struct key_totals key __attribute__((aligned(8))) = {};
@@ -1536,11 +1529,10 @@ static __always_inline int long_ipv6_rest_3(struct __sk_buff *skb, void *data,
 				if (found == FR_MISSING)
 					total = NULL;
 			}
-			if (fr_has(total)) { /* rule */
+			if (fr_has(total)) {
 				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
-				if (src->regular) { /* rule */
+				if (src->regular)
 					return long_ipv6_send_7(skb, data, src, net, total);
-				}
 			}
 		}
 	}
@@ -1557,7 +1549,7 @@ static __always_inline int long_ipv6_rest_3(struct __sk_buff *skb, void *data,
 	}
 	struct val_networks *net_2;
 	struct val_totals *total_2;
-	if (fr_has(src_2)) { /* rule */
+	if (fr_has(src_2)) {
 		{
 			struct key_networks key __attribute__((aligned(8))) = {};
 
@@ -1565,7 +1557,7 @@ static __always_inline int long_ipv6_rest_3(struct __sk_buff *skb, void *data,
 			fr_put_v6(key.prefix.addr, ipv6->src, 4);
 			net_2 = find_networks(&key);
 		}
-		if (fr_has(net_2)) { /* rule */
+		if (fr_has(net_2)) {
 			{
 				struct key_totals key __attribute__((aligned(8))) = {};
 
@@ -1576,7 +1568,7 @@ static __always_inline int long_ipv6_rest_3(struct __sk_buff *skb, void *data,
 				if (found == FR_MISSING)
 					total_2 = NULL;
 			}
-			if (fr_has(total_2)) { /* rule */
+			if (fr_has(total_2)) {
 				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
 				return long_ipv6_send_8(skb, data, src_2, net_2, total_2);
 			}
@@ -1606,8 +1598,8 @@ static __always_inline int long_ipv6_rest_2(struct __sk_buff *skb, void *data,
 		if (found == FR_MISSING)
 			try = NULL;
 	}
-	if (fr_has(try)) { /* rule */
-		if (try->packets < set_tries) { /* rule */
+	if (fr_has(try)) {
+		if (try->packets < set_tries) {
 			{
 				struct key_attempts key __attribute__((aligned(8))) = {};
 				struct val_attempts val __attribute__((aligned(8))) = {};
@@ -1624,21 +1616,17 @@ static __always_inline int long_ipv6_rest_2(struct __sk_buff *skb, void *data,
 	}
 
 	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
-	if (!fr_lease_valid(lease, now) && set_closed) { /* rule */
+	if (!fr_lease_valid(lease, now) && set_closed)
 		return fr_drop(skb->len, reason_long_closed);
-	}
-	if (!fr_lease_valid(lease, now)) { /* rule */
+	if (!fr_lease_valid(lease, now))
 		return long_ipv6_send_6(skb);
-	}
 
 	/* {when: "len(udp.payload) < 1200 && !(?(early))", do: [{drop: "too_short"}]}, */
-	/* rule */
-	if ((udp_end - 62) < 0x4b0 &&
+	if (udp_end - 62 < 0x4b0 &&
 	    !((be32(&v_long->version) == 1 && ((be8(&v_long->form_to_flags) >> 4) & 3) == 1) ||
 	      (be32(&v_long->version) == 0x6b3343cf &&
-	       ((be8(&v_long->form_to_flags) >> 4) & 3) == 2))) {
+	       ((be8(&v_long->form_to_flags) >> 4) & 3) == 2)))
 		return fr_drop(skb->len, reason_long_too_short);
-	}
 
 	/* let known_source = {src: sources: ["ip.src"]} */
 	struct val_sources *src;
@@ -1666,7 +1654,7 @@ static __always_inline int long_ipv6_rest(struct __sk_buff *skb, void *data,
 
 	/* let sender = {peer: peers: ["udp.src"]} */
 	struct val_totals *total;
-	if (fr_has(peer)) { /* rule */
+	if (fr_has(peer)) {
 		/* let limits = {total: totals: ["udp.dst_port"]} */
 		{
 			struct key_totals key __attribute__((aligned(8))) = {};
@@ -1678,9 +1666,9 @@ static __always_inline int long_ipv6_rest(struct __sk_buff *skb, void *data,
 			if (found == FR_MISSING)
 				total = NULL;
 		}
-		if (fr_has(total)) { /* rule */
+		if (fr_has(total)) {
 			/* let proven = "setting.watch && peer.short >= 3" */
-			if (set_watch && peer->m_short >= 3) { /* rule */
+			if (set_watch && peer->m_short >= 3) {
 				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
 				return long_ipv6_send_3(skb, data, total);
 			}
@@ -1690,7 +1678,7 @@ static __always_inline int long_ipv6_rest(struct __sk_buff *skb, void *data,
 	/* {lookup: {sender, limits}, when: "setting.watch && long.id_length < 8", do: [by_mov... */
 	struct val_peers *peer_2;
 	struct val_totals *total_2;
-	if (set_watch && be8(&v_long->id_length) < 8) { /* rule */
+	if (set_watch && be8(&v_long->id_length) < 8) {
 		{
 			struct key_peers key __attribute__((aligned(8))) = {};
 
@@ -1701,7 +1689,7 @@ static __always_inline int long_ipv6_rest(struct __sk_buff *skb, void *data,
 			if (found == FR_MISSING)
 				peer_2 = NULL;
 		}
-		if (fr_has(peer_2)) { /* rule */
+		if (fr_has(peer_2)) {
 			{
 				struct key_totals key __attribute__((aligned(8))) = {};
 
@@ -1712,9 +1700,8 @@ static __always_inline int long_ipv6_rest(struct __sk_buff *skb, void *data,
 				if (found == FR_MISSING)
 					total_2 = NULL;
 			}
-			if (fr_has(total_2)) { /* rule */
+			if (fr_has(total_2))
 				return long_ipv6_send_4(skb, total_2);
-			}
 		}
 	}
 
@@ -1759,14 +1746,14 @@ static __always_inline int long_ipv6(struct __sk_buff *skb, void *data, void *da
 		if (found == FR_MISSING)
 			conn = NULL;
 	}
-	if (fr_has(conn)) { /* rule */
+	if (fr_has(conn)) {
 		fr_shared_add(conn->packets, 1);
 		return long_ipv6_send(skb);
 	}
 
 	/* {lookup: fresh: seen: [long_id], when: "setting.watch", do: ["pass"]}, */
 	struct val_seen *fresh;
-	if (set_watch) { /* rule */
+	if (set_watch) {
 		{
 			struct key_seen key __attribute__((aligned(8))) = {};
 
@@ -1777,9 +1764,8 @@ static __always_inline int long_ipv6(struct __sk_buff *skb, void *data, void *da
 			if (found == FR_MISSING)
 				fresh = NULL;
 		}
-		if (fr_has(fresh)) { /* rule */
+		if (fr_has(fresh))
 			return long_ipv6_send_2(skb);
-		}
 	}
 
 	/* let sender = {peer: peers: ["udp.src"]} */
@@ -1892,7 +1878,7 @@ static __always_inline int short_ipv4_send_3(struct __sk_buff *skb, void *data,
 	__u64 said0 = be64(&v_short->id) & (__u64)set_id_mask;
 	__u64 said0_2[2];
 	st64((void *)said0_2, 0);
-	st64((void *)said0_2 + 8, ((__u64)ld32(ipv4->src) << 32 | 0xffff0000ULL));
+	st64((void *)said0_2 + 8, ((__u64)ld32(ipv4->src) << 32) | 0xffff0000ULL);
 	__u64 said0_3 = be16(&udp->src_port);
 
 	fr_count(reason_short_pass, len);
@@ -1967,12 +1953,10 @@ static __always_inline int short_ipv4_rest_2(struct __sk_buff *skb, void *data,
 	struct hdr_udp *udp = data + 34;
 
 	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
-	if (!fr_lease_valid(lease, now) && set_closed) { /* rule */
+	if (!fr_lease_valid(lease, now) && set_closed)
 		return fr_drop(skb->len, reason_short_closed);
-	}
-	if (!fr_lease_valid(lease, now)) { /* rule */
+	if (!fr_lease_valid(lease, now))
 		return short_ipv4_send_5(skb);
-	}
 
 	/* let limits = {total: totals: ["udp.dst_port"]} */
 	struct val_totals *total;
@@ -1998,7 +1982,7 @@ static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
 
 	/* let sender = {peer: peers: ["udp.src"]} */
 	struct val_totals *total;
-	if (fr_has(peer)) { /* rule */
+	if (fr_has(peer)) {
 		/* let limits = {total: totals: ["udp.dst_port"]} */
 		{
 			struct key_totals key __attribute__((aligned(8))) = {};
@@ -2010,9 +1994,9 @@ static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
 			if (found == FR_MISSING)
 				total = NULL;
 		}
-		if (fr_has(total)) { /* rule */
+		if (fr_has(total)) {
 			/* let proven = "setting.watch && peer.short >= 3" */
-			if (set_watch && peer->m_short >= 3) { /* rule */
+			if (set_watch && peer->m_short >= 3) {
 				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
 				return short_ipv4_send_3(skb, data, total);
 			}
@@ -2022,7 +2006,7 @@ static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
 	/* {lookup: {sender, limits}, when: "setting.watch", do: [by_moves, "pass"]}, */
 	struct val_peers *peer_2;
 	struct val_totals *total_2;
-	if (set_watch) { /* rule */
+	if (set_watch) {
 		{
 			struct key_peers key __attribute__((aligned(8))) = {};
 
@@ -2033,7 +2017,7 @@ static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
 			if (found == FR_MISSING)
 				peer_2 = NULL;
 		}
-		if (fr_has(peer_2)) { /* rule */
+		if (fr_has(peer_2)) {
 			{
 				struct key_totals key __attribute__((aligned(8))) = {};
 
@@ -2044,9 +2028,8 @@ static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
 				if (found == FR_MISSING)
 					total_2 = NULL;
 			}
-			if (fr_has(total_2)) { /* rule */
+			if (fr_has(total_2))
 				return short_ipv4_send_4(skb, total_2);
-			}
 		}
 	}
 
@@ -2090,14 +2073,14 @@ static __always_inline int short_ipv4(struct __sk_buff *skb, void *data, void *d
 		if (found == FR_MISSING)
 			conn = NULL;
 	}
-	if (fr_has(conn)) { /* rule */
+	if (fr_has(conn)) {
 		fr_shared_add(conn->packets, 1);
 		return short_ipv4_send(skb);
 	}
 
 	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
 	struct val_seen *fresh;
-	if (set_watch) { /* rule */
+	if (set_watch) {
 		{
 			struct key_seen key __attribute__((aligned(8))) = {};
 
@@ -2108,9 +2091,8 @@ static __always_inline int short_ipv4(struct __sk_buff *skb, void *data, void *d
 			if (found == FR_MISSING)
 				fresh = NULL;
 		}
-		if (fr_has(fresh)) { /* rule */
+		if (fr_has(fresh))
 			return short_ipv4_send_2(skb);
-		}
 	}
 
 	/* let sender = {peer: peers: ["udp.src"]} */
@@ -2258,12 +2240,10 @@ static __always_inline int short_ipv6_rest_2(struct __sk_buff *skb, void *data,
 	struct hdr_udp *udp = data + 54;
 
 	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
-	if (!fr_lease_valid(lease, now) && set_closed) { /* rule */
+	if (!fr_lease_valid(lease, now) && set_closed)
 		return fr_drop(skb->len, reason_short_closed);
-	}
-	if (!fr_lease_valid(lease, now)) { /* rule */
+	if (!fr_lease_valid(lease, now))
 		return short_ipv6_send_5(skb);
-	}
 
 	/* let limits = {total: totals: ["udp.dst_port"]} */
 	struct val_totals *total;
@@ -2289,7 +2269,7 @@ static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
 
 	/* let sender = {peer: peers: ["udp.src"]} */
 	struct val_totals *total;
-	if (fr_has(peer)) { /* rule */
+	if (fr_has(peer)) {
 		/* let limits = {total: totals: ["udp.dst_port"]} */
 		{
 			struct key_totals key __attribute__((aligned(8))) = {};
@@ -2301,9 +2281,9 @@ static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
 			if (found == FR_MISSING)
 				total = NULL;
 		}
-		if (fr_has(total)) { /* rule */
+		if (fr_has(total)) {
 			/* let proven = "setting.watch && peer.short >= 3" */
-			if (set_watch && peer->m_short >= 3) { /* rule */
+			if (set_watch && peer->m_short >= 3) {
 				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
 				return short_ipv6_send_3(skb, data, total);
 			}
@@ -2313,7 +2293,7 @@ static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
 	/* {lookup: {sender, limits}, when: "setting.watch", do: [by_moves, "pass"]}, */
 	struct val_peers *peer_2;
 	struct val_totals *total_2;
-	if (set_watch) { /* rule */
+	if (set_watch) {
 		{
 			struct key_peers key __attribute__((aligned(8))) = {};
 
@@ -2324,7 +2304,7 @@ static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
 			if (found == FR_MISSING)
 				peer_2 = NULL;
 		}
-		if (fr_has(peer_2)) { /* rule */
+		if (fr_has(peer_2)) {
 			{
 				struct key_totals key __attribute__((aligned(8))) = {};
 
@@ -2335,9 +2315,8 @@ static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
 				if (found == FR_MISSING)
 					total_2 = NULL;
 			}
-			if (fr_has(total_2)) { /* rule */
+			if (fr_has(total_2))
 				return short_ipv6_send_4(skb, total_2);
-			}
 		}
 	}
 
@@ -2382,14 +2361,14 @@ static __always_inline int short_ipv6(struct __sk_buff *skb, void *data, void *d
 		if (found == FR_MISSING)
 			conn = NULL;
 	}
-	if (fr_has(conn)) { /* rule */
+	if (fr_has(conn)) {
 		fr_shared_add(conn->packets, 1);
 		return short_ipv6_send(skb);
 	}
 
 	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
 	struct val_seen *fresh;
-	if (set_watch) { /* rule */
+	if (set_watch) {
 		{
 			struct key_seen key __attribute__((aligned(8))) = {};
 
@@ -2400,9 +2379,8 @@ static __always_inline int short_ipv6(struct __sk_buff *skb, void *data, void *d
 			if (found == FR_MISSING)
 				fresh = NULL;
 		}
-		if (fr_has(fresh)) { /* rule */
+		if (fr_has(fresh))
 			return short_ipv6_send_2(skb);
-		}
 	}
 
 	/* let sender = {peer: peers: ["udp.src"]} */
@@ -2464,7 +2442,7 @@ static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_tiny_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_tiny_udp_length);
@@ -2498,9 +2476,8 @@ static __always_inline int tiny_ipv4(struct __sk_buff *skb, void *data, void *da
 		return TC_ACT_UNSPEC;
 
 	/* rules: [{when: "len(udp.payload) < 21 && (!lapsed || setting.closed)", do: [{drop: ... */
-	if ((udp_end - 42) < 21 && (fr_lease_valid(lease, now) || set_closed)) { /* rule */
+	if (udp_end - 42 < 21 && (fr_lease_valid(lease, now) || set_closed))
 		return fr_drop(skb->len, reason_tiny_too_short);
-	}
 	return tiny_ipv4_send(skb);
 }
 
@@ -2523,9 +2500,8 @@ static __always_inline int tiny_ipv6(struct __sk_buff *skb, void *data, void *da
 		return TC_ACT_UNSPEC;
 
 	/* rules: [{when: "len(udp.payload) < 21 && (!lapsed || setting.closed)", do: [{drop: ... */
-	if ((udp_end - 62) < 21 && (fr_lease_valid(lease, now) || set_closed)) { /* rule */
+	if (udp_end - 62 < 21 && (fr_lease_valid(lease, now) || set_closed))
 		return fr_drop(skb->len, reason_tiny_too_short);
-	}
 	return tiny_ipv6_send(skb);
 }
 
@@ -2598,7 +2574,7 @@ static __always_inline int check_answer(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_answer *answer = data + at;
 
-	if ((void *)(answer + 1) > data_end || (at + sizeof(*answer)) > udp_end)
+	if ((void *)(answer + 1) > data_end || at + sizeof(*answer) > udp_end)
 		return fr_up(skb, reason_answer_truncated);
 	if ((be8(&answer->form_flags) >> 7) != 1)
 		return fr_up(skb, reason_answer_answer_form);
@@ -2607,7 +2583,7 @@ static __always_inline int check_answer(struct __sk_buff *skb, void *data, void 
 	__u64 v_v_answer_to_size = be8(&answer->to_length);
 	if (v_v_answer_to_size > 20)
 		return fr_up(skb, reason_answer_answer_to);
-	__u64 v_v_answer_to_end = fr_forget(skb, (at + sizeof(*answer)) + v_v_answer_to_size);
+	__u64 v_v_answer_to_end = fr_forget(skb, at + sizeof(*answer) + v_v_answer_to_size);
 
 	*end = v_v_answer_to_end;
 	return 0;
@@ -2634,7 +2610,7 @@ static __always_inline int answer_ipv4_send_2(struct __sk_buff *skb, void *data,
 	__u64 said0 = be64(&answer->id) & (__u64)set_id_mask;
 	__u64 said0_2[2];
 	st64((void *)said0_2, 0);
-	st64((void *)said0_2 + 8, ((__u64)ld32(ipv4->dst) << 32 | 0xffff0000ULL));
+	st64((void *)said0_2 + 8, ((__u64)ld32(ipv4->dst) << 32) | 0xffff0000ULL);
 	__u64 said0_3 = be16(&udp->dst_port);
 
 	fr_count(reason_answer_pass, len);
@@ -2656,11 +2632,16 @@ static __always_inline int answer_ipv4_send_2(struct __sk_buff *skb, void *data,
 }
 
 static __always_inline int answer_ipv4_rest(struct __sk_buff *skb, void *data,
-					    void *at_answer_to_end)
+					    void *at_answer_to_end, struct val_known *conn,
+					    struct val_seen *fresh)
 {
 	struct hdr_answer_2 *answer = at_answer_to_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
+
+	/* {when: "conn || fresh", do: ["pass"]}, */
+	if (fr_has(conn) || fr_has(fresh))
+		return answer_ipv4_send(skb);
 
 	/* {do: [{learn: seen: {key: [answer_id], value: ["udp.dst"]}}, {learn: peers: {key: [... */
 	{
@@ -2715,7 +2696,7 @@ static __always_inline int answer_ipv4(struct __sk_buff *skb, void *data, void *
 	answer = at_answer_to_end;
 	if ((void *)(answer + 1) > data_end)
 		return fr_up(skb, reason_answer_truncated);
-	if ((v_v_answer_to_end + 9) > udp_end)
+	if (v_v_answer_to_end + 9 > udp_end)
 		return fr_up(skb, reason_answer_truncated);
 
 	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "answer"] */
@@ -2751,12 +2732,7 @@ static __always_inline int answer_ipv4(struct __sk_buff *skb, void *data, void *
 			fresh = NULL;
 	}
 
-	/* {when: "conn || fresh", do: ["pass"]}, */
-	if (fr_has(conn) || fr_has(fresh)) { /* rule */
-		return answer_ipv4_send(skb);
-	}
-
-	return answer_ipv4_rest(skb, data, at_answer_to_end);
+	return answer_ipv4_rest(skb, data, at_answer_to_end, conn, fresh);
 }
 
 static __always_inline int check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
@@ -2771,7 +2747,7 @@ static __always_inline int check_ipv6_2(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_answer_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_answer_mapped_address + of_2);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_answer_ipv6_payload_length + of_2);
 	if (be8(&ipv6->next_header) != 17)
@@ -2824,11 +2800,16 @@ static __always_inline int answer_ipv6_send_2(struct __sk_buff *skb, void *data,
 }
 
 static __always_inline int answer_ipv6_rest(struct __sk_buff *skb, void *data,
-					    void *at_answer_to_end)
+					    void *at_answer_to_end, struct val_known *conn,
+					    struct val_seen *fresh)
 {
 	struct hdr_answer_2 *answer = at_answer_to_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
+
+	/* {when: "conn || fresh", do: ["pass"]}, */
+	if (fr_has(conn) || fr_has(fresh))
+		return answer_ipv6_send(skb);
 
 	/* {do: [{learn: seen: {key: [answer_id], value: ["udp.dst"]}}, {learn: peers: {key: [... */
 	{
@@ -2883,7 +2864,7 @@ static __always_inline int answer_ipv6(struct __sk_buff *skb, void *data, void *
 	answer = at_answer_to_end;
 	if ((void *)(answer + 1) > data_end)
 		return fr_up(skb, reason_answer_truncated);
-	if ((v_v_answer_to_end + 9) > udp_end)
+	if (v_v_answer_to_end + 9 > udp_end)
 		return fr_up(skb, reason_answer_truncated);
 
 	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "answer"] */
@@ -2919,12 +2900,7 @@ static __always_inline int answer_ipv6(struct __sk_buff *skb, void *data, void *
 			fresh = NULL;
 	}
 
-	/* {when: "conn || fresh", do: ["pass"]}, */
-	if (fr_has(conn) || fr_has(fresh)) { /* rule */
-		return answer_ipv6_send(skb);
-	}
-
-	return answer_ipv6_rest(skb, data, at_answer_to_end);
+	return answer_ipv6_rest(skb, data, at_answer_to_end, conn, fresh);
 }
 
 SEC("tc") int prog_answer(struct __sk_buff *skb)
@@ -3023,7 +2999,7 @@ static __always_inline int reply_ipv4(struct __sk_buff *skb, void *data, void *d
 	}
 
 	/* rules: [{when: "peer.short < 3", do: [{learn: peers: {key: ["udp.dst"], value: ["lo... */
-	if (peer->m_short < 3) { /* rule */
+	if (peer->m_short < 3) {
 		{
 			struct key_peers key __attribute__((aligned(8))) = {};
 			struct val_peers val __attribute__((aligned(8))) = {};
@@ -3093,7 +3069,7 @@ static __always_inline int reply_ipv6(struct __sk_buff *skb, void *data, void *d
 	}
 
 	/* rules: [{when: "peer.short < 3", do: [{learn: peers: {key: ["udp.dst"], value: ["lo... */
-	if (peer->m_short < 3) { /* rule */
+	if (peer->m_short < 3) {
 		{
 			struct key_peers key __attribute__((aligned(8))) = {};
 			struct val_peers val __attribute__((aligned(8))) = {};

@@ -160,7 +160,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_forward_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_forward_udp_length);
@@ -185,7 +185,7 @@ static __always_inline int forward_ipv4_udp_send(struct __sk_buff *skb, void *da
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
-					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol);
+					 ipv4_version_to_ecn + ipv4_ttl_protocol);
 	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -260,7 +260,7 @@ static __always_inline int forward_ipv4_udp_send_3(struct __sk_buff *skb, void *
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
-					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol);
+					 ipv4_version_to_ecn + ipv4_ttl_protocol);
 	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -331,7 +331,6 @@ static __always_inline int forward_ipv4_udp_rest(struct __sk_buff *skb, void *da
 	struct hdr_ipv4 *ipv4 = data + 14;
 
 	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
-	/* rule */
 	if (be16(&udp->dst_port) == 0x1bb || be16(&udp->dst_port) == 0x20fb ||
 	    be16(&udp->src_port) == 0x1bb || be16(&udp->src_port) == 0x20fb ||
 	    (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46) {
@@ -340,10 +339,10 @@ static __always_inline int forward_ipv4_udp_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_forward_hop_limit);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->fast.hop,
-				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+		if (unlikely(!fr_fits(&r->fast.hop, skb->gso_size ? skb->gso_size + 28 :
+				      ip_end - 14)))
 			return fr_up(skb,
 				     fr_unfit(&r->fast.hop, reason_forward_no_route,
 					      reason_forward_unreachable));
@@ -355,9 +354,9 @@ static __always_inline int forward_ipv4_udp_rest(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_forward_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_forward_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&r->slow.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+	if (unlikely(!fr_fits(&r->slow.hop, skb->gso_size ? skb->gso_size + 28 : ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&r->slow.hop, reason_forward_no_route,
 				      reason_forward_unreachable));
@@ -399,7 +398,6 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, void *data, v
 	}
 
 	/* {when: "flow && (flow.path == 1 || flow.path == 0 && (?(video) || ?(urgent)))", do:... */
-	/* rule */
 	if (fr_has(flow) &&
 	    (flow->path == 1 ||
 	     (flow->path == 0 &&
@@ -411,10 +409,10 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, void *data, v
 			return fr_up(skb, reason_forward_hop_limit);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->fast.hop,
-				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+		if (unlikely(!fr_fits(&r->fast.hop, skb->gso_size ? skb->gso_size + 28 :
+				      ip_end - 14)))
 			return fr_up(skb,
 				     fr_unfit(&r->fast.hop, reason_forward_no_route,
 					      reason_forward_unreachable));
@@ -425,16 +423,16 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, void *data, v
 	}
 
 	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
-	if (fr_has(flow)) { /* rule */
+	if (fr_has(flow)) {
 		/* let by_slow = [{send: via: "r.slow"}] */
 		if (be8(&ipv4->ttl) <= 1)
 			return fr_up(skb, reason_forward_hop_limit);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->slow.hop,
-				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+		if (unlikely(!fr_fits(&r->slow.hop, skb->gso_size ? skb->gso_size + 28 :
+				      ip_end - 14)))
 			return fr_up(skb,
 				     fr_unfit(&r->slow.hop, reason_forward_no_route,
 					      reason_forward_unreachable));
@@ -450,14 +448,14 @@ static __always_inline int check_tcp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_tcp *tcp = data + at;
 
-	if ((void *)(tcp + 1) > data_end || (at + sizeof(*tcp)) > ip_end)
+	if ((void *)(tcp + 1) > data_end || at + sizeof(*tcp) > ip_end)
 		return fr_up(skb, reason_forward_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
 		return fr_up(skb, reason_forward_tcp_data_offset);
-	__u64 l4_options_size = ((be8(&tcp->data_offset_reserved) >> 4) * 4) - 20;
+	__u64 l4_options_size = (be8(&tcp->data_offset_reserved) >> 4) * 4 - 20;
 	if (l4_options_size > 40)
 		return fr_up(skb, reason_forward_tcp_options);
-	__u64 l4_options_end = fr_forget(skb, (at + sizeof(*tcp)) + l4_options_size);
+	__u64 l4_options_end = fr_forget(skb, at + sizeof(*tcp) + l4_options_size);
 
 	*end = l4_options_end;
 	return 0;
@@ -474,7 +472,7 @@ static __always_inline int forward_ipv4_tcp_send(struct __sk_buff *skb, void *da
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
-					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol);
+					 ipv4_version_to_ecn + ipv4_ttl_protocol);
 	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -549,7 +547,7 @@ static __always_inline int forward_ipv4_tcp_send_3(struct __sk_buff *skb, void *
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
-					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol);
+					 ipv4_version_to_ecn + ipv4_ttl_protocol);
 	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -614,13 +612,33 @@ static __always_inline int forward_ipv4_tcp_send_4(struct __sk_buff *skb, void *
 }
 
 static __always_inline int forward_ipv4_tcp_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-						 __u64 l4_options_end, struct val_routes *r)
+						 __u64 l4_options_end, struct val_routes *r,
+						 struct val_flows *flow)
 {
-	struct hdr_tcp *tcp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_tcp *tcp = data + 34;
+
+	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
+	if (fr_has(flow)) {
+		/* let by_slow = [{send: via: "r.slow"}] */
+		if (be8(&ipv4->ttl) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_gso_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_fits(&r->slow.hop, skb->gso_size ? skb->gso_size +
+				      (l4_options_end - 14) : ip_end - 14)))
+			return fr_up(skb,
+				     fr_unfit(&r->slow.hop, reason_forward_no_route,
+					      reason_forward_unreachable));
+
+		/* let counted = {count: "flow.packets"} */
+		fr_shared_add(flow->packets, 1);
+		return forward_ipv4_tcp_send_2(skb, data, ip_end, r);
+	}
 
 	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
-	/* rule */
 	if (be16(&tcp->dst_port) == 0x1bb || be16(&tcp->dst_port) == 0x20fb ||
 	    be16(&tcp->src_port) == 0x1bb || be16(&tcp->src_port) == 0x20fb ||
 	    (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46) {
@@ -629,27 +647,23 @@ static __always_inline int forward_ipv4_tcp_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_forward_hop_limit);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->fast.hop,
-				      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
-				       ip_end - 14))))
+		if (unlikely(!fr_fits(&r->fast.hop, skb->gso_size ? skb->gso_size +
+				      (l4_options_end - 14) : ip_end - 14)))
 			return fr_up(skb,
 				     fr_unfit(&r->fast.hop, reason_forward_no_route,
 					      reason_forward_unreachable));
 		return forward_ipv4_tcp_send_3(skb, data, ip_end, r);
 	}
-
-	/* let by_slow = [{send: via: "r.slow"}] */
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_forward_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&r->slow.hop,
-			      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
-			       ip_end - 14))))
+	if (unlikely(!fr_fits(&r->slow.hop, skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
+			      ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&r->slow.hop, reason_forward_no_route,
 				      reason_forward_unreachable));
@@ -671,7 +685,7 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_forward_truncated);
 	if (l4_options_end > ip_end)
 		return fr_up(skb, reason_forward_truncated);
-	if (((be8(&tcp->data_offset_reserved) >> 4) * 4) != (l4_options_end - 34))
+	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - 34)
 		return fr_up(skb, reason_forward_tcp_data_offset);
 
 	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
@@ -699,7 +713,6 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, void *data, v
 	}
 
 	/* {when: "flow && (flow.path == 1 || flow.path == 0 && (?(video) || ?(urgent)))", do:... */
-	/* rule */
 	if (fr_has(flow) &&
 	    (flow->path == 1 ||
 	     (flow->path == 0 &&
@@ -711,11 +724,10 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, void *data, v
 			return fr_up(skb, reason_forward_hop_limit);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->fast.hop,
-				      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
-				       ip_end - 14))))
+		if (unlikely(!fr_fits(&r->fast.hop, skb->gso_size ? skb->gso_size +
+				      (l4_options_end - 14) : ip_end - 14)))
 			return fr_up(skb,
 				     fr_unfit(&r->fast.hop, reason_forward_no_route,
 					      reason_forward_unreachable));
@@ -725,26 +737,7 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, void *data, v
 		return forward_ipv4_tcp_send(skb, data, ip_end, r);
 	}
 
-	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
-	if (fr_has(flow)) { /* rule */
-		/* let by_slow = [{send: via: "r.slow"}] */
-		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, reason_forward_hop_limit);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->slow.hop,
-				      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
-				       ip_end - 14))))
-			return fr_up(skb,
-				     fr_unfit(&r->slow.hop, reason_forward_no_route,
-					      reason_forward_unreachable));
-		fr_shared_add(flow->packets, 1);
-		return forward_ipv4_tcp_send_2(skb, data, ip_end, r);
-	}
-
-	return forward_ipv4_tcp_rest(skb, data, ip_end, l4_options_end, r);
+	return forward_ipv4_tcp_rest(skb, data, ip_end, l4_options_end, r, flow);
 }
 
 static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -793,7 +786,7 @@ static __always_inline int forward_ipv6_udp_send(struct __sk_buff *skb, void *da
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x68800000ULL |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
@@ -863,7 +856,7 @@ static __always_inline int forward_ipv6_udp_send_3(struct __sk_buff *skb, void *
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x68800000ULL |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
@@ -926,13 +919,32 @@ static __always_inline int forward_ipv6_udp_send_4(struct __sk_buff *skb, void *
 }
 
 static __always_inline int forward_ipv6_udp_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-						 struct val_routes *r)
+						 struct val_routes *r, struct val_flows *flow)
 {
-	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
+	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
+	if (fr_has(flow)) {
+		/* let by_slow = [{send: via: "r.slow"}] */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_gso_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_fits(&r->slow.hop, skb->gso_size ? skb->gso_size + 48 :
+				      ip_end - 14)))
+			return fr_up(skb,
+				     fr_unfit(&r->slow.hop, reason_forward_no_route,
+					      reason_forward_unreachable));
+
+		/* let counted = {count: "flow.packets"} */
+		fr_shared_add(flow->packets, 1);
+		return forward_ipv6_udp_send_2(skb, data, ip_end, r);
+	}
 
 	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
-	/* rule */
 	if (be16(&udp->dst_port) == 0x1bb || be16(&udp->dst_port) == 0x20fb ||
 	    be16(&udp->src_port) == 0x1bb || be16(&udp->src_port) == 0x20fb ||
 	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 34 ||
@@ -942,24 +954,22 @@ static __always_inline int forward_ipv6_udp_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_forward_hop_limit);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->fast.hop,
-				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+		if (unlikely(!fr_fits(&r->fast.hop, skb->gso_size ? skb->gso_size + 48 :
+				      ip_end - 14)))
 			return fr_up(skb,
 				     fr_unfit(&r->fast.hop, reason_forward_no_route,
 					      reason_forward_unreachable));
 		return forward_ipv6_udp_send_3(skb, data, ip_end, r);
 	}
-
-	/* let by_slow = [{send: via: "r.slow"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_forward_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&r->slow.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+	if (unlikely(!fr_fits(&r->slow.hop, skb->gso_size ? skb->gso_size + 48 : ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&r->slow.hop, reason_forward_no_route,
 				      reason_forward_unreachable));
@@ -1001,7 +1011,6 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, void *data, v
 	}
 
 	/* {when: "flow && (flow.path == 1 || flow.path == 0 && (?(video) || ?(urgent)))", do:... */
-	/* rule */
 	if (fr_has(flow) &&
 	    (flow->path == 1 ||
 	     (flow->path == 0 &&
@@ -1014,10 +1023,10 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, void *data, v
 			return fr_up(skb, reason_forward_hop_limit);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->fast.hop,
-				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+		if (unlikely(!fr_fits(&r->fast.hop, skb->gso_size ? skb->gso_size + 48 :
+				      ip_end - 14)))
 			return fr_up(skb,
 				     fr_unfit(&r->fast.hop, reason_forward_no_route,
 					      reason_forward_unreachable));
@@ -1027,25 +1036,7 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, void *data, v
 		return forward_ipv6_udp_send(skb, data, ip_end, r);
 	}
 
-	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
-	if (fr_has(flow)) { /* rule */
-		/* let by_slow = [{send: via: "r.slow"}] */
-		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, reason_forward_hop_limit);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->slow.hop,
-				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-			return fr_up(skb,
-				     fr_unfit(&r->slow.hop, reason_forward_no_route,
-					      reason_forward_unreachable));
-		fr_shared_add(flow->packets, 1);
-		return forward_ipv6_udp_send_2(skb, data, ip_end, r);
-	}
-
-	return forward_ipv6_udp_rest(skb, data, ip_end, r);
+	return forward_ipv6_udp_rest(skb, data, ip_end, r, flow);
 }
 
 static __always_inline int forward_ipv6_tcp_send(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -1056,7 +1047,7 @@ static __always_inline int forward_ipv6_tcp_send(struct __sk_buff *skb, void *da
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x68800000ULL |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
@@ -1126,7 +1117,7 @@ static __always_inline int forward_ipv6_tcp_send_3(struct __sk_buff *skb, void *
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x68800000ULL |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
@@ -1189,13 +1180,33 @@ static __always_inline int forward_ipv6_tcp_send_4(struct __sk_buff *skb, void *
 }
 
 static __always_inline int forward_ipv6_tcp_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-						 __u64 l4_options_end, struct val_routes *r)
+						 __u64 l4_options_end, struct val_routes *r,
+						 struct val_flows *flow)
 {
-	struct hdr_tcp *tcp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_tcp *tcp = data + 54;
+
+	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
+	if (fr_has(flow)) {
+		/* let by_slow = [{send: via: "r.slow"}] */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_gso_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_fits(&r->slow.hop, skb->gso_size ? skb->gso_size +
+				      (l4_options_end - 14) : ip_end - 14)))
+			return fr_up(skb,
+				     fr_unfit(&r->slow.hop, reason_forward_no_route,
+					      reason_forward_unreachable));
+
+		/* let counted = {count: "flow.packets"} */
+		fr_shared_add(flow->packets, 1);
+		return forward_ipv6_tcp_send_2(skb, data, ip_end, r);
+	}
 
 	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
-	/* rule */
 	if (be16(&tcp->dst_port) == 0x1bb || be16(&tcp->dst_port) == 0x20fb ||
 	    be16(&tcp->src_port) == 0x1bb || be16(&tcp->src_port) == 0x20fb ||
 	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 34 ||
@@ -1205,27 +1216,23 @@ static __always_inline int forward_ipv6_tcp_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_forward_hop_limit);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->fast.hop,
-				      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
-				       ip_end - 14))))
+		if (unlikely(!fr_fits(&r->fast.hop, skb->gso_size ? skb->gso_size +
+				      (l4_options_end - 14) : ip_end - 14)))
 			return fr_up(skb,
 				     fr_unfit(&r->fast.hop, reason_forward_no_route,
 					      reason_forward_unreachable));
 		return forward_ipv6_tcp_send_3(skb, data, ip_end, r);
 	}
-
-	/* let by_slow = [{send: via: "r.slow"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_forward_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&r->slow.hop,
-			      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
-			       ip_end - 14))))
+	if (unlikely(!fr_fits(&r->slow.hop, skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
+			      ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&r->slow.hop, reason_forward_no_route,
 				      reason_forward_unreachable));
@@ -1247,7 +1254,7 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_forward_truncated);
 	if (l4_options_end > ip_end)
 		return fr_up(skb, reason_forward_truncated);
-	if (((be8(&tcp->data_offset_reserved) >> 4) * 4) != (l4_options_end - 54))
+	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - 54)
 		return fr_up(skb, reason_forward_tcp_data_offset);
 
 	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
@@ -1275,7 +1282,6 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, void *data, v
 	}
 
 	/* {when: "flow && (flow.path == 1 || flow.path == 0 && (?(video) || ?(urgent)))", do:... */
-	/* rule */
 	if (fr_has(flow) &&
 	    (flow->path == 1 ||
 	     (flow->path == 0 &&
@@ -1288,11 +1294,10 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, void *data, v
 			return fr_up(skb, reason_forward_hop_limit);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->fast.hop,
-				      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
-				       ip_end - 14))))
+		if (unlikely(!fr_fits(&r->fast.hop, skb->gso_size ? skb->gso_size +
+				      (l4_options_end - 14) : ip_end - 14)))
 			return fr_up(skb,
 				     fr_unfit(&r->fast.hop, reason_forward_no_route,
 					      reason_forward_unreachable));
@@ -1302,26 +1307,7 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, void *data, v
 		return forward_ipv6_tcp_send(skb, data, ip_end, r);
 	}
 
-	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
-	if (fr_has(flow)) { /* rule */
-		/* let by_slow = [{send: via: "r.slow"}] */
-		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, reason_forward_hop_limit);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->slow.hop,
-				      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
-				       ip_end - 14))))
-			return fr_up(skb,
-				     fr_unfit(&r->slow.hop, reason_forward_no_route,
-					      reason_forward_unreachable));
-		fr_shared_add(flow->packets, 1);
-		return forward_ipv6_tcp_send_2(skb, data, ip_end, r);
-	}
-
-	return forward_ipv6_tcp_rest(skb, data, ip_end, l4_options_end, r);
+	return forward_ipv6_tcp_rest(skb, data, ip_end, l4_options_end, r, flow);
 }
 
 static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void *data_end,

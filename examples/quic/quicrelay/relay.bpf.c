@@ -372,7 +372,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_streams_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_streams_udp_length + of);
@@ -421,30 +421,28 @@ static __always_inline int streams_write1(struct streams_same1 *same, struct __s
 					  struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 	void *at_short_pn_end;
 
 	/* udp.checksum */
 	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	odd_sum <<= 8 * ((((short_pn_end + 1) - 34) & 1) != 0);
+	odd_sum <<= 8 * (((short_pn_end + 1 - 34) & 1) != 0);
 	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
-						 odd_sum);
+		udp_checksum =
+			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) +
+					  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+					  fr_room(short_pn_size), short_pn_size))) +
+					  fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) + odd_sum);
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -477,7 +475,7 @@ static __always_inline int streams_write1(struct streams_same1 *same, struct __s
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, (short_pn_end + 1),
+					     fr_complete_with(skb, same->csum, short_pn_end + 1,
 					     stream_id_size), ETH_HLEN, 37), 51, short_pn_size);
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
@@ -582,37 +580,32 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 		same->clock = bpf_ktime_get_ns();
 
 	/* let too_short = "r.next - r.acked >= pick(len(short.pn) == 1, 0x40, pick(len(short.... */
-	/* rule */
-	if ((fr_shared_get(r->next) - fr_shared_get(r->acked)) >= ((short_pn_size == 1) ? 64ULL :
-		((short_pn_size == 2) ? 0x4000ULL : 0x400000ULL))) {
+	if (fr_shared_get(r->next) -
+	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
+					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
 		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
 		return fr_decline(r->receiver, skb->len, reason_streams_number);
 	}
 
 	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
-	if ((udp_end - 42) > fr_shared_get(r->size)) { /* rule */
+	if (udp_end - 42 > fr_shared_get(r->size))
 		return fr_decline(r->receiver, skb->len, reason_streams_size);
-	}
 
 	/* {when: "stream.id & 2 == 0 || stream.id + c.base < r.begin", do: [{drop: "before"}]}, */
-	/* rule */
-	if ((stream_id & 2) == 0 || (stream_id + (__u64)c->base) < fr_shared_get(r->begin)) {
+	if ((stream_id & 2) == 0 || stream_id + (__u64)c->base < fr_shared_get(r->begin))
 		return fr_decline(r->receiver, skb->len, reason_streams_before);
-	}
 
 	/* {when: "stream.offset + len(stream.payload) > r.limit", do: [{drop: "limit"}]}, */
-	if ((stream_offset + (short_payload_end - stream_length_end)) > r->limit) { /* rule */
+	if (stream_offset + (short_payload_end - stream_length_end) > r->limit)
 		return fr_decline(r->receiver, skb->len, reason_streams_limit);
-	}
 
 	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
-	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased)) { /* rule */
+	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
 		return fr_decline(r->receiver, skb->len, reason_streams_no_stream_id);
-	}
 
 	/* {when: "r.drops != 0", lookup: d: dropped: ["r.id", "stream.id + c.base"], do: [{dr... */
 	struct val_dropped *d;
-	if (!(fr_shared_get(r->drops) == 0)) { /* rule */
+	if (!(fr_shared_get(r->drops) == 0)) {
 		{
 			struct key_dropped key __attribute__((aligned(8))) = {};
 
@@ -624,9 +617,8 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 			if (found == FR_MISSING)
 				d = NULL;
 		}
-		if (fr_has(d)) { /* rule */
+		if (fr_has(d))
 			return fr_decline(r->receiver, skb->len, reason_streams_dropped);
-		}
 	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
@@ -701,7 +693,7 @@ streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	same->size = size;
 	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_id, stream_id_size)));
-	odd_sum_2 <<= 8 * ((((short_pn_end + 1) - 34) & 1) != 0);
+	odd_sum_2 <<= 8 * (((short_pn_end + 1 - 34) & 1) != 0);
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(&saved_udp->checksum) ?
@@ -723,7 +715,7 @@ streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld16(&saved_ipv4->version_ihl) + ld32(&saved_ipv4->id) +
 		 ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
-		 (__u64)bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)) +
+		 bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)) +
 		 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->quiet = 0;
 	same->clock = 0;
@@ -745,8 +737,7 @@ streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
 		same->csum = fr_complete_without(skb, same->csum, 51, short_pn_size);
-		same->csum = fr_complete_without(skb, same->csum, (short_pn_end + 1),
-						 stream_id_size);
+		same->csum = fr_complete_without(skb, same->csum, short_pn_end + 1, stream_id_size);
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 37);
 	}
 
@@ -766,9 +757,9 @@ streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum,
-					     (same->short_pn_end + 1), same->stream_id_size),
-					     ETH_HLEN, 37), 51, same->short_pn_size);
+					     fr_complete_with(skb, same->csum, same->short_pn_end +
+					     1, same->stream_id_size), ETH_HLEN, 37), 51,
+			    same->short_pn_size);
 
 	fr_count_copies(reason_streams_copy, same->copies0, skb->len);
 	fr_count(reason_streams_pass, len);
@@ -787,7 +778,7 @@ streams_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const str
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
-	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
 	struct val_connections *c;
@@ -808,7 +799,7 @@ streams_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const str
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_streams_partial_checksum);
 	if (at_stream_length_end > data_end)
 		return fr_up(skb, reason_streams_truncated);
@@ -872,10 +863,10 @@ streams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struc
 		return fr_up(skb, reason_streams_truncated);
 	if (stream_length_end > short_payload_end)
 		return fr_up(skb, reason_streams_truncated);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
+	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end ||
 	      skb->gso_size == 0))
 		return fr_up(skb, reason_streams_gso_packet);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
+	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end))
 		return fr_up(skb, reason_streams_another_frame);
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
@@ -925,12 +916,12 @@ static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void 
 	if (short_pn_end > udp_end)
 		return fr_up(skb, reason_streams_truncated);
 	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x3f)), data_end, 4, short_pn_size,
+	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x3f)), data_end, 4, short_pn_size,
 		     &short_pn))
 		return fr_up(skb, reason_streams_truncated);
 
 	/* short: {fields: [ */
-	if (udp_end < (short_pn_end + 16))
+	if (udp_end < short_pn_end + 16)
 		return fr_up(skb, reason_streams_truncated);
 	__u64 short_payload_end = udp_end - 16;
 
@@ -938,7 +929,7 @@ static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void 
 	stream = at_short_pn_end;
 	if ((void *)(stream + 1) > data_end)
 		return fr_up(skb, reason_streams_truncated);
-	if ((short_pn_end + 1) > short_payload_end)
+	if (short_pn_end + 1 > short_payload_end)
 		return fr_up(skb, reason_streams_truncated);
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
 		return fr_up(skb, reason_streams_other_frame);
@@ -964,7 +955,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_streams_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_streams_mapped_address + of_2);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_streams_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -1015,13 +1006,12 @@ static __always_inline int streams_write2(struct streams_same2 *same, struct __s
 					  struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
 	void *data;
 	void *at_short_pn_end;
 
 	/* udp.checksum */
 	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	odd_sum <<= 8 * ((((short_pn_end + 1) - 54) & 1) != 0);
+	odd_sum <<= 8 * (((short_pn_end + 1 - 54) & 1) != 0);
 	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
 		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
 		fr_add64(ld64(r->remote.addr + 8));
@@ -1029,13 +1019,12 @@ static __always_inline int streams_write2(struct streams_same2 *same, struct __s
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
-						 odd_sum);
+		udp_checksum =
+			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) +
+					  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+					  fr_room(short_pn_size), short_pn_size))) +
+					  fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) + odd_sum);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 71 > (void *)(long)skb->data_end))
@@ -1068,7 +1057,7 @@ static __always_inline int streams_write2(struct streams_same2 *same, struct __s
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, (short_pn_end + 1),
+					     fr_complete_with(skb, same->csum, short_pn_end + 1,
 					     stream_id_size), ETH_HLEN, 57), 71, short_pn_size);
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
@@ -1174,37 +1163,32 @@ static __noinline long streams_turn2(__u32 i, struct streams_fan2 *fan)
 		same->clock = bpf_ktime_get_ns();
 
 	/* let too_short = "r.next - r.acked >= pick(len(short.pn) == 1, 0x40, pick(len(short.... */
-	/* rule */
-	if ((fr_shared_get(r->next) - fr_shared_get(r->acked)) >= ((short_pn_size == 1) ? 64ULL :
-		((short_pn_size == 2) ? 0x4000ULL : 0x400000ULL))) {
+	if (fr_shared_get(r->next) -
+	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
+					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
 		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
 		return fr_decline(r->receiver, skb->len, reason_streams_number);
 	}
 
 	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
-	if ((udp_end - 62) > fr_shared_get(r->size)) { /* rule */
+	if (udp_end - 62 > fr_shared_get(r->size))
 		return fr_decline(r->receiver, skb->len, reason_streams_size);
-	}
 
 	/* {when: "stream.id & 2 == 0 || stream.id + c.base < r.begin", do: [{drop: "before"}]}, */
-	/* rule */
-	if ((stream_id & 2) == 0 || (stream_id + (__u64)c->base) < fr_shared_get(r->begin)) {
+	if ((stream_id & 2) == 0 || stream_id + (__u64)c->base < fr_shared_get(r->begin))
 		return fr_decline(r->receiver, skb->len, reason_streams_before);
-	}
 
 	/* {when: "stream.offset + len(stream.payload) > r.limit", do: [{drop: "limit"}]}, */
-	if ((stream_offset + (short_payload_end - stream_length_end)) > r->limit) { /* rule */
+	if (stream_offset + (short_payload_end - stream_length_end) > r->limit)
 		return fr_decline(r->receiver, skb->len, reason_streams_limit);
-	}
 
 	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
-	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased)) { /* rule */
+	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
 		return fr_decline(r->receiver, skb->len, reason_streams_no_stream_id);
-	}
 
 	/* {when: "r.drops != 0", lookup: d: dropped: ["r.id", "stream.id + c.base"], do: [{dr... */
 	struct val_dropped *d;
-	if (!(fr_shared_get(r->drops) == 0)) { /* rule */
+	if (!(fr_shared_get(r->drops) == 0)) {
 		{
 			struct key_dropped key __attribute__((aligned(8))) = {};
 
@@ -1216,9 +1200,8 @@ static __noinline long streams_turn2(__u32 i, struct streams_fan2 *fan)
 			if (found == FR_MISSING)
 				d = NULL;
 		}
-		if (fr_has(d)) { /* rule */
+		if (fr_has(d))
 			return fr_decline(r->receiver, skb->len, reason_streams_dropped);
-		}
 	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
@@ -1295,7 +1278,7 @@ streams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	same->size = size;
 	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_id, stream_id_size)));
-	odd_sum_2 <<= 8 * ((((short_pn_end + 1) - 54) & 1) != 0);
+	odd_sum_2 <<= 8 * (((short_pn_end + 1 - 54) & 1) != 0);
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
@@ -1335,8 +1318,7 @@ streams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
 		same->csum = fr_complete_without(skb, same->csum, 71, short_pn_size);
-		same->csum = fr_complete_without(skb, same->csum, (short_pn_end + 1),
-						 stream_id_size);
+		same->csum = fr_complete_without(skb, same->csum, short_pn_end + 1, stream_id_size);
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 57);
 	}
 
@@ -1356,9 +1338,9 @@ streams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum,
-					     (same->short_pn_end + 1), same->stream_id_size),
-					     ETH_HLEN, 57), 71, same->short_pn_size);
+					     fr_complete_with(skb, same->csum, same->short_pn_end +
+					     1, same->stream_id_size), ETH_HLEN, 57), 71,
+			    same->short_pn_size);
 
 	fr_count_copies(reason_streams_copy, same->copies0, skb->len);
 	fr_count(reason_streams_pass, len);
@@ -1377,7 +1359,7 @@ streams_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const str
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
-	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
 	struct val_connections *c;
@@ -1398,7 +1380,7 @@ streams_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const str
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_streams_partial_checksum);
 	if (at_stream_length_end > data_end)
 		return fr_up(skb, reason_streams_truncated);
@@ -1462,10 +1444,10 @@ streams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struc
 		return fr_up(skb, reason_streams_truncated);
 	if (stream_length_end > short_payload_end)
 		return fr_up(skb, reason_streams_truncated);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
+	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end ||
 	      skb->gso_size == 0))
 		return fr_up(skb, reason_streams_gso_packet);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
+	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end))
 		return fr_up(skb, reason_streams_another_frame);
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
@@ -1515,12 +1497,12 @@ static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void 
 	if (short_pn_end > udp_end)
 		return fr_up(skb, reason_streams_truncated);
 	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x7f)), data_end, 4, short_pn_size,
+	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x7f)), data_end, 4, short_pn_size,
 		     &short_pn))
 		return fr_up(skb, reason_streams_truncated);
 
 	/* short: {fields: [ */
-	if (udp_end < (short_pn_end + 16))
+	if (udp_end < short_pn_end + 16)
 		return fr_up(skb, reason_streams_truncated);
 	__u64 short_payload_end = udp_end - 16;
 
@@ -1528,7 +1510,7 @@ static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void 
 	stream = at_short_pn_end;
 	if ((void *)(stream + 1) > data_end)
 		return fr_up(skb, reason_streams_truncated);
-	if ((short_pn_end + 1) > short_payload_end)
+	if (short_pn_end + 1 > short_payload_end)
 		return fr_up(skb, reason_streams_truncated);
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
 		return fr_up(skb, reason_streams_other_frame);
@@ -1651,30 +1633,28 @@ streams_after_ack_write1(struct streams_after_ack_same1 *same, struct __sk_buff 
 			 struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 	void *at_ack_ce_end;
 
 	/* udp.checksum */
 	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	odd_sum <<= 8 * ((((ack_ce_end + 1) - 34) & 1) != 0);
+	odd_sum <<= 8 * (((ack_ce_end + 1 - 34) & 1) != 0);
 	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
-						 odd_sum);
+		udp_checksum =
+			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) +
+					  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+					  fr_room(short_pn_size), short_pn_size))) +
+					  fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) + odd_sum);
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					 fr_v4(r->remote.addr));
 
 	if (fr_blank(skb, short_pn_end, ack_ce_end - short_pn_end))
@@ -1712,7 +1692,7 @@ streams_after_ack_write1(struct streams_after_ack_same1 *same, struct __sk_buff 
 			    fr_complete_with(skb,
 					     fr_complete_with(skb,
 					     fr_fold(FR_ZERO + same->csum - same->zeroed0),
-					     (ack_ce_end + 1), stream_id_size), ETH_HLEN, 37), 51,
+					     ack_ce_end + 1, stream_id_size), ETH_HLEN, 37), 51,
 			    short_pn_size);
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
@@ -1819,37 +1799,32 @@ static __noinline long streams_after_ack_turn1(__u32 i, struct streams_after_ack
 		same->clock = bpf_ktime_get_ns();
 
 	/* let too_short = "r.next - r.acked >= pick(len(short.pn) == 1, 0x40, pick(len(short.... */
-	/* rule */
-	if ((fr_shared_get(r->next) - fr_shared_get(r->acked)) >= ((short_pn_size == 1) ? 64ULL :
-		((short_pn_size == 2) ? 0x4000ULL : 0x400000ULL))) {
+	if (fr_shared_get(r->next) -
+	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
+					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
 		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
 		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_number);
 	}
 
 	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
-	if ((udp_end - 42) > fr_shared_get(r->size)) { /* rule */
+	if (udp_end - 42 > fr_shared_get(r->size))
 		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_size);
-	}
 
 	/* {when: "stream.id & 2 == 0 || stream.id + c.base < r.begin", do: [{drop: "before"}]}, */
-	/* rule */
-	if ((stream_id & 2) == 0 || (stream_id + (__u64)c->base) < fr_shared_get(r->begin)) {
+	if ((stream_id & 2) == 0 || stream_id + (__u64)c->base < fr_shared_get(r->begin))
 		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_before);
-	}
 
 	/* {when: "stream.offset + len(stream.payload) > r.limit", do: [{drop: "limit"}]}, */
-	if ((stream_offset + (short_payload_end - stream_length_end)) > r->limit) { /* rule */
+	if (stream_offset + (short_payload_end - stream_length_end) > r->limit)
 		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_limit);
-	}
 
 	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
-	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased)) { /* rule */
+	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
 		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_no_stream_id);
-	}
 
 	/* {when: "r.drops != 0", lookup: d: dropped: ["r.id", "stream.id + c.base"], do: [{dr... */
 	struct val_dropped *d;
-	if (!(fr_shared_get(r->drops) == 0)) { /* rule */
+	if (!(fr_shared_get(r->drops) == 0)) {
 		{
 			struct key_dropped key __attribute__((aligned(8))) = {};
 
@@ -1862,9 +1837,8 @@ static __noinline long streams_after_ack_turn1(__u32 i, struct streams_after_ack
 			if (found == FR_MISSING)
 				d = NULL;
 		}
-		if (fr_has(d)) { /* rule */
+		if (fr_has(d))
 			return fr_decline(r->receiver, skb->len, reason_streams_after_ack_dropped);
-		}
 	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
@@ -1946,7 +1920,7 @@ streams_after_ack_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 	__u64 odd_sum_2 = region_sum;
 	odd_sum_2 <<= 8 * (((short_pn_end - 34) & 1) != 0);
 	__u64 odd_sum_3 = fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_id, stream_id_size)));
-	odd_sum_3 <<= 8 * ((((ack_ce_end + 1) - 34) & 1) != 0);
+	odd_sum_3 <<= 8 * (((ack_ce_end + 1 - 34) & 1) != 0);
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(&saved_udp->checksum) ?
@@ -1968,7 +1942,7 @@ streams_after_ack_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld16(&saved_ipv4->version_ihl) + ld32(&saved_ipv4->id) +
 		 ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
-		 (__u64)bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)) +
+		 bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)) +
 		 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->zeroed0 = 0;
 	same->quiet = 0;
@@ -1992,7 +1966,7 @@ streams_after_ack_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
 		same->csum = fr_complete_without(skb, same->csum, 51, short_pn_size);
-		same->csum = fr_complete_without(skb, same->csum, (ack_ce_end + 1), stream_id_size);
+		same->csum = fr_complete_without(skb, same->csum, ack_ce_end + 1, stream_id_size);
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 37);
 		same->zeroed0 = fr_counted(short_pn_end,
 					   fr_sum64(skb, short_pn_end, ack_ce_end - short_pn_end));
@@ -2014,9 +1988,9 @@ streams_after_ack_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum,
-					     (same->ack_ce_end + 1), same->stream_id_size),
-					     ETH_HLEN, 37), 51, same->short_pn_size);
+					     fr_complete_with(skb, same->csum, same->ack_ce_end + 1,
+					     same->stream_id_size), ETH_HLEN, 37), 51,
+			    same->short_pn_size);
 
 	fr_count_copies(reason_streams_after_ack_copy, same->copies0, skb->len);
 	fr_count(reason_streams_after_ack_pass, len);
@@ -2037,7 +2011,7 @@ streams_after_ack_ipv4_rest_4(struct __sk_buff *skb, void *data, void *data_end,
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
-	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
 	struct val_connections *c;
@@ -2058,7 +2032,7 @@ streams_after_ack_ipv4_rest_4(struct __sk_buff *skb, void *data, void *data_end,
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_streams_after_ack_partial_checksum);
 	if (at_stream_length_end > data_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
@@ -2072,7 +2046,7 @@ streams_after_ack_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end,
 			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
 			      __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
 			      __u64 short_payload_end, __u64 ack_ce_end, void *at_ack_ce_end,
-			      __u64 stream_id_size, __u64 stream_id)
+			      __u64 stream_id_size, __u64 stream_id, __u64 stream_id_end)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
@@ -2080,7 +2054,6 @@ streams_after_ack_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end,
 	struct hdr_stream *stream = at_ack_ce_end;
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
-	__u64 stream_id_end = fr_forget(skb, ack_ce_end + 1 + stream_id_size);
 	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
 	if (at_stream_id_end > data_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
@@ -2124,10 +2097,10 @@ streams_after_ack_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end,
 		return fr_up(skb, reason_streams_after_ack_truncated);
 	if (stream_length_end > short_payload_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
+	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end ||
 	      skb->gso_size == 0))
 		return fr_up(skb, reason_streams_after_ack_gso_packet);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
+	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end))
 		return fr_up(skb, reason_streams_after_ack_another_frame);
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
@@ -2198,7 +2171,7 @@ streams_after_ack_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
 	stream = at_ack_ce_end;
 	if ((void *)(stream + 1) > data_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
-	if ((ack_ce_end + 1) > short_payload_end)
+	if (ack_ce_end + 1 > short_payload_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
 		return fr_up(skb, reason_streams_after_ack_other_frame);
@@ -2206,11 +2179,12 @@ streams_after_ack_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
 	__u64 stream_id_size = fr_varint(at_ack_ce_end + 1, data_end, &stream_id);
 	if (!stream_id_size)
 		return fr_up(skb, reason_streams_after_ack_truncated);
+	__u64 stream_id_end = fr_forget(skb, ack_ce_end + 1 + stream_id_size);
 
 	return streams_after_ack_ipv4_rest_3(skb, data, data_end, lease, ip_end, udp_end,
 					     short_pn_size, short_pn_end, short_pn,
 					     short_payload_end, ack_ce_end, at_ack_ce_end,
-					     stream_id_size, stream_id);
+					     stream_id_size, stream_id, stream_id_end);
 }
 
 static __always_inline int
@@ -2322,12 +2296,12 @@ static __always_inline int streams_after_ack_ipv4(struct __sk_buff *skb, void *d
 	if (short_pn_end > udp_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
 	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x3f)), data_end, 4, short_pn_size,
+	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x3f)), data_end, 4, short_pn_size,
 		     &short_pn))
 		return fr_up(skb, reason_streams_after_ack_truncated);
 
 	/* short: {fields: [ */
-	if (udp_end < (short_pn_end + 16))
+	if (udp_end < short_pn_end + 16)
 		return fr_up(skb, reason_streams_after_ack_truncated);
 	__u64 short_payload_end = udp_end - 16;
 
@@ -2335,7 +2309,7 @@ static __always_inline int streams_after_ack_ipv4(struct __sk_buff *skb, void *d
 	ack = at_short_pn_end;
 	if ((void *)(ack + 1) > data_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
-	if ((short_pn_end + 1) > short_payload_end)
+	if (short_pn_end + 1 > short_payload_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
 	if (!(be8(&ack->type) >= 2 && be8(&ack->type) <= 3))
 		return fr_up(skb, reason_streams_after_ack_other_frame);
@@ -2387,13 +2361,12 @@ streams_after_ack_write2(struct streams_after_ack_same2 *same, struct __sk_buff 
 			 struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
 	void *data;
 	void *at_ack_ce_end;
 
 	/* udp.checksum */
 	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	odd_sum <<= 8 * ((((ack_ce_end + 1) - 54) & 1) != 0);
+	odd_sum <<= 8 * (((ack_ce_end + 1 - 54) & 1) != 0);
 	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
 		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
 		fr_add64(ld64(r->remote.addr + 8));
@@ -2401,13 +2374,12 @@ streams_after_ack_write2(struct streams_after_ack_same2 *same, struct __sk_buff 
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
-						 odd_sum);
+		udp_checksum =
+			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) +
+					  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+					  fr_room(short_pn_size), short_pn_size))) +
+					  fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) + odd_sum);
 
 	if (fr_blank(skb, short_pn_end, ack_ce_end - short_pn_end))
 		return 1;
@@ -2445,7 +2417,7 @@ streams_after_ack_write2(struct streams_after_ack_same2 *same, struct __sk_buff 
 			    fr_complete_with(skb,
 					     fr_complete_with(skb,
 					     fr_fold(FR_ZERO + same->csum - same->zeroed0),
-					     (ack_ce_end + 1), stream_id_size), ETH_HLEN, 57), 71,
+					     ack_ce_end + 1, stream_id_size), ETH_HLEN, 57), 71,
 			    short_pn_size);
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
@@ -2553,37 +2525,32 @@ static __noinline long streams_after_ack_turn2(__u32 i, struct streams_after_ack
 		same->clock = bpf_ktime_get_ns();
 
 	/* let too_short = "r.next - r.acked >= pick(len(short.pn) == 1, 0x40, pick(len(short.... */
-	/* rule */
-	if ((fr_shared_get(r->next) - fr_shared_get(r->acked)) >= ((short_pn_size == 1) ? 64ULL :
-		((short_pn_size == 2) ? 0x4000ULL : 0x400000ULL))) {
+	if (fr_shared_get(r->next) -
+	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
+					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
 		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
 		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_number);
 	}
 
 	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
-	if ((udp_end - 62) > fr_shared_get(r->size)) { /* rule */
+	if (udp_end - 62 > fr_shared_get(r->size))
 		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_size);
-	}
 
 	/* {when: "stream.id & 2 == 0 || stream.id + c.base < r.begin", do: [{drop: "before"}]}, */
-	/* rule */
-	if ((stream_id & 2) == 0 || (stream_id + (__u64)c->base) < fr_shared_get(r->begin)) {
+	if ((stream_id & 2) == 0 || stream_id + (__u64)c->base < fr_shared_get(r->begin))
 		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_before);
-	}
 
 	/* {when: "stream.offset + len(stream.payload) > r.limit", do: [{drop: "limit"}]}, */
-	if ((stream_offset + (short_payload_end - stream_length_end)) > r->limit) { /* rule */
+	if (stream_offset + (short_payload_end - stream_length_end) > r->limit)
 		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_limit);
-	}
 
 	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
-	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased)) { /* rule */
+	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
 		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_no_stream_id);
-	}
 
 	/* {when: "r.drops != 0", lookup: d: dropped: ["r.id", "stream.id + c.base"], do: [{dr... */
 	struct val_dropped *d;
-	if (!(fr_shared_get(r->drops) == 0)) { /* rule */
+	if (!(fr_shared_get(r->drops) == 0)) {
 		{
 			struct key_dropped key __attribute__((aligned(8))) = {};
 
@@ -2596,9 +2563,8 @@ static __noinline long streams_after_ack_turn2(__u32 i, struct streams_after_ack
 			if (found == FR_MISSING)
 				d = NULL;
 		}
-		if (fr_has(d)) { /* rule */
+		if (fr_has(d))
 			return fr_decline(r->receiver, skb->len, reason_streams_after_ack_dropped);
-		}
 	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
@@ -2682,7 +2648,7 @@ streams_after_ack_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 	__u64 odd_sum_2 = region_sum;
 	odd_sum_2 <<= 8 * (((short_pn_end - 54) & 1) != 0);
 	__u64 odd_sum_3 = fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_id, stream_id_size)));
-	odd_sum_3 <<= 8 * ((((ack_ce_end + 1) - 54) & 1) != 0);
+	odd_sum_3 <<= 8 * (((ack_ce_end + 1 - 54) & 1) != 0);
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
@@ -2724,7 +2690,7 @@ streams_after_ack_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
 		same->csum = fr_complete_without(skb, same->csum, 71, short_pn_size);
-		same->csum = fr_complete_without(skb, same->csum, (ack_ce_end + 1), stream_id_size);
+		same->csum = fr_complete_without(skb, same->csum, ack_ce_end + 1, stream_id_size);
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 57);
 		same->zeroed0 = fr_counted(short_pn_end,
 					   fr_sum64(skb, short_pn_end, ack_ce_end - short_pn_end));
@@ -2746,9 +2712,9 @@ streams_after_ack_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum,
-					     (same->ack_ce_end + 1), same->stream_id_size),
-					     ETH_HLEN, 57), 71, same->short_pn_size);
+					     fr_complete_with(skb, same->csum, same->ack_ce_end + 1,
+					     same->stream_id_size), ETH_HLEN, 57), 71,
+			    same->short_pn_size);
 
 	fr_count_copies(reason_streams_after_ack_copy, same->copies0, skb->len);
 	fr_count(reason_streams_after_ack_pass, len);
@@ -2769,7 +2735,7 @@ streams_after_ack_ipv6_rest_4(struct __sk_buff *skb, void *data, void *data_end,
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
-	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
 	struct val_connections *c;
@@ -2790,7 +2756,7 @@ streams_after_ack_ipv6_rest_4(struct __sk_buff *skb, void *data, void *data_end,
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_streams_after_ack_partial_checksum);
 	if (at_stream_length_end > data_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
@@ -2804,7 +2770,7 @@ streams_after_ack_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end,
 			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
 			      __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
 			      __u64 short_payload_end, __u64 ack_ce_end, void *at_ack_ce_end,
-			      __u64 stream_id_size, __u64 stream_id)
+			      __u64 stream_id_size, __u64 stream_id, __u64 stream_id_end)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
@@ -2812,7 +2778,6 @@ streams_after_ack_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end,
 	struct hdr_stream *stream = at_ack_ce_end;
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
-	__u64 stream_id_end = fr_forget(skb, ack_ce_end + 1 + stream_id_size);
 	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0xff));
 	if (at_stream_id_end > data_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
@@ -2856,10 +2821,10 @@ streams_after_ack_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end,
 		return fr_up(skb, reason_streams_after_ack_truncated);
 	if (stream_length_end > short_payload_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
+	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end ||
 	      skb->gso_size == 0))
 		return fr_up(skb, reason_streams_after_ack_gso_packet);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
+	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end))
 		return fr_up(skb, reason_streams_after_ack_another_frame);
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
@@ -2930,7 +2895,7 @@ streams_after_ack_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
 	stream = at_ack_ce_end;
 	if ((void *)(stream + 1) > data_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
-	if ((ack_ce_end + 1) > short_payload_end)
+	if (ack_ce_end + 1 > short_payload_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
 		return fr_up(skb, reason_streams_after_ack_other_frame);
@@ -2938,18 +2903,19 @@ streams_after_ack_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
 	__u64 stream_id_size = fr_varint(at_ack_ce_end + 1, data_end, &stream_id);
 	if (!stream_id_size)
 		return fr_up(skb, reason_streams_after_ack_truncated);
+	__u64 stream_id_end = fr_forget(skb, ack_ce_end + 1 + stream_id_size);
 
 	return streams_after_ack_ipv6_rest_3(skb, data, data_end, lease, ip_end, udp_end,
 					     short_pn_size, short_pn_end, short_pn,
 					     short_payload_end, ack_ce_end, at_ack_ce_end,
-					     stream_id_size, stream_id);
+					     stream_id_size, stream_id, stream_id_end);
 }
 
 static __always_inline int
 streams_after_ack_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
 			    const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
 			    __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
-			    __u64 short_pn, __u64 short_payload_end, __u64 ack_largest_end)
+			    __u64 short_pn, __u64 short_payload_end, __u64 ack_largest_size)
 {
 	void *at_ack_largest_end;
 	void *at_ack_delay_end;
@@ -2958,6 +2924,7 @@ streams_after_ack_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
 	struct hdr_ack *ack = at_short_pn_end;
 
 	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
+	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
 	at_ack_largest_end = fr_pin(data + fr_bound(ack_largest_end, 0x7f));
 	if (at_ack_largest_end > data_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
@@ -3055,12 +3022,12 @@ static __always_inline int streams_after_ack_ipv6(struct __sk_buff *skb, void *d
 	if (short_pn_end > udp_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
 	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x7f)), data_end, 4, short_pn_size,
+	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x7f)), data_end, 4, short_pn_size,
 		     &short_pn))
 		return fr_up(skb, reason_streams_after_ack_truncated);
 
 	/* short: {fields: [ */
-	if (udp_end < (short_pn_end + 16))
+	if (udp_end < short_pn_end + 16)
 		return fr_up(skb, reason_streams_after_ack_truncated);
 	__u64 short_payload_end = udp_end - 16;
 
@@ -3068,7 +3035,7 @@ static __always_inline int streams_after_ack_ipv6(struct __sk_buff *skb, void *d
 	ack = at_short_pn_end;
 	if ((void *)(ack + 1) > data_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
-	if ((short_pn_end + 1) > short_payload_end)
+	if (short_pn_end + 1 > short_payload_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
 	if (!(be8(&ack->type) >= 2 && be8(&ack->type) <= 3))
 		return fr_up(skb, reason_streams_after_ack_other_frame);
@@ -3076,11 +3043,10 @@ static __always_inline int streams_after_ack_ipv6(struct __sk_buff *skb, void *d
 	__u64 ack_largest_size = fr_varint(at_short_pn_end + 1, data_end, &ack_largest);
 	if (!ack_largest_size)
 		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
 
 	return streams_after_ack_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end,
 					   short_pn_size, short_pn_end, at_short_pn_end, short_pn,
-					   short_payload_end, ack_largest_end);
+					   short_payload_end, ack_largest_size);
 }
 
 SEC("tc") int prog_streams_after_ack(struct __sk_buff *skb)
@@ -3171,7 +3137,6 @@ static __always_inline int datagrams_write1(struct datagrams_same1 *same, struct
 					    __u64 pn, struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -3181,7 +3146,7 @@ static __always_inline int datagrams_write1(struct datagrams_same1 *same, struct
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port) +
 						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
 						 fr_room(short_pn_size), short_pn_size))) +
@@ -3190,7 +3155,7 @@ static __always_inline int datagrams_write1(struct datagrams_same1 *same, struct
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -3289,22 +3254,20 @@ static __noinline long datagrams_turn1(__u32 i, struct datagrams_fan1 *fan)
 		same->clock = bpf_ktime_get_ns();
 
 	/* let too_short = "r.next - r.acked >= pick(len(short.pn) == 1, 0x40, pick(len(short.... */
-	/* rule */
-	if ((fr_shared_get(r->next) - fr_shared_get(r->acked)) >= ((short_pn_size == 1) ? 64ULL :
-		((short_pn_size == 2) ? 0x4000ULL : 0x400000ULL))) {
+	if (fr_shared_get(r->next) -
+	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
+					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
 		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
 		return fr_decline(r->receiver, skb->len, reason_datagrams_number);
 	}
 
 	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
-	if ((udp_end - 42) > fr_shared_get(r->size)) { /* rule */
+	if (udp_end - 42 > fr_shared_get(r->size))
 		return fr_decline(r->receiver, skb->len, reason_datagrams_size);
-	}
 
 	/* datagrams: forward & {_frame: "datagram", _rules: [{when: "len(datagram) > r.datagr... */
-	if ((short_payload_end - short_pn_end) > r->datagram) { /* rule */
+	if (short_payload_end - short_pn_end > r->datagram)
 		return fr_decline(r->receiver, skb->len, reason_datagrams_limit);
-	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
@@ -3369,7 +3332,7 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, __u64 ip_end, _
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld16(&saved_ipv4->version_ihl) + ld32(&saved_ipv4->id) +
 		 ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
-		 (__u64)bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)) +
+		 bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)) +
 		 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->quiet = 0;
 	same->clock = 0;
@@ -3431,10 +3394,10 @@ datagrams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const str
 	if (datagram_length_end > short_payload_end)
 		return fr_up(skb, reason_datagrams_truncated);
 	if (!(!datagram_length_present ||
-	      (datagram_length_end + datagram_length) == short_payload_end || skb->gso_size == 0))
+	      datagram_length_end + datagram_length == short_payload_end || skb->gso_size == 0))
 		return fr_up(skb, reason_datagrams_gso_packet);
 	if (!(!datagram_length_present ||
-	      (datagram_length_end + datagram_length) == short_payload_end))
+	      datagram_length_end + datagram_length == short_payload_end))
 		return fr_up(skb, reason_datagrams_another_frame);
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
@@ -3443,7 +3406,7 @@ datagrams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const str
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
-	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
 	struct val_connections *c;
@@ -3462,7 +3425,7 @@ datagrams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const str
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      (partial >> 16) >= datagram_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_datagrams_partial_checksum);
 	if (at_datagram_length_end > data_end)
 		return fr_up(skb, reason_datagrams_truncated);
@@ -3508,12 +3471,12 @@ static __always_inline int datagrams_ipv4(struct __sk_buff *skb, void *data, voi
 	if (short_pn_end > udp_end)
 		return fr_up(skb, reason_datagrams_truncated);
 	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x3f)), data_end, 4, short_pn_size,
+	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x3f)), data_end, 4, short_pn_size,
 		     &short_pn))
 		return fr_up(skb, reason_datagrams_truncated);
 
 	/* short: {fields: [ */
-	if (udp_end < (short_pn_end + 16))
+	if (udp_end < short_pn_end + 16)
 		return fr_up(skb, reason_datagrams_truncated);
 	__u64 short_payload_end = udp_end - 16;
 
@@ -3521,7 +3484,7 @@ static __always_inline int datagrams_ipv4(struct __sk_buff *skb, void *data, voi
 	datagram = at_short_pn_end;
 	if ((void *)(datagram + 1) > data_end)
 		return fr_up(skb, reason_datagrams_truncated);
-	if ((short_pn_end + 1) > short_payload_end)
+	if (short_pn_end + 1 > short_payload_end)
 		return fr_up(skb, reason_datagrams_truncated);
 
 	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
@@ -3573,7 +3536,6 @@ static __always_inline int datagrams_write2(struct datagrams_same2 *same, struct
 					    __u64 pn, struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
 	void *data;
 
 	/* udp.checksum */
@@ -3585,7 +3547,7 @@ static __always_inline int datagrams_write2(struct datagrams_same2 *same, struct
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port) +
 						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
 						 fr_room(short_pn_size), short_pn_size))) +
@@ -3689,22 +3651,20 @@ static __noinline long datagrams_turn2(__u32 i, struct datagrams_fan2 *fan)
 		same->clock = bpf_ktime_get_ns();
 
 	/* let too_short = "r.next - r.acked >= pick(len(short.pn) == 1, 0x40, pick(len(short.... */
-	/* rule */
-	if ((fr_shared_get(r->next) - fr_shared_get(r->acked)) >= ((short_pn_size == 1) ? 64ULL :
-		((short_pn_size == 2) ? 0x4000ULL : 0x400000ULL))) {
+	if (fr_shared_get(r->next) -
+	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
+					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
 		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
 		return fr_decline(r->receiver, skb->len, reason_datagrams_number);
 	}
 
 	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
-	if ((udp_end - 62) > fr_shared_get(r->size)) { /* rule */
+	if (udp_end - 62 > fr_shared_get(r->size))
 		return fr_decline(r->receiver, skb->len, reason_datagrams_size);
-	}
 
 	/* datagrams: forward & {_frame: "datagram", _rules: [{when: "len(datagram) > r.datagr... */
-	if ((short_payload_end - short_pn_end) > r->datagram) { /* rule */
+	if (short_payload_end - short_pn_end > r->datagram)
 		return fr_decline(r->receiver, skb->len, reason_datagrams_limit);
-	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
@@ -3830,10 +3790,10 @@ datagrams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const str
 	if (datagram_length_end > short_payload_end)
 		return fr_up(skb, reason_datagrams_truncated);
 	if (!(!datagram_length_present ||
-	      (datagram_length_end + datagram_length) == short_payload_end || skb->gso_size == 0))
+	      datagram_length_end + datagram_length == short_payload_end || skb->gso_size == 0))
 		return fr_up(skb, reason_datagrams_gso_packet);
 	if (!(!datagram_length_present ||
-	      (datagram_length_end + datagram_length) == short_payload_end))
+	      datagram_length_end + datagram_length == short_payload_end))
 		return fr_up(skb, reason_datagrams_another_frame);
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
@@ -3842,7 +3802,7 @@ datagrams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const str
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
-	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
 	struct val_connections *c;
@@ -3861,7 +3821,7 @@ datagrams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const str
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      (partial >> 16) >= datagram_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_datagrams_partial_checksum);
 	if (at_datagram_length_end > data_end)
 		return fr_up(skb, reason_datagrams_truncated);
@@ -3908,12 +3868,12 @@ static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, voi
 	if (short_pn_end > udp_end)
 		return fr_up(skb, reason_datagrams_truncated);
 	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x7f)), data_end, 4, short_pn_size,
+	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x7f)), data_end, 4, short_pn_size,
 		     &short_pn))
 		return fr_up(skb, reason_datagrams_truncated);
 
 	/* short: {fields: [ */
-	if (udp_end < (short_pn_end + 16))
+	if (udp_end < short_pn_end + 16)
 		return fr_up(skb, reason_datagrams_truncated);
 	__u64 short_payload_end = udp_end - 16;
 
@@ -3921,7 +3881,7 @@ static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, voi
 	datagram = at_short_pn_end;
 	if ((void *)(datagram + 1) > data_end)
 		return fr_up(skb, reason_datagrams_truncated);
-	if ((short_pn_end + 1) > short_payload_end)
+	if (short_pn_end + 1 > short_payload_end)
 		return fr_up(skb, reason_datagrams_truncated);
 
 	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
@@ -4061,7 +4021,7 @@ acks_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct
 		return fr_up(skb, reason_acks_gso_packet);
 
 	/* when: "len(ack.payload) == 0" */
-	if ((short_payload_end - ack_ce_end) != 0)
+	if (short_payload_end - ack_ce_end != 0)
 		return fr_up(skb, reason_acks_no_match);
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
@@ -4077,9 +4037,8 @@ acks_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct
 		return fr_missed(skb, found, reason_acks_no_connections, reason_acks_changing);
 
 	/* {when: "c.subscriber == 0 || len(short.pn) == 1", do: ["pass"]}, */
-	if (c->subscriber == 0 || short_pn_size == 1) { /* rule */
+	if (c->subscriber == 0 || short_pn_size == 1)
 		return acks_ipv4_send(skb);
-	}
 
 	/* {drop: "acked"}, */
 
@@ -4216,12 +4175,12 @@ static __always_inline int acks_ipv4(struct __sk_buff *skb, void *data, void *da
 	if (short_pn_end > udp_end)
 		return fr_up(skb, reason_acks_truncated);
 	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x3f)), data_end, 4, short_pn_size,
+	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x3f)), data_end, 4, short_pn_size,
 		     &short_pn))
 		return fr_up(skb, reason_acks_truncated);
 
 	/* short: {fields: [ */
-	if (udp_end < (short_pn_end + 16))
+	if (udp_end < short_pn_end + 16)
 		return fr_up(skb, reason_acks_truncated);
 	__u64 short_payload_end = udp_end - 16;
 
@@ -4229,7 +4188,7 @@ static __always_inline int acks_ipv4(struct __sk_buff *skb, void *data, void *da
 	ack = at_short_pn_end;
 	if ((void *)(ack + 1) > data_end)
 		return fr_up(skb, reason_acks_truncated);
-	if ((short_pn_end + 1) > short_payload_end)
+	if (short_pn_end + 1 > short_payload_end)
 		return fr_up(skb, reason_acks_truncated);
 	if (!(be8(&ack->type) >= 2 && be8(&ack->type) <= 3))
 		return fr_up(skb, reason_acks_other_frame);
@@ -4312,7 +4271,7 @@ acks_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct
 		return fr_up(skb, reason_acks_gso_packet);
 
 	/* when: "len(ack.payload) == 0" */
-	if ((short_payload_end - ack_ce_end) != 0)
+	if (short_payload_end - ack_ce_end != 0)
 		return fr_up(skb, reason_acks_no_match);
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
@@ -4328,9 +4287,8 @@ acks_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct
 		return fr_missed(skb, found, reason_acks_no_connections, reason_acks_changing);
 
 	/* {when: "c.subscriber == 0 || len(short.pn) == 1", do: ["pass"]}, */
-	if (c->subscriber == 0 || short_pn_size == 1) { /* rule */
+	if (c->subscriber == 0 || short_pn_size == 1)
 		return acks_ipv6_send(skb);
-	}
 
 	/* {drop: "acked"}, */
 
@@ -4468,12 +4426,12 @@ static __always_inline int acks_ipv6(struct __sk_buff *skb, void *data, void *da
 	if (short_pn_end > udp_end)
 		return fr_up(skb, reason_acks_truncated);
 	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x7f)), data_end, 4, short_pn_size,
+	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x7f)), data_end, 4, short_pn_size,
 		     &short_pn))
 		return fr_up(skb, reason_acks_truncated);
 
 	/* short: {fields: [ */
-	if (udp_end < (short_pn_end + 16))
+	if (udp_end < short_pn_end + 16)
 		return fr_up(skb, reason_acks_truncated);
 	__u64 short_payload_end = udp_end - 16;
 
@@ -4481,7 +4439,7 @@ static __always_inline int acks_ipv6(struct __sk_buff *skb, void *data, void *da
 	ack = at_short_pn_end;
 	if ((void *)(ack + 1) > data_end)
 		return fr_up(skb, reason_acks_truncated);
-	if ((short_pn_end + 1) > short_payload_end)
+	if (short_pn_end + 1 > short_payload_end)
 		return fr_up(skb, reason_acks_truncated);
 	if (!(be8(&ack->type) >= 2 && be8(&ack->type) <= 3))
 		return fr_up(skb, reason_acks_other_frame);

@@ -177,7 +177,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_swap_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_swap_udp_length);
@@ -223,8 +223,8 @@ static __always_inline int swap_ipv4_short20_rule_send(struct __sk_buff *skb, vo
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 fr_v4(r->from.addr) + fr_v4(r->to.addr) + 64);
+					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(r->from.addr) +
+					 fr_v4(r->to.addr) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -349,7 +349,7 @@ static __always_inline int swap_ipv4_short20_rule(struct __sk_buff *skb, void *d
 	if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 63) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
 			return fr_up(skb,
@@ -360,7 +360,7 @@ static __always_inline int swap_ipv4_short20_rule(struct __sk_buff *skb, void *d
 	__u64 payload_len = udp_end - 63;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 63 && (partial_2 & 0xffff) < ((63ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 63 && (partial_2 & 0xffff) < 63ULL + payload_len - 1)))
 		return fr_up(skb, reason_swap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap_udp_checksum);
@@ -412,8 +412,8 @@ static __always_inline int swap_ipv4_short16_rule_send(struct __sk_buff *skb, vo
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 fr_v4(r->from.addr) + fr_v4(r->to.addr) + 64);
+					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(r->from.addr) +
+					 fr_v4(r->to.addr) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -535,7 +535,7 @@ static __always_inline int swap_ipv4_short16_rule(struct __sk_buff *skb, void *d
 	if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 59) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
 			return fr_up(skb,
@@ -546,7 +546,7 @@ static __always_inline int swap_ipv4_short16_rule(struct __sk_buff *skb, void *d
 	__u64 payload_len = udp_end - 59;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 59 && (partial_2 & 0xffff) < ((59ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 59 && (partial_2 & 0xffff) < 59ULL + payload_len - 1)))
 		return fr_up(skb, reason_swap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap_udp_checksum);
@@ -579,7 +579,7 @@ static __always_inline int swap_ipv4_short8_send(struct __sk_buff *skb, void *da
 	const __u32 headers_len = 51, new_headers_len = 63, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 short20_long_flags = (be8(&short8->long_flags) & 127);
+	__u8 short20_long_flags = be8(&short8->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -604,7 +604,7 @@ static __always_inline int swap_ipv4_short8_send(struct __sk_buff *skb, void *da
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 49) +
+					  old_ipv4_dst) + bpf_htons(payload_len + 49) +
 					 ipv4_ttl_protocol + fr_v4(r->from.addr) +
 					 fr_v4(r->to.addr) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -659,7 +659,7 @@ static __always_inline int swap_ipv4_short8_send_ipv6(struct __sk_buff *skb, voi
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 short20_long_flags = (be8(&short8->long_flags) & 127);
+	__u8 short20_long_flags = be8(&short8->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -734,7 +734,7 @@ static __always_inline int swap_ipv4_short8_send_2(struct __sk_buff *skb, void *
 	const __u32 headers_len = 51, new_headers_len = 59, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 short16_long_flags = (be8(&short8->long_flags) & 127);
+	__u8 short16_long_flags = be8(&short8->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -758,7 +758,7 @@ static __always_inline int swap_ipv4_short8_send_2(struct __sk_buff *skb, void *
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 45) +
+					  old_ipv4_dst) + bpf_htons(payload_len + 45) +
 					 ipv4_ttl_protocol + fr_v4(r->from.addr) +
 					 fr_v4(r->to.addr) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -812,7 +812,7 @@ static __always_inline int swap_ipv4_short8_send_ipv6_2(struct __sk_buff *skb, v
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 short16_long_flags = (be8(&short8->long_flags) & 127);
+	__u8 short16_long_flags = be8(&short8->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -902,8 +902,8 @@ static __always_inline int swap_ipv4_short8_rule_send(struct __sk_buff *skb, voi
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 fr_v4(r->from.addr) + fr_v4(r->to.addr) + 64);
+					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(r->from.addr) +
+					 fr_v4(r->to.addr) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -1013,7 +1013,7 @@ static __always_inline int swap_ipv4_short8_rule(struct __sk_buff *skb, void *da
 	if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 51) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
 			return fr_up(skb,
@@ -1024,7 +1024,7 @@ static __always_inline int swap_ipv4_short8_rule(struct __sk_buff *skb, void *da
 	__u64 payload_len = udp_end - 51;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 51 && (partial_2 & 0xffff) < ((51ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 51 && (partial_2 & 0xffff) < 51ULL + payload_len - 1)))
 		return fr_up(skb, reason_swap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap_udp_checksum);
@@ -1046,8 +1046,7 @@ static __always_inline int swap_ipv4_short8_send_3(struct __sk_buff *skb, void *
 	const __u32 headers_len = 51, new_headers_len = 47, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 short4_long_flags = (be8(&short8->long_flags) & 127);
-	__be32 short4_a = bpf_htonl((__u64)r->m_new_a & 0xffffffffULL);
+	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -1064,13 +1063,13 @@ static __always_inline int swap_ipv4_short8_send_3(struct __sk_buff *skb, void *
 		bpf_htons(payload_len + 13) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 13) + short4_long_flags +
-			  ((__u64)short4_a << 8));
+			  ((__u64)bpf_htonl((__u64)r->m_new_a & 0xffffffffULL) << 8));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 33) +
+					  old_ipv4_dst) + bpf_htons(payload_len + 33) +
 					 ipv4_ttl_protocol + fr_v4(r->from.addr) +
 					 fr_v4(r->to.addr) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -1098,7 +1097,7 @@ static __always_inline int swap_ipv4_short8_send_3(struct __sk_buff *skb, void *
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 13));
 	st8(&new_short4->long_flags, short4_long_flags);
-	st32(&new_short4->a, short4_a);
+	st32(&new_short4->a, bpf_htonl((__u64)r->m_new_a & 0xffffffffULL));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -1123,8 +1122,7 @@ static __always_inline int swap_ipv4_short8_send_ipv6_3(struct __sk_buff *skb, v
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 short4_long_flags = (be8(&short8->long_flags) & 127);
-	__be32 short4_a = bpf_htonl((__u64)r->m_new_a & 0xffffffffULL);
+	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -1138,7 +1136,7 @@ static __always_inline int swap_ipv4_short8_send_ipv6_3(struct __sk_buff *skb, v
 		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 13) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 13) + short4_long_flags +
-			  ((__u64)short4_a << 8));
+			  ((__u64)bpf_htonl((__u64)r->m_new_a & 0xffffffffULL) << 8));
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
@@ -1164,7 +1162,7 @@ static __always_inline int swap_ipv4_short8_send_ipv6_3(struct __sk_buff *skb, v
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 13));
 	st8(&new_short4->long_flags, short4_long_flags);
-	st32(&new_short4->a, short4_a);
+	st32(&new_short4->a, bpf_htonl((__u64)r->m_new_a & 0xffffffffULL));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_swap_fault);
@@ -1187,7 +1185,7 @@ static __always_inline int swap_ipv4_short8_send_4(struct __sk_buff *skb, void *
 	const __u32 headers_len = 51, new_headers_len = 43, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 short0_long_flags = (be8(&short8->long_flags) & 127);
+	__u8 short0_long_flags = be8(&short8->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -1209,7 +1207,7 @@ static __always_inline int swap_ipv4_short8_send_4(struct __sk_buff *skb, void *
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 29) +
+					  old_ipv4_dst) + bpf_htons(payload_len + 29) +
 					 ipv4_ttl_protocol + fr_v4(r->from.addr) +
 					 fr_v4(r->to.addr) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -1261,7 +1259,7 @@ static __always_inline int swap_ipv4_short8_send_ipv6_4(struct __sk_buff *skb, v
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 short0_long_flags = (be8(&short8->long_flags) & 127);
+	__u8 short0_long_flags = be8(&short8->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -1316,14 +1314,14 @@ static __always_inline int swap_ipv4_short8_rest(struct __sk_buff *skb, void *da
 	struct hdr_udp *udp = data + 34;
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r->m_new_length == 0) { /* rule */
+	if (r->m_new_length == 0) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
 		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
 			return fr_up(skb, reason_swap_address_family);
 		__u64 payload_len = udp_end - 51;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 51 && (partial & 0xffff) < ((51ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 51 && (partial & 0xffff) < 51ULL + payload_len - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&r->hop_to, 29ULL + payload_len)))
@@ -1351,14 +1349,14 @@ static __always_inline int swap_ipv4_short8(struct __sk_buff *skb, void *data, _
 	struct hdr_udp *udp = data + 34;
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r->m_new_length == 20) { /* rule */
+	if (r->m_new_length == 20) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
 		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
 			return fr_up(skb, reason_swap_address_family);
 		__u64 payload_len = udp_end - 51;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 51 && (partial & 0xffff) < ((51ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 51 && (partial & 0xffff) < 51ULL + payload_len - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&r->hop_to, 49ULL + payload_len)))
@@ -1375,14 +1373,14 @@ static __always_inline int swap_ipv4_short8(struct __sk_buff *skb, void *data, _
 					      reason_swap_unreachable));
 		return swap_ipv4_short8_send_ipv6(skb, data, now, payload_len, partial, r);
 	}
-	if (r->m_new_length == 16) { /* rule */
+	if (r->m_new_length == 16) {
 		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
 			return fr_up(skb, reason_swap_address_family);
 		__u64 payload_len_2 = udp_end - 51;
 		__u64 partial_2 = fr_partial(skb);
 		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
 		      ((partial_2 >> 16) >= 51 &&
-		       (partial_2 & 0xffff) < ((51ULL + payload_len_2) - 1))))
+		       (partial_2 & 0xffff) < 51ULL + payload_len_2 - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&r->hop_to, 45ULL + payload_len_2)))
@@ -1401,14 +1399,14 @@ static __always_inline int swap_ipv4_short8(struct __sk_buff *skb, void *data, _
 	}
 	if (r->m_new_length == 8)
 		return swap_ipv4_short8_rule(skb, data, now, ip_end, udp_end, r);
-	if (r->m_new_length == 4) { /* rule */
+	if (r->m_new_length == 4) {
 		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
 			return fr_up(skb, reason_swap_address_family);
 		__u64 payload_len_3 = udp_end - 51;
 		__u64 partial_3 = fr_partial(skb);
 		if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(34, 40) ||
 		      ((partial_3 >> 16) >= 51 &&
-		       (partial_3 & 0xffff) < ((51ULL + payload_len_3) - 1))))
+		       (partial_3 & 0xffff) < 51ULL + payload_len_3 - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&r->hop_to, 33ULL + payload_len_3)))
@@ -1441,7 +1439,7 @@ static __always_inline int swap_ipv4_short4_send(struct __sk_buff *skb, void *da
 	const __u32 headers_len = 47, new_headers_len = 51, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 short8_long_flags = (be8(&short4->long_flags) & 127);
+	__u8 short8_long_flags = be8(&short4->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -1464,7 +1462,7 @@ static __always_inline int swap_ipv4_short4_send(struct __sk_buff *skb, void *da
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 37) +
+					  old_ipv4_dst) + bpf_htons(payload_len + 37) +
 					 ipv4_ttl_protocol + fr_v4(r->from.addr) +
 					 fr_v4(r->to.addr) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -1517,7 +1515,7 @@ static __always_inline int swap_ipv4_short4_send_ipv6(struct __sk_buff *skb, voi
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 short8_long_flags = (be8(&short4->long_flags) & 127);
+	__u8 short8_long_flags = be8(&short4->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -1574,14 +1572,14 @@ static __always_inline int swap_ipv4_short4(struct __sk_buff *skb, void *data, _
 	struct hdr_udp *udp = data + 34;
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r->m_new_length == 8) { /* rule */
+	if (r->m_new_length == 8) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
 		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
 			return fr_up(skb, reason_swap_address_family);
 		__u64 payload_len = udp_end - 47;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 47 && (partial & 0xffff) < ((47ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 47 && (partial & 0xffff) < 47ULL + payload_len - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&r->hop_to, 37ULL + payload_len)))
@@ -1608,7 +1606,7 @@ static __always_inline int check_short0(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_short0 *short0 = data + at;
 
-	if ((void *)(short0 + 1) > data_end || (at + sizeof(*short0)) > udp_end)
+	if ((void *)(short0 + 1) > data_end || at + sizeof(*short0) > udp_end)
 		return fr_up(skb, reason_swap_truncated);
 	if ((be8(&short0->long_flags) >> 7) != 0)
 		return fr_up(skb, reason_swap_long_header);
@@ -1629,7 +1627,7 @@ static __always_inline int swap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	const __u32 headers_len = 43, new_headers_len = 51, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 short8_long_flags = (be8(&short0->long_flags) & 127);
+	__u8 short8_long_flags = be8(&short0->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -1651,7 +1649,7 @@ static __always_inline int swap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 37) +
+					  old_ipv4_dst) + bpf_htons(payload_len + 37) +
 					 ipv4_ttl_protocol + fr_v4(r->from.addr) +
 					 fr_v4(r->to.addr) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -1704,7 +1702,7 @@ static __always_inline int swap_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 short8_long_flags = (be8(&short0->long_flags) & 127);
+	__u8 short8_long_flags = be8(&short0->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -1813,14 +1811,14 @@ static __always_inline int swap_ipv4_rest_2(struct __sk_buff *skb, void *data, v
 	}
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r_2->m_new_length == 8) { /* rule */
+	if (r_2->m_new_length == 8) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
 		if (fr_is_v4(r_2->from.addr) != fr_is_v4(r_2->to.addr))
 			return fr_up(skb, reason_swap_address_family);
 		__u64 payload_len = udp_end - 43;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 43 && (partial & 0xffff) < ((43ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 43 && (partial & 0xffff) < 43ULL + payload_len - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (fr_is_v4(r_2->to.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&r_2->hop_to, 37ULL + payload_len)))
@@ -2104,7 +2102,7 @@ static __always_inline int swap_ipv6_short20_rule_send_ipv4(struct __sk_buff *sk
 			  ((__u64)bpf_htonl(r->m_new_c) << 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 49) + fr_v4(r->from.addr) +
 					   fr_v4(r->to.addr) + 0x1180);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -2160,7 +2158,7 @@ static __always_inline int swap_ipv6_short20_rule(struct __sk_buff *skb, void *d
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
 			return fr_up(skb,
@@ -2171,7 +2169,7 @@ static __always_inline int swap_ipv6_short20_rule(struct __sk_buff *skb, void *d
 	__u64 payload_len = udp_end - 83;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 83 && (partial_2 & 0xffff) < ((83ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 83 && (partial_2 & 0xffff) < 83ULL + payload_len - 1)))
 		return fr_up(skb, reason_swap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap_udp_checksum);
@@ -2294,7 +2292,7 @@ static __always_inline int swap_ipv6_short16_rule_send_ipv4(struct __sk_buff *sk
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 45) + fr_v4(r->from.addr) +
 					   fr_v4(r->to.addr) + 0x1180);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -2349,7 +2347,7 @@ static __always_inline int swap_ipv6_short16_rule(struct __sk_buff *skb, void *d
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
 			return fr_up(skb,
@@ -2360,7 +2358,7 @@ static __always_inline int swap_ipv6_short16_rule(struct __sk_buff *skb, void *d
 	__u64 payload_len = udp_end - 79;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 79 && (partial_2 & 0xffff) < ((79ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 79 && (partial_2 & 0xffff) < 79ULL + payload_len - 1)))
 		return fr_up(skb, reason_swap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap_udp_checksum);
@@ -2396,7 +2394,7 @@ static __always_inline int swap_ipv6_short8_send(struct __sk_buff *skb, void *da
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__u8 short20_long_flags = (be8(&short8->long_flags) & 127);
+	__u8 short20_long_flags = be8(&short8->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -2472,7 +2470,7 @@ static __always_inline int swap_ipv6_short8_send_ipv4(struct __sk_buff *skb, voi
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 short20_long_flags = (be8(&short8->long_flags) & 127);
+	__u8 short20_long_flags = be8(&short8->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -2491,7 +2489,7 @@ static __always_inline int swap_ipv6_short8_send_ipv4(struct __sk_buff *skb, voi
 			  ((__u64)bpf_htonl(r->m_new_c) << 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 49) + fr_v4(r->from.addr) +
 					   fr_v4(r->to.addr) + 0x1180);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -2549,7 +2547,7 @@ static __always_inline int swap_ipv6_short8_send_2(struct __sk_buff *skb, void *
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__u8 short16_long_flags = (be8(&short8->long_flags) & 127);
+	__u8 short16_long_flags = be8(&short8->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -2623,7 +2621,7 @@ static __always_inline int swap_ipv6_short8_send_ipv4_2(struct __sk_buff *skb, v
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 short16_long_flags = (be8(&short8->long_flags) & 127);
+	__u8 short16_long_flags = be8(&short8->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -2641,7 +2639,7 @@ static __always_inline int swap_ipv6_short8_send_ipv4_2(struct __sk_buff *skb, v
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 45) + fr_v4(r->from.addr) +
 					   fr_v4(r->to.addr) + 0x1180);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -2772,7 +2770,7 @@ static __always_inline int swap_ipv6_short8_rule_send_ipv4(struct __sk_buff *skb
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 37) + fr_v4(r->from.addr) +
 					   fr_v4(r->to.addr) + 0x1180);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -2826,7 +2824,7 @@ static __always_inline int swap_ipv6_short8_rule(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
 			return fr_up(skb,
@@ -2837,7 +2835,7 @@ static __always_inline int swap_ipv6_short8_rule(struct __sk_buff *skb, void *da
 	__u64 payload_len = udp_end - 71;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 71 && (partial_2 & 0xffff) < ((71ULL + payload_len) - 1))))
+	      ((partial_2 >> 16) >= 71 && (partial_2 & 0xffff) < 71ULL + payload_len - 1)))
 		return fr_up(skb, reason_swap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap_udp_checksum);
@@ -2862,8 +2860,7 @@ static __always_inline int swap_ipv6_short8_send_3(struct __sk_buff *skb, void *
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__u8 short4_long_flags = (be8(&short8->long_flags) & 127);
-	__be32 short4_a = bpf_htonl((__u64)r->m_new_a & 0xffffffffULL);
+	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -2877,7 +2874,7 @@ static __always_inline int swap_ipv6_short8_send_3(struct __sk_buff *skb, void *
 		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 13) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 13) + short4_long_flags +
-			  ((__u64)short4_a << 8));
+			  ((__u64)bpf_htonl((__u64)r->m_new_a & 0xffffffffULL) << 8));
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -2903,7 +2900,7 @@ static __always_inline int swap_ipv6_short8_send_3(struct __sk_buff *skb, void *
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 13));
 	st8(&new_short4->long_flags, short4_long_flags);
-	st32(&new_short4->a, short4_a);
+	st32(&new_short4->a, bpf_htonl((__u64)r->m_new_a & 0xffffffffULL));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_swap_fault);
@@ -2927,8 +2924,7 @@ static __always_inline int swap_ipv6_short8_send_ipv4_3(struct __sk_buff *skb, v
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 short4_long_flags = (be8(&short8->long_flags) & 127);
-	__be32 short4_a = bpf_htonl((__u64)r->m_new_a & 0xffffffffULL);
+	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -2942,10 +2938,10 @@ static __always_inline int swap_ipv6_short8_send_ipv4_3(struct __sk_buff *skb, v
 		bpf_htons(payload_len + 13) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 13) + short4_long_flags +
-			  ((__u64)short4_a << 8));
+			  ((__u64)bpf_htonl((__u64)r->m_new_a & 0xffffffffULL) << 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 33) + fr_v4(r->from.addr) +
 					   fr_v4(r->to.addr) + 0x1180);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -2974,7 +2970,7 @@ static __always_inline int swap_ipv6_short8_send_ipv4_3(struct __sk_buff *skb, v
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 13));
 	st8(&new_short4->long_flags, short4_long_flags);
-	st32(&new_short4->a, short4_a);
+	st32(&new_short4->a, bpf_htonl((__u64)r->m_new_a & 0xffffffffULL));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -3001,7 +2997,7 @@ static __always_inline int swap_ipv6_short8_send_4(struct __sk_buff *skb, void *
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__u8 short0_long_flags = (be8(&short8->long_flags) & 127);
+	__u8 short0_long_flags = be8(&short8->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -3063,7 +3059,7 @@ static __always_inline int swap_ipv6_short8_send_ipv4_4(struct __sk_buff *skb, v
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 short0_long_flags = (be8(&short8->long_flags) & 127);
+	__u8 short0_long_flags = be8(&short8->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -3079,7 +3075,7 @@ static __always_inline int swap_ipv6_short8_send_ipv4_4(struct __sk_buff *skb, v
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 9) + short0_long_flags);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 29) + fr_v4(r->from.addr) +
 					   fr_v4(r->to.addr) + 0x1180);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -3125,14 +3121,14 @@ static __always_inline int swap_ipv6_short8_rest(struct __sk_buff *skb, void *da
 	struct hdr_udp *udp = data + 54;
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r->m_new_length == 0) { /* rule */
+	if (r->m_new_length == 0) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
 		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
 			return fr_up(skb, reason_swap_address_family);
 		__u64 payload_len = udp_end - 71;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 71 && (partial & 0xffff) < ((71ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 71 && (partial & 0xffff) < 71ULL + payload_len - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap_udp_checksum);
@@ -3160,14 +3156,14 @@ static __always_inline int swap_ipv6_short8(struct __sk_buff *skb, void *data, _
 	struct hdr_udp *udp = data + 54;
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r->m_new_length == 20) { /* rule */
+	if (r->m_new_length == 20) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
 		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
 			return fr_up(skb, reason_swap_address_family);
 		__u64 payload_len = udp_end - 71;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 71 && (partial & 0xffff) < ((71ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 71 && (partial & 0xffff) < 71ULL + payload_len - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap_udp_checksum);
@@ -3184,14 +3180,14 @@ static __always_inline int swap_ipv6_short8(struct __sk_buff *skb, void *data, _
 					      reason_swap_unreachable));
 		return swap_ipv6_short8_send_ipv4(skb, data, now, payload_len, partial, r);
 	}
-	if (r->m_new_length == 16) { /* rule */
+	if (r->m_new_length == 16) {
 		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
 			return fr_up(skb, reason_swap_address_family);
 		__u64 payload_len_2 = udp_end - 71;
 		__u64 partial_2 = fr_partial(skb);
 		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
 		      ((partial_2 >> 16) >= 71 &&
-		       (partial_2 & 0xffff) < ((71ULL + payload_len_2) - 1))))
+		       (partial_2 & 0xffff) < 71ULL + payload_len_2 - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap_udp_checksum);
@@ -3210,14 +3206,14 @@ static __always_inline int swap_ipv6_short8(struct __sk_buff *skb, void *data, _
 	}
 	if (r->m_new_length == 8)
 		return swap_ipv6_short8_rule(skb, data, now, ip_end, udp_end, r);
-	if (r->m_new_length == 4) { /* rule */
+	if (r->m_new_length == 4) {
 		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
 			return fr_up(skb, reason_swap_address_family);
 		__u64 payload_len_3 = udp_end - 71;
 		__u64 partial_3 = fr_partial(skb);
 		if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(54, 60) ||
 		      ((partial_3 >> 16) >= 71 &&
-		       (partial_3 & 0xffff) < ((71ULL + payload_len_3) - 1))))
+		       (partial_3 & 0xffff) < 71ULL + payload_len_3 - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap_udp_checksum);
@@ -3253,7 +3249,7 @@ static __always_inline int swap_ipv6_short4_send(struct __sk_buff *skb, void *da
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__u8 short8_long_flags = (be8(&short4->long_flags) & 127);
+	__u8 short8_long_flags = be8(&short4->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -3317,7 +3313,7 @@ static __always_inline int swap_ipv6_short4_send_ipv4(struct __sk_buff *skb, voi
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 short8_long_flags = (be8(&short4->long_flags) & 127);
+	__u8 short8_long_flags = be8(&short4->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -3334,7 +3330,7 @@ static __always_inline int swap_ipv6_short4_send_ipv4(struct __sk_buff *skb, voi
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 37) + fr_v4(r->from.addr) +
 					   fr_v4(r->to.addr) + 0x1180);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -3381,14 +3377,14 @@ static __always_inline int swap_ipv6_short4(struct __sk_buff *skb, void *data, _
 	struct hdr_udp *udp = data + 54;
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r->m_new_length == 8) { /* rule */
+	if (r->m_new_length == 8) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
 		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
 			return fr_up(skb, reason_swap_address_family);
 		__u64 payload_len = udp_end - 67;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 67 && (partial & 0xffff) < ((67ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 67 && (partial & 0xffff) < 67ULL + payload_len - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap_udp_checksum);
@@ -3424,7 +3420,7 @@ static __always_inline int swap_ipv6_send(struct __sk_buff *skb, void *data, __u
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__u8 short8_long_flags = (be8(&short0->long_flags) & 127);
+	__u8 short8_long_flags = be8(&short0->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -3487,7 +3483,7 @@ static __always_inline int swap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 short8_long_flags = (be8(&short0->long_flags) & 127);
+	__u8 short8_long_flags = be8(&short0->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -3503,7 +3499,7 @@ static __always_inline int swap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 37) + fr_v4(r->from.addr) +
 					   fr_v4(r->to.addr) + 0x1180);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -3603,14 +3599,14 @@ static __always_inline int swap_ipv6_rest_2(struct __sk_buff *skb, void *data, v
 	}
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r_2->m_new_length == 8) { /* rule */
+	if (r_2->m_new_length == 8) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
 		if (fr_is_v4(r_2->from.addr) != fr_is_v4(r_2->to.addr))
 			return fr_up(skb, reason_swap_address_family);
 		__u64 payload_len = udp_end - 63;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 63 && (partial & 0xffff) < ((63ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 63 && (partial & 0xffff) < 63ULL + payload_len - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap_udp_checksum);

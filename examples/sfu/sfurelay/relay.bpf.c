@@ -296,7 +296,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_video_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_video_udp_length + of);
@@ -315,7 +315,7 @@ static __always_inline int check_rtp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_rtp *rtp = data + at;
 
-	if ((void *)(rtp + 1) > data_end || (at + sizeof(*rtp)) > udp_end)
+	if ((void *)(rtp + 1) > data_end || at + sizeof(*rtp) > udp_end)
 		return fr_up(skb, reason_video_truncated + of);
 	if ((be8(&rtp->version_to_csrcs) >> 6) != 2)
 		return fr_up(skb, reason_video_rtp_version + of);
@@ -325,7 +325,7 @@ static __always_inline int check_rtp(struct __sk_buff *skb, void *data, void *da
 	__u64 rtp_csrc_list_size = (be8(&rtp->version_to_csrcs) & 15) * 4;
 	if (rtp_csrc_list_size > 60)
 		return fr_up(skb, reason_video_rtp_csrc_list + of);
-	__u64 rtp_csrc_list_end = fr_forget(skb, (at + sizeof(*rtp)) + rtp_csrc_list_size);
+	__u64 rtp_csrc_list_end = fr_forget(skb, at + sizeof(*rtp) + rtp_csrc_list_size);
 
 	*end = rtp_csrc_list_end;
 	return 0;
@@ -367,7 +367,6 @@ static __always_inline int video_write1(struct video_same1 *same, struct __sk_bu
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 42;
-
 	void *data;
 
 	/* udp.checksum */
@@ -376,27 +375,26 @@ static __always_inline int video_write1(struct video_same1 *same, struct __sk_bu
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 bpf_htons(0x8000ULL |
-							   (((be8(&saved_rtp->version_to_csrcs) >>
-							   5) & 1) << 13) |
-							   (((be8(&saved_rtp->version_to_csrcs) >>
-							   4) & 1) << 12) |
-							   ((be8(&saved_rtp->version_to_csrcs) &
-							   15) << 8) |
-							   ((be8(&saved_rtp->marker_payload_type) >>
-							   7) << 7) | (__u64)r->payload_type) +
-						 bpf_htons(number) +
-						 bpf_htonl((be32(&saved_rtp->timestamp) +
-							    (__u64)r->timestamp) & 0xffffffffULL) +
-						 bpf_htonl(r->ssrc));
+		udp_checksum =
+			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) +
+					  bpf_htons(0x8000ULL |
+						    (((be8(&saved_rtp->version_to_csrcs) >> 5) &
+						      1) << 13) |
+						    (((be8(&saved_rtp->version_to_csrcs) >> 4) &
+						      1) << 12) |
+						    ((be8(&saved_rtp->version_to_csrcs) & 15) <<
+						     8) | ((be8(&saved_rtp->marker_payload_type) >>
+							    7) << 7) | (__u64)r->payload_type) +
+					  bpf_htons(number) +
+					  bpf_htonl((be32(&saved_rtp->timestamp) +
+						     (__u64)r->timestamp) & 0xffffffffULL) +
+					  bpf_htonl(r->ssrc));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -445,7 +443,7 @@ static __always_inline long video_copy1(struct video_same1 *same, struct __sk_bu
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
-		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
 		return fr_decline(r->receiver, skb->len, reason_video_refused_rate);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
@@ -500,28 +498,25 @@ static __noinline long video_turn1(__u32 i, struct video_fan1 *fan)
 		same->clock = bpf_ktime_get_ns();
 
 	/* _begin: [{when: "r.sent == 0 && (vp8.start == 0 || vp8.partition != 0 || vp8.inter ... */
-	/* rule */
 	if (fr_shared_get(r->sent) == 0 &&
 	    (((be8(&saved_vp8->extended_to_partition) >> 4) & 1) == 0 ||
 	     !((be8(&saved_vp8->extended_to_partition) & 7) == 0) ||
-	     (be8(&saved_vp8_2->size0_to_inter) & 1) == 1)) {
+	     (be8(&saved_vp8_2->size0_to_inter) & 1) == 1))
 		return fr_decline(r->receiver, skb->len, reason_video_no_key_frame);
-	}
 
 	/* {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.b... */
-	/* rule */
 	if (priority >
-	    ((((be32(&saved_rtp->timestamp) - (__u64)r->since) & 0xffffffffULL) < 0x80000000ULL) ?
+	    (((be32(&saved_rtp->timestamp) - (__u64)r->since) & 0xffffffffULL) < 0x80000000ULL ?
 	     (__u64)r->layer : (__u64)r->before)) {
-		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
 		return fr_decline(r->receiver, skb->len, reason_video_layer);
 	}
 
 	/* {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.se... */
-	__u64 came = (fr_shared_get(r->sent) == 0) ? be16(&saved_rtp->sequence) : 0ULL;
+	__u64 came = fr_shared_get(r->sent) == 0 ? be16(&saved_rtp->sequence) : 0ULL;
 	__u64 number = ((__u64)r->first +
-			((fr_shared_get(r->sent) == 0) ? 0ULL :
-			 (be16(&saved_rtp->sequence) - fr_shared_get(r->skipped)))) & 0xffff;
+			(fr_shared_get(r->sent) == 0 ? 0ULL :
+			 be16(&saved_rtp->sequence) - fr_shared_get(r->skipped))) & 0xffff;
 
 	/* {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": ... */
 	if (!(r->payload_type <= 63 || r->payload_type >= 96))
@@ -548,7 +543,6 @@ static __always_inline int video_fan1(struct __sk_buff *skb, void *data, __u64 i
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_rtp *rtp = data + 42;
-
 	__u32 len = skb->len;
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
@@ -565,7 +559,7 @@ static __always_inline int video_fan1(struct __sk_buff *skb, void *data, __u64 i
 	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
 		return fr_up(skb, reason_video_no_memory);
 
-	__u32 size = fr_size((vp8_layer_end + 1), 256);
+	__u32 size = fr_size(vp8_layer_end + 1, 256);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
@@ -596,8 +590,7 @@ static __always_inline int video_fan1(struct __sk_buff *skb, void *data, __u64 i
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->quiet = 0;
 	same->ip_end = ip_end;
 	same->udp_end = udp_end;
@@ -610,9 +603,8 @@ static __always_inline int video_fan1(struct __sk_buff *skb, void *data, __u64 i
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, 18, 36);
-	}
 
 	same->copies0 = 0;
 	struct video_fan1 fan = {
@@ -634,36 +626,23 @@ static __always_inline int video_fan1(struct __sk_buff *skb, void *data, __u64 i
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-video_ipv4_rest_4(struct __sk_buff *skb, void *data, const struct fr_lease *lease, __u64 ip_end,
-		  __u64 udp_end, __u64 rtp_extensions_end, __u64 vp8_layer_end, __u64 priority)
+static __always_inline int video_ipv4_rest_4(struct __sk_buff *skb, void *data, __u64 ip_end,
+					     __u64 udp_end, __u64 rtp_extensions_end,
+					     __u64 vp8_layer_end, __u64 priority,
+					     struct val_streams *stream)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_rtp *rtp = data + 42;
-
-	/* lookup: stream: streams: names */
-	struct val_streams *stream;
-	{
-		struct key_streams key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
-		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
-		key.ssrc = be32(&rtp->ssrc);
-		enum fr_found found = find_streams(&key, lease, 0, &stream);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_video_no_streams,
-					 reason_video_changing);
-	}
+	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
-	if ((((be16(&rtp->sequence) - (__u64)stream->highest) - 1) & 0xffff) >= 0x8000) { /* rule */
+	if (((be16(&rtp->sequence) - (__u64)stream->highest - 1) & 0xffff) >= 0x8000) {
 		fr_named_add(0, 1);
 		return video_ipv4_send(skb);
 	}
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
-	if ((udp_end - 34) > 0x4000)
+	if (udp_end - 34 > 0x4000)
 		return fr_up(skb, reason_video_too_big);
 	if (be16(&udp->checksum) == 0 ||
 	    !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
@@ -672,8 +651,8 @@ video_ipv4_rest_4(struct __sk_buff *skb, void *data, const struct fr_lease *leas
 		return fr_up(skb, reason_video_udp_checksum);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= (vp8_layer_end + 1)) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	      (partial >> 16) >= vp8_layer_end + 1) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_video_partial_checksum);
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
@@ -690,37 +669,19 @@ video_ipv4_rest_4(struct __sk_buff *skb, void *data, const struct fr_lease *leas
 	return video_fan1(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end, priority);
 }
 
-static __always_inline int video_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 ip_end,
-					     __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
-					     __u64 rtp_extensions_size, __u64 rtp_extensions_end,
-					     __u64 vp8_has, __u64 vp8_tl0picidx_end)
+static __always_inline int
+video_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		  __u64 ip_end, __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
+		  __u64 rtp_extensions_size, __u64 rtp_extensions_end, __u64 vp8_tl0picidx_end,
+		  __u64 vp8_layer_size, __u64 vp8_layer)
 {
-	void *at_vp8_tl0picidx_end;
 	void *at_vp8_layer_end;
 	struct hdr_vp8_2 *vp8;
 	struct hdr_rtp *rtp = data + 42;
-
-	/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
-	at_vp8_tl0picidx_end = fr_pin(data + fr_bound(vp8_tl0picidx_end, 0xff));
-	if (at_vp8_tl0picidx_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (vp8_tl0picidx_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
 
 	/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
-	__u64 vp8_layer_present = !((vp8_has & 48) == 0);
-	__u64 vp8_layer_size;
-	__u64 vp8_layer;
-	if (vp8_layer_present) { /* layer */
-		if (at_vp8_tl0picidx_end + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		vp8_layer_size = 1;
-		vp8_layer = be8(at_vp8_tl0picidx_end);
-	} else {
-		vp8_layer_size = 0;
-		vp8_layer = 0;
-	}
 	__u64 vp8_layer_end = fr_forget(skb, vp8_tl0picidx_end + vp8_layer_size);
 	at_vp8_layer_end = fr_pin(data + fr_bound(vp8_layer_end, 0xff));
 	if (at_vp8_layer_end > data_end)
@@ -732,7 +693,7 @@ static __always_inline int video_ipv4_rest_3(struct __sk_buff *skb, void *data, 
 	vp8 = at_vp8_layer_end;
 	if ((void *)(vp8 + 1) > data_end)
 		return fr_up(skb, reason_video_truncated);
-	if ((vp8_layer_end + 1) > udp_end)
+	if (vp8_layer_end + 1 > udp_end)
 		return fr_up(skb, reason_video_truncated);
 
 	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
@@ -743,8 +704,8 @@ static __always_inline int video_ipv4_rest_3(struct __sk_buff *skb, void *data, 
 	__u64 rtp_extensions_found;
 	__u64 rtp_extensions_element;
 	{
-		__u64 form = (rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) :
-			((rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
+		__u64 form = rtp_profile == 0xbede ? FR_FORM(1, 1, 0, 15) :
+			(rtp_profile & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
 		__u64 element = form == FR_NO_FORM ? 0 :
 			fr_find_element(skb, rtp_words_end, rtp_words_end + rtp_extensions_size,
 					form, set_extension);
@@ -753,39 +714,43 @@ static __always_inline int video_ipv4_rest_3(struct __sk_buff *skb, void *data, 
 		rtp_extensions_element = element ?
 			fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
 	}
-	__u64 priority_value = rtp_extensions_found ? ((rtp_extensions_element >> 56) & 255) :
-		(vp8_layer >> 6);
-	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+	__u64 priority_value = rtp_extensions_found ? (rtp_extensions_element >> 56) & 255 :
+		vp8_layer >> 6;
+	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* when:   "rtp.payload_type == setting.vp8" */
 	if ((be8(&rtp->marker_payload_type) & 127) != set_vp8)
 		return fr_up(skb, reason_video_no_match);
 
-	return video_ipv4_rest_4(skb, data, lease, ip_end, udp_end, rtp_extensions_end,
-				 vp8_layer_end, priority);
+	/* lookup: stream: streams: names */
+	struct val_streams *stream;
+	{
+		struct key_streams key __attribute__((aligned(8))) = {};
+
+		fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
+		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
+		key.ssrc = be32(&rtp->ssrc);
+		enum fr_found found = find_streams(&key, lease, 0, &stream);
+		if (found != FR_FOUND)
+			return fr_missed(skb, found, reason_video_no_streams,
+					 reason_video_changing);
+	}
+
+	return video_ipv4_rest_4(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end,
+				 priority, stream);
 }
 
 static __always_inline int
 video_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
 		  __u64 ip_end, __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
 		  __u64 rtp_extensions_size, __u64 rtp_extensions_end, __u64 vp8_has,
-		  __u64 vp8_has_end, void *at_vp8_has_end, __u64 vp8_picture_present)
+		  __u64 vp8_has_end, __u64 vp8_picture_size, __u64 vp8_picture)
 {
 	void *at_vp8_picture_end;
 	void *at_vp8_picture_low_end;
+	void *at_vp8_tl0picidx_end;
 
 	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
-	__u64 vp8_picture_size;
-	__u64 vp8_picture;
-	if (vp8_picture_present) { /* picture */
-		if (at_vp8_has_end + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		vp8_picture_size = 1;
-		vp8_picture = be8(at_vp8_has_end);
-	} else {
-		vp8_picture_size = 0;
-		vp8_picture = 0;
-	}
 	__u64 vp8_picture_end = fr_forget(skb, vp8_has_end + vp8_picture_size);
 	at_vp8_picture_end = fr_pin(data + fr_bound(vp8_picture_end, 0xff));
 	if (at_vp8_picture_end > data_end)
@@ -821,10 +786,29 @@ video_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struc
 		vp8_tl0picidx_size = 0;
 	}
 	__u64 vp8_tl0picidx_end = fr_forget(skb, vp8_picture_low_end + vp8_tl0picidx_size);
+	at_vp8_tl0picidx_end = fr_pin(data + fr_bound(vp8_tl0picidx_end, 0xff));
+	if (at_vp8_tl0picidx_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (vp8_tl0picidx_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
+	__u64 vp8_layer_present = !((vp8_has & 48) == 0);
+	__u64 vp8_layer_size;
+	__u64 vp8_layer;
+	if (vp8_layer_present) { /* layer */
+		if (at_vp8_tl0picidx_end + 1 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		vp8_layer_size = 1;
+		vp8_layer = be8(at_vp8_tl0picidx_end);
+	} else {
+		vp8_layer_size = 0;
+		vp8_layer = 0;
+	}
 
 	return video_ipv4_rest_3(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-				 rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_has,
-				 vp8_tl0picidx_end);
+				 rtp_words_end, rtp_extensions_size, rtp_extensions_end,
+				 vp8_tl0picidx_end, vp8_layer_size, vp8_layer);
 }
 
 static __always_inline int video_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
@@ -866,7 +850,7 @@ static __always_inline int video_ipv4_rest(struct __sk_buff *skb, void *data, vo
 	vp8 = at_rtp_extensions_end;
 	if ((void *)(vp8 + 1) > data_end)
 		return fr_up(skb, reason_video_truncated);
-	if ((rtp_extensions_end + 1) > udp_end)
+	if (rtp_extensions_end + 1 > udp_end)
 		return fr_up(skb, reason_video_truncated);
 	__u64 vp8_has_present = (be8(&vp8->extended_to_partition) >> 7) == 1;
 	__u64 vp8_has_size;
@@ -889,10 +873,21 @@ static __always_inline int video_ipv4_rest(struct __sk_buff *skb, void *data, vo
 
 	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 	__u64 vp8_picture_present = !((vp8_has & 128) == 0);
+	__u64 vp8_picture_size;
+	__u64 vp8_picture;
+	if (vp8_picture_present) { /* picture */
+		if (at_vp8_has_end + 1 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		vp8_picture_size = 1;
+		vp8_picture = be8(at_vp8_has_end);
+	} else {
+		vp8_picture_size = 0;
+		vp8_picture = 0;
+	}
 
 	return video_ipv4_rest_2(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
 				 rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_has,
-				 vp8_has_end, at_vp8_has_end, vp8_picture_present);
+				 vp8_has_end, vp8_picture_size, vp8_picture);
 }
 
 static __always_inline int video_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -966,7 +961,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_video_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_video_mapped_address + of_2);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_video_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -1018,7 +1013,6 @@ static __always_inline int video_write2(struct video_same2 *same, struct __sk_bu
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 62;
-
 	void *data;
 
 	/* udp.checksum */
@@ -1029,22 +1023,21 @@ static __always_inline int video_write2(struct video_same2 *same, struct __sk_bu
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 bpf_htons(0x8000ULL |
-							   (((be8(&saved_rtp->version_to_csrcs) >>
-							   5) & 1) << 13) |
-							   (((be8(&saved_rtp->version_to_csrcs) >>
-							   4) & 1) << 12) |
-							   ((be8(&saved_rtp->version_to_csrcs) &
-							   15) << 8) |
-							   ((be8(&saved_rtp->marker_payload_type) >>
-							   7) << 7) | (__u64)r->payload_type) +
-						 bpf_htons(number) +
-						 bpf_htonl((be32(&saved_rtp->timestamp) +
-							    (__u64)r->timestamp) & 0xffffffffULL) +
-						 bpf_htonl(r->ssrc));
+		udp_checksum =
+			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) +
+					  bpf_htons(0x8000ULL |
+						    (((be8(&saved_rtp->version_to_csrcs) >> 5) &
+						      1) << 13) |
+						    (((be8(&saved_rtp->version_to_csrcs) >> 4) &
+						      1) << 12) |
+						    ((be8(&saved_rtp->version_to_csrcs) & 15) <<
+						     8) | ((be8(&saved_rtp->marker_payload_type) >>
+							    7) << 7) | (__u64)r->payload_type) +
+					  bpf_htons(number) +
+					  bpf_htonl((be32(&saved_rtp->timestamp) +
+						     (__u64)r->timestamp) & 0xffffffffULL) +
+					  bpf_htonl(r->ssrc));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 74 > (void *)(long)skb->data_end))
@@ -1096,7 +1089,7 @@ static __always_inline long video_copy2(struct video_same2 *same, struct __sk_bu
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
-		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
 		return fr_decline(r->receiver, skb->len, reason_video_refused_rate);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
@@ -1152,28 +1145,25 @@ static __noinline long video_turn2(__u32 i, struct video_fan2 *fan)
 		same->clock = bpf_ktime_get_ns();
 
 	/* _begin: [{when: "r.sent == 0 && (vp8.start == 0 || vp8.partition != 0 || vp8.inter ... */
-	/* rule */
 	if (fr_shared_get(r->sent) == 0 &&
 	    (((be8(&saved_vp8->extended_to_partition) >> 4) & 1) == 0 ||
 	     !((be8(&saved_vp8->extended_to_partition) & 7) == 0) ||
-	     (be8(&saved_vp8_2->size0_to_inter) & 1) == 1)) {
+	     (be8(&saved_vp8_2->size0_to_inter) & 1) == 1))
 		return fr_decline(r->receiver, skb->len, reason_video_no_key_frame);
-	}
 
 	/* {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.b... */
-	/* rule */
 	if (priority >
-	    ((((be32(&saved_rtp->timestamp) - (__u64)r->since) & 0xffffffffULL) < 0x80000000ULL) ?
+	    (((be32(&saved_rtp->timestamp) - (__u64)r->since) & 0xffffffffULL) < 0x80000000ULL ?
 	     (__u64)r->layer : (__u64)r->before)) {
-		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
 		return fr_decline(r->receiver, skb->len, reason_video_layer);
 	}
 
 	/* {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.se... */
-	__u64 came = (fr_shared_get(r->sent) == 0) ? be16(&saved_rtp->sequence) : 0ULL;
+	__u64 came = fr_shared_get(r->sent) == 0 ? be16(&saved_rtp->sequence) : 0ULL;
 	__u64 number = ((__u64)r->first +
-			((fr_shared_get(r->sent) == 0) ? 0ULL :
-			 (be16(&saved_rtp->sequence) - fr_shared_get(r->skipped)))) & 0xffff;
+			(fr_shared_get(r->sent) == 0 ? 0ULL :
+			 be16(&saved_rtp->sequence) - fr_shared_get(r->skipped))) & 0xffff;
 
 	/* {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": ... */
 	if (!(r->payload_type <= 63 || r->payload_type >= 96))
@@ -1202,7 +1192,6 @@ static __always_inline int video_fan2(struct __sk_buff *skb, void *data, __u64 i
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_rtp *rtp = data + 62;
-
 	__u32 len = skb->len;
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
@@ -1219,7 +1208,7 @@ static __always_inline int video_fan2(struct __sk_buff *skb, void *data, __u64 i
 	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
 		return fr_up(skb, reason_video_no_memory);
 
-	__u32 size = fr_size((vp8_layer_end + 1), 512);
+	__u32 size = fr_size(vp8_layer_end + 1, 512);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
@@ -1261,9 +1250,8 @@ static __always_inline int video_fan2(struct __sk_buff *skb, void *data, __u64 i
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 60);
-	}
 
 	same->copies0 = 0;
 	struct video_fan2 fan = {
@@ -1285,36 +1273,23 @@ static __always_inline int video_fan2(struct __sk_buff *skb, void *data, __u64 i
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-video_ipv6_rest_4(struct __sk_buff *skb, void *data, const struct fr_lease *lease, __u64 ip_end,
-		  __u64 udp_end, __u64 rtp_extensions_end, __u64 vp8_layer_end, __u64 priority)
+static __always_inline int video_ipv6_rest_4(struct __sk_buff *skb, void *data, __u64 ip_end,
+					     __u64 udp_end, __u64 rtp_extensions_end,
+					     __u64 vp8_layer_end, __u64 priority,
+					     struct val_streams *stream)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_rtp *rtp = data + 62;
-
-	/* lookup: stream: streams: names */
-	struct val_streams *stream;
-	{
-		struct key_streams key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
-		fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
-		key.ssrc = be32(&rtp->ssrc);
-		enum fr_found found = find_streams(&key, lease, 0, &stream);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_video_no_streams,
-					 reason_video_changing);
-	}
+	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
-	if ((((be16(&rtp->sequence) - (__u64)stream->highest) - 1) & 0xffff) >= 0x8000) { /* rule */
+	if (((be16(&rtp->sequence) - (__u64)stream->highest - 1) & 0xffff) >= 0x8000) {
 		fr_named_add(0, 1);
 		return video_ipv6_send(skb);
 	}
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
-	if ((udp_end - 54) > 0x4000)
+	if (udp_end - 54 > 0x4000)
 		return fr_up(skb, reason_video_too_big);
 	if (be16(&udp->checksum) == 0 ||
 	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
@@ -1325,8 +1300,8 @@ video_ipv6_rest_4(struct __sk_buff *skb, void *data, const struct fr_lease *leas
 		return fr_up(skb, reason_video_udp_checksum);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= (vp8_layer_end + 1)) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	      (partial >> 16) >= vp8_layer_end + 1) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_video_partial_checksum);
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
@@ -1343,37 +1318,19 @@ video_ipv6_rest_4(struct __sk_buff *skb, void *data, const struct fr_lease *leas
 	return video_fan2(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end, priority);
 }
 
-static __always_inline int video_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 ip_end,
-					     __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
-					     __u64 rtp_extensions_size, __u64 rtp_extensions_end,
-					     __u64 vp8_has, __u64 vp8_tl0picidx_end)
+static __always_inline int
+video_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		  __u64 ip_end, __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
+		  __u64 rtp_extensions_size, __u64 rtp_extensions_end, __u64 vp8_tl0picidx_end,
+		  __u64 vp8_layer_size, __u64 vp8_layer)
 {
-	void *at_vp8_tl0picidx_end;
 	void *at_vp8_layer_end;
 	struct hdr_vp8_2 *vp8;
 	struct hdr_rtp *rtp = data + 62;
-
-	/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
-	at_vp8_tl0picidx_end = fr_pin(data + fr_bound(vp8_tl0picidx_end, 0x1ff));
-	if (at_vp8_tl0picidx_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (vp8_tl0picidx_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
 
 	/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
-	__u64 vp8_layer_present = !((vp8_has & 48) == 0);
-	__u64 vp8_layer_size;
-	__u64 vp8_layer;
-	if (vp8_layer_present) { /* layer */
-		if (at_vp8_tl0picidx_end + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		vp8_layer_size = 1;
-		vp8_layer = be8(at_vp8_tl0picidx_end);
-	} else {
-		vp8_layer_size = 0;
-		vp8_layer = 0;
-	}
 	__u64 vp8_layer_end = fr_forget(skb, vp8_tl0picidx_end + vp8_layer_size);
 	at_vp8_layer_end = fr_pin(data + fr_bound(vp8_layer_end, 0x1ff));
 	if (at_vp8_layer_end > data_end)
@@ -1385,7 +1342,7 @@ static __always_inline int video_ipv6_rest_3(struct __sk_buff *skb, void *data, 
 	vp8 = at_vp8_layer_end;
 	if ((void *)(vp8 + 1) > data_end)
 		return fr_up(skb, reason_video_truncated);
-	if ((vp8_layer_end + 1) > udp_end)
+	if (vp8_layer_end + 1 > udp_end)
 		return fr_up(skb, reason_video_truncated);
 
 	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
@@ -1396,8 +1353,8 @@ static __always_inline int video_ipv6_rest_3(struct __sk_buff *skb, void *data, 
 	__u64 rtp_extensions_found;
 	__u64 rtp_extensions_element;
 	{
-		__u64 form = (rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) :
-			((rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
+		__u64 form = rtp_profile == 0xbede ? FR_FORM(1, 1, 0, 15) :
+			(rtp_profile & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
 		__u64 element = form == FR_NO_FORM ? 0 :
 			fr_find_element(skb, rtp_words_end, rtp_words_end + rtp_extensions_size,
 					form, set_extension);
@@ -1406,39 +1363,43 @@ static __always_inline int video_ipv6_rest_3(struct __sk_buff *skb, void *data, 
 		rtp_extensions_element = element ?
 			fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
 	}
-	__u64 priority_value = rtp_extensions_found ? ((rtp_extensions_element >> 56) & 255) :
-		(vp8_layer >> 6);
-	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+	__u64 priority_value = rtp_extensions_found ? (rtp_extensions_element >> 56) & 255 :
+		vp8_layer >> 6;
+	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* when:   "rtp.payload_type == setting.vp8" */
 	if ((be8(&rtp->marker_payload_type) & 127) != set_vp8)
 		return fr_up(skb, reason_video_no_match);
 
-	return video_ipv6_rest_4(skb, data, lease, ip_end, udp_end, rtp_extensions_end,
-				 vp8_layer_end, priority);
+	/* lookup: stream: streams: names */
+	struct val_streams *stream;
+	{
+		struct key_streams key __attribute__((aligned(8))) = {};
+
+		fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
+		fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
+		key.ssrc = be32(&rtp->ssrc);
+		enum fr_found found = find_streams(&key, lease, 0, &stream);
+		if (found != FR_FOUND)
+			return fr_missed(skb, found, reason_video_no_streams,
+					 reason_video_changing);
+	}
+
+	return video_ipv6_rest_4(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end,
+				 priority, stream);
 }
 
 static __always_inline int
 video_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
 		  __u64 ip_end, __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
 		  __u64 rtp_extensions_size, __u64 rtp_extensions_end, __u64 vp8_has,
-		  __u64 vp8_has_end, void *at_vp8_has_end, __u64 vp8_picture_present)
+		  __u64 vp8_has_end, __u64 vp8_picture_size, __u64 vp8_picture)
 {
 	void *at_vp8_picture_end;
 	void *at_vp8_picture_low_end;
+	void *at_vp8_tl0picidx_end;
 
 	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
-	__u64 vp8_picture_size;
-	__u64 vp8_picture;
-	if (vp8_picture_present) { /* picture */
-		if (at_vp8_has_end + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		vp8_picture_size = 1;
-		vp8_picture = be8(at_vp8_has_end);
-	} else {
-		vp8_picture_size = 0;
-		vp8_picture = 0;
-	}
 	__u64 vp8_picture_end = fr_forget(skb, vp8_has_end + vp8_picture_size);
 	at_vp8_picture_end = fr_pin(data + fr_bound(vp8_picture_end, 0x1ff));
 	if (at_vp8_picture_end > data_end)
@@ -1474,10 +1435,29 @@ video_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struc
 		vp8_tl0picidx_size = 0;
 	}
 	__u64 vp8_tl0picidx_end = fr_forget(skb, vp8_picture_low_end + vp8_tl0picidx_size);
+	at_vp8_tl0picidx_end = fr_pin(data + fr_bound(vp8_tl0picidx_end, 0x1ff));
+	if (at_vp8_tl0picidx_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (vp8_tl0picidx_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
+	__u64 vp8_layer_present = !((vp8_has & 48) == 0);
+	__u64 vp8_layer_size;
+	__u64 vp8_layer;
+	if (vp8_layer_present) { /* layer */
+		if (at_vp8_tl0picidx_end + 1 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		vp8_layer_size = 1;
+		vp8_layer = be8(at_vp8_tl0picidx_end);
+	} else {
+		vp8_layer_size = 0;
+		vp8_layer = 0;
+	}
 
 	return video_ipv6_rest_3(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-				 rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_has,
-				 vp8_tl0picidx_end);
+				 rtp_words_end, rtp_extensions_size, rtp_extensions_end,
+				 vp8_tl0picidx_end, vp8_layer_size, vp8_layer);
 }
 
 static __always_inline int video_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
@@ -1519,7 +1499,7 @@ static __always_inline int video_ipv6_rest(struct __sk_buff *skb, void *data, vo
 	vp8 = at_rtp_extensions_end;
 	if ((void *)(vp8 + 1) > data_end)
 		return fr_up(skb, reason_video_truncated);
-	if ((rtp_extensions_end + 1) > udp_end)
+	if (rtp_extensions_end + 1 > udp_end)
 		return fr_up(skb, reason_video_truncated);
 	__u64 vp8_has_present = (be8(&vp8->extended_to_partition) >> 7) == 1;
 	__u64 vp8_has_size;
@@ -1542,10 +1522,21 @@ static __always_inline int video_ipv6_rest(struct __sk_buff *skb, void *data, vo
 
 	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 	__u64 vp8_picture_present = !((vp8_has & 128) == 0);
+	__u64 vp8_picture_size;
+	__u64 vp8_picture;
+	if (vp8_picture_present) { /* picture */
+		if (at_vp8_has_end + 1 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		vp8_picture_size = 1;
+		vp8_picture = be8(at_vp8_has_end);
+	} else {
+		vp8_picture_size = 0;
+		vp8_picture = 0;
+	}
 
 	return video_ipv6_rest_2(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
 				 rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_has,
-				 vp8_has_end, at_vp8_has_end, vp8_picture_present);
+				 vp8_has_end, vp8_picture_size, vp8_picture);
 }
 
 static __always_inline int video_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1696,7 +1687,6 @@ static __always_inline int audio_write1(struct audio_same1 *same, struct __sk_bu
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 42;
-
 	void *data;
 
 	/* udp.checksum */
@@ -1705,27 +1695,26 @@ static __always_inline int audio_write1(struct audio_same1 *same, struct __sk_bu
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 bpf_htons(0x8000ULL |
-							   (((be8(&saved_rtp->version_to_csrcs) >>
-							   5) & 1) << 13) |
-							   (((be8(&saved_rtp->version_to_csrcs) >>
-							   4) & 1) << 12) |
-							   ((be8(&saved_rtp->version_to_csrcs) &
-							   15) << 8) |
-							   ((be8(&saved_rtp->marker_payload_type) >>
-							   7) << 7) | (__u64)r->payload_type) +
-						 bpf_htons(number) +
-						 bpf_htonl((be32(&saved_rtp->timestamp) +
-							    (__u64)r->timestamp) & 0xffffffffULL) +
-						 bpf_htonl(r->ssrc));
+		udp_checksum =
+			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) +
+					  bpf_htons(0x8000ULL |
+						    (((be8(&saved_rtp->version_to_csrcs) >> 5) &
+						      1) << 13) |
+						    (((be8(&saved_rtp->version_to_csrcs) >> 4) &
+						      1) << 12) |
+						    ((be8(&saved_rtp->version_to_csrcs) & 15) <<
+						     8) | ((be8(&saved_rtp->marker_payload_type) >>
+							    7) << 7) | (__u64)r->payload_type) +
+					  bpf_htons(number) +
+					  bpf_htonl((be32(&saved_rtp->timestamp) +
+						     (__u64)r->timestamp) & 0xffffffffULL) +
+					  bpf_htonl(r->ssrc));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -1774,7 +1763,7 @@ static __always_inline long audio_copy1(struct audio_same1 *same, struct __sk_bu
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
-		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
 		return fr_decline(r->receiver, skb->len, reason_audio_refused_rate);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
@@ -1824,19 +1813,18 @@ static __noinline long audio_turn1(__u32 i, struct audio_fan1 *fan)
 		same->clock = bpf_ktime_get_ns();
 
 	/* {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.b... */
-	/* rule */
 	if (priority >
-	    ((((be32(&saved_rtp->timestamp) - (__u64)r->since) & 0xffffffffULL) < 0x80000000ULL) ?
+	    (((be32(&saved_rtp->timestamp) - (__u64)r->since) & 0xffffffffULL) < 0x80000000ULL ?
 	     (__u64)r->layer : (__u64)r->before)) {
-		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
 		return fr_decline(r->receiver, skb->len, reason_audio_layer);
 	}
 
 	/* {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.se... */
-	__u64 came = (fr_shared_get(r->sent) == 0) ? be16(&saved_rtp->sequence) : 0ULL;
+	__u64 came = fr_shared_get(r->sent) == 0 ? be16(&saved_rtp->sequence) : 0ULL;
 	__u64 number = ((__u64)r->first +
-			((fr_shared_get(r->sent) == 0) ? 0ULL :
-			 (be16(&saved_rtp->sequence) - fr_shared_get(r->skipped)))) & 0xffff;
+			(fr_shared_get(r->sent) == 0 ? 0ULL :
+			 be16(&saved_rtp->sequence) - fr_shared_get(r->skipped))) & 0xffff;
 
 	/* {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": ... */
 	if (!(r->payload_type <= 63 || r->payload_type >= 96))
@@ -1862,7 +1850,6 @@ static __always_inline int audio_fan1(struct __sk_buff *skb, void *data, __u64 i
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_rtp *rtp = data + 42;
-
 	__u32 len = skb->len;
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
@@ -1907,8 +1894,7 @@ static __always_inline int audio_fan1(struct __sk_buff *skb, void *data, __u64 i
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->quiet = 0;
 	same->ip_end = ip_end;
 	same->udp_end = udp_end;
@@ -1920,9 +1906,8 @@ static __always_inline int audio_fan1(struct __sk_buff *skb, void *data, __u64 i
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, 18, 36);
-	}
 
 	same->copies0 = 0;
 	struct audio_fan1 fan = {
@@ -1953,13 +1938,13 @@ static __always_inline int audio_ipv4_rest_2(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv4 *ipv4 = data + 14;
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
-	if ((((be16(&rtp->sequence) - (__u64)stream->highest) - 1) & 0xffff) >= 0x8000) { /* rule */
+	if (((be16(&rtp->sequence) - (__u64)stream->highest - 1) & 0xffff) >= 0x8000) {
 		fr_named_add(0, 1);
 		return audio_ipv4_send(skb);
 	}
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
-	if ((udp_end - 34) > 0x4000)
+	if (udp_end - 34 > 0x4000)
 		return fr_up(skb, reason_audio_too_big);
 	if (be16(&udp->checksum) == 0 ||
 	    !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
@@ -1969,7 +1954,7 @@ static __always_inline int audio_ipv4_rest_2(struct __sk_buff *skb, void *data, 
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      (partial >> 16) >= rtp_extensions_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_audio_partial_checksum);
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
@@ -2029,8 +2014,8 @@ static __always_inline int audio_ipv4_rest(struct __sk_buff *skb, void *data, vo
 	__u64 rtp_extensions_found;
 	__u64 rtp_extensions_element;
 	{
-		__u64 form = (rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) :
-			((rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
+		__u64 form = rtp_profile == 0xbede ? FR_FORM(1, 1, 0, 15) :
+			(rtp_profile & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
 		__u64 element = form == FR_NO_FORM ? 0 :
 			fr_find_element(skb, rtp_words_end, rtp_words_end + rtp_extensions_size,
 					form, set_extension);
@@ -2039,8 +2024,8 @@ static __always_inline int audio_ipv4_rest(struct __sk_buff *skb, void *data, vo
 		rtp_extensions_element = element ?
 			fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
 	}
-	__u64 priority_value = rtp_extensions_found ? ((rtp_extensions_element >> 56) & 255) : 0ULL;
-	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+	__u64 priority_value = rtp_extensions_found ? (rtp_extensions_element >> 56) & 255 : 0ULL;
+	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
 	if ((be8(&rtp->marker_payload_type) & 127) == set_vp8)
 		return fr_up(skb, reason_audio_no_match);
 
@@ -2155,7 +2140,6 @@ static __always_inline int audio_write2(struct audio_same2 *same, struct __sk_bu
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 62;
-
 	void *data;
 
 	/* udp.checksum */
@@ -2166,22 +2150,21 @@ static __always_inline int audio_write2(struct audio_same2 *same, struct __sk_bu
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 bpf_htons(0x8000ULL |
-							   (((be8(&saved_rtp->version_to_csrcs) >>
-							   5) & 1) << 13) |
-							   (((be8(&saved_rtp->version_to_csrcs) >>
-							   4) & 1) << 12) |
-							   ((be8(&saved_rtp->version_to_csrcs) &
-							   15) << 8) |
-							   ((be8(&saved_rtp->marker_payload_type) >>
-							   7) << 7) | (__u64)r->payload_type) +
-						 bpf_htons(number) +
-						 bpf_htonl((be32(&saved_rtp->timestamp) +
-							    (__u64)r->timestamp) & 0xffffffffULL) +
-						 bpf_htonl(r->ssrc));
+		udp_checksum =
+			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) +
+					  bpf_htons(0x8000ULL |
+						    (((be8(&saved_rtp->version_to_csrcs) >> 5) &
+						      1) << 13) |
+						    (((be8(&saved_rtp->version_to_csrcs) >> 4) &
+						      1) << 12) |
+						    ((be8(&saved_rtp->version_to_csrcs) & 15) <<
+						     8) | ((be8(&saved_rtp->marker_payload_type) >>
+							    7) << 7) | (__u64)r->payload_type) +
+					  bpf_htons(number) +
+					  bpf_htonl((be32(&saved_rtp->timestamp) +
+						     (__u64)r->timestamp) & 0xffffffffULL) +
+					  bpf_htonl(r->ssrc));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 74 > (void *)(long)skb->data_end))
@@ -2233,7 +2216,7 @@ static __always_inline long audio_copy2(struct audio_same2 *same, struct __sk_bu
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
-		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
 		return fr_decline(r->receiver, skb->len, reason_audio_refused_rate);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
@@ -2284,19 +2267,18 @@ static __noinline long audio_turn2(__u32 i, struct audio_fan2 *fan)
 		same->clock = bpf_ktime_get_ns();
 
 	/* {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.b... */
-	/* rule */
 	if (priority >
-	    ((((be32(&saved_rtp->timestamp) - (__u64)r->since) & 0xffffffffULL) < 0x80000000ULL) ?
+	    (((be32(&saved_rtp->timestamp) - (__u64)r->since) & 0xffffffffULL) < 0x80000000ULL ?
 	     (__u64)r->layer : (__u64)r->before)) {
-		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
 		return fr_decline(r->receiver, skb->len, reason_audio_layer);
 	}
 
 	/* {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.se... */
-	__u64 came = (fr_shared_get(r->sent) == 0) ? be16(&saved_rtp->sequence) : 0ULL;
+	__u64 came = fr_shared_get(r->sent) == 0 ? be16(&saved_rtp->sequence) : 0ULL;
 	__u64 number = ((__u64)r->first +
-			((fr_shared_get(r->sent) == 0) ? 0ULL :
-			 (be16(&saved_rtp->sequence) - fr_shared_get(r->skipped)))) & 0xffff;
+			(fr_shared_get(r->sent) == 0 ? 0ULL :
+			 be16(&saved_rtp->sequence) - fr_shared_get(r->skipped))) & 0xffff;
 
 	/* {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": ... */
 	if (!(r->payload_type <= 63 || r->payload_type >= 96))
@@ -2324,7 +2306,6 @@ static __always_inline int audio_fan2(struct __sk_buff *skb, void *data, __u64 i
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_rtp *rtp = data + 62;
-
 	__u32 len = skb->len;
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
@@ -2379,9 +2360,8 @@ static __always_inline int audio_fan2(struct __sk_buff *skb, void *data, __u64 i
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 60);
-	}
 
 	same->copies0 = 0;
 	struct audio_fan2 fan = {
@@ -2412,13 +2392,13 @@ static __always_inline int audio_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
-	if ((((be16(&rtp->sequence) - (__u64)stream->highest) - 1) & 0xffff) >= 0x8000) { /* rule */
+	if (((be16(&rtp->sequence) - (__u64)stream->highest - 1) & 0xffff) >= 0x8000) {
 		fr_named_add(0, 1);
 		return audio_ipv6_send(skb);
 	}
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
-	if ((udp_end - 54) > 0x4000)
+	if (udp_end - 54 > 0x4000)
 		return fr_up(skb, reason_audio_too_big);
 	if (be16(&udp->checksum) == 0 ||
 	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
@@ -2430,7 +2410,7 @@ static __always_inline int audio_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      (partial >> 16) >= rtp_extensions_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_audio_partial_checksum);
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
@@ -2490,8 +2470,8 @@ static __always_inline int audio_ipv6_rest(struct __sk_buff *skb, void *data, vo
 	__u64 rtp_extensions_found;
 	__u64 rtp_extensions_element;
 	{
-		__u64 form = (rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) :
-			((rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
+		__u64 form = rtp_profile == 0xbede ? FR_FORM(1, 1, 0, 15) :
+			(rtp_profile & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
 		__u64 element = form == FR_NO_FORM ? 0 :
 			fr_find_element(skb, rtp_words_end, rtp_words_end + rtp_extensions_size,
 					form, set_extension);
@@ -2500,8 +2480,8 @@ static __always_inline int audio_ipv6_rest(struct __sk_buff *skb, void *data, vo
 		rtp_extensions_element = element ?
 			fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
 	}
-	__u64 priority_value = rtp_extensions_found ? ((rtp_extensions_element >> 56) & 255) : 0ULL;
-	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+	__u64 priority_value = rtp_extensions_found ? (rtp_extensions_element >> 56) & 255 : 0ULL;
+	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
 	if ((be8(&rtp->marker_payload_type) & 127) == set_vp8)
 		return fr_up(skb, reason_audio_no_match);
 

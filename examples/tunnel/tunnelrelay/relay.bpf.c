@@ -268,10 +268,10 @@ static __always_inline int check_ipv4_any(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_vxlan_out_ipv4_any_version + of);
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
 		return fr_up(skb, reason_vxlan_out_ipv4_any_ihl + of);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
+	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
 		return fr_up(skb, reason_vxlan_out_ipv4_any_options + of);
-	__u64 inner_options_end = fr_forget(skb, (at + sizeof(*ipv4_any)) + inner_options_size);
+	__u64 inner_options_end = fr_forget(skb, at + sizeof(*ipv4_any) + inner_options_size);
 
 	*end = inner_options_end;
 	return 0;
@@ -286,11 +286,11 @@ static __always_inline int vxlan_out_ipv4_any_send(struct __sk_buff *skb, void *
 	const __u32 headers_len = 14, new_headers_len = 64;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + ((inner_options_end + 50) - 14));
+	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 50 - 14));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_length = bpf_htons(payload_len + ((inner_options_end + 50) - 34));
+	__be16 udp_length = bpf_htons(payload_len + (inner_options_end + 50 - 34));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -299,9 +299,8 @@ static __always_inline int vxlan_out_ipv4_any_send(struct __sk_buff *skb, void *
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + fr_v4(n->local) + fr_v4(n->remote) +
-					   0x1180);
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
+					   fr_v4(n->local) + fr_v4(n->remote) + 0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -358,11 +357,11 @@ static __always_inline int vxlan_out_ipv4_any_send_2(struct __sk_buff *skb, void
 	const __u32 headers_len = 14, new_headers_len = 64;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + ((inner_options_end + 50) - 14));
+	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 50 - 14));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_length = bpf_htons(payload_len + ((inner_options_end + 50) - 34));
+	__be16 udp_length = bpf_htons(payload_len + (inner_options_end + 50 - 34));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -377,9 +376,8 @@ static __always_inline int vxlan_out_ipv4_any_send_2(struct __sk_buff *skb, void
 		bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + fr_v4(n->local) + fr_v4(n->remote) +
-					   0x1180);
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
+					   fr_v4(n->local) + fr_v4(n->remote) + 0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -438,9 +436,9 @@ static __always_inline int vxlan_out_ipv4_any_send_ipv6(struct __sk_buff *skb, v
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + ((inner_options_end + 70) - 54));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + (inner_options_end + 70 - 54));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
@@ -518,9 +516,9 @@ static __always_inline int vxlan_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb,
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + ((inner_options_end + 70) - 54));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + (inner_options_end + 70 - 54));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
@@ -586,7 +584,7 @@ static __always_inline int vxlan_out_ipv4_any_rest(struct __sk_buff *skb, void *
 						   struct val_networks *n)
 {
 	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
-	if (!n->v6) { /* rule */
+	if (!n->v6) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_vxlan_out_gso_packet);
@@ -596,11 +594,11 @@ static __always_inline int vxlan_out_ipv4_any_rest(struct __sk_buff *skb, void *
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_vxlan_out_partial_checksum);
 
 		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if ((payload_len + ((inner_options_end + 50) - 34)) > 0x4000)
+		if (payload_len + (inner_options_end + 50 - 34) > 0x4000)
 			return fr_up(skb, reason_vxlan_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (36ULL + payload_len))))
 			return fr_up(skb,
@@ -613,7 +611,7 @@ static __always_inline int vxlan_out_ipv4_any_rest(struct __sk_buff *skb, void *
 	}
 
 	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
-	if (n->sums) { /* rule */
+	if (n->sums) {
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_vxlan_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
@@ -622,9 +620,9 @@ static __always_inline int vxlan_out_ipv4_any_rest(struct __sk_buff *skb, void *
 		__u64 partial_2 = fr_partial(skb);
 		if (!(partial_2 == 0 ||
 		      ((partial_2 >> 16) >= inner_options_end &&
-		       (partial_2 & 0xffff) < ((inner_options_end + payload_len_2) - 1))))
+		       (partial_2 & 0xffff) < inner_options_end + payload_len_2 - 1)))
 			return fr_up(skb, reason_vxlan_out_partial_checksum);
-		if ((payload_len_2 + ((inner_options_end + 70) - 54)) > 0x4000)
+		if (payload_len_2 + (inner_options_end + 70 - 54) > 0x4000)
 			return fr_up(skb, reason_vxlan_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (56ULL + payload_len_2))))
 			return fr_up(skb,
@@ -643,11 +641,10 @@ static __always_inline int vxlan_out_ipv4_any_rest(struct __sk_buff *skb, void *
 	__u64 partial_3 = fr_partial(skb);
 	if (!(partial_3 == 0 ||
 	      ((partial_3 >> 16) >= inner_options_end &&
-	       (partial_3 & 0xffff) < ((inner_options_end + payload_len_3) - 1))))
+	       (partial_3 & 0xffff) < inner_options_end + payload_len_3 - 1)))
 		return fr_up(skb, reason_vxlan_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote,
-			      (skb->gso_size ? skb->gso_size + segment_front + 56 :
-			       inner_options_end + (56ULL + payload_len_3)))))
+	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + (segment_front + 56) :
+			      inner_options_end + (56ULL + payload_len_3))))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
 				      reason_vxlan_out_unreachable));
@@ -666,10 +663,10 @@ static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, void *data,
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_vxlan_out_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 14))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 14)
 		return fr_up(skb, reason_vxlan_out_ipv4_any_ihl);
 	__u64 inner_end = 14ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 14) || inner_end > skb->len)
+	if (be16(&ipv4_any->total_length) < inner_options_end - 14 || inner_end > skb->len)
 		return fr_up(skb, reason_vxlan_out_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 14, inner_options_end - 14)))
 		return fr_up(skb, reason_vxlan_out_ipv4_any_checksum);
@@ -696,7 +693,7 @@ static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, void *data,
 		return fr_up(skb, reason_vxlan_out_no_match);
 
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
-	if (!n->v6 && !n->sums) { /* rule */
+	if (!n->v6 && !n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
@@ -708,11 +705,11 @@ static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, void *data,
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_vxlan_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote,
-				      (skb->gso_size ? skb->gso_size + segment_front + 36 :
-				       inner_options_end + (36ULL + payload_len)))))
+		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
+				      (segment_front + 36) :
+				      inner_options_end + (36ULL + payload_len))))
 			return fr_up(skb,
 				     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
 					      reason_vxlan_out_unreachable));
@@ -736,7 +733,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_vxlan_out_ipv6_version + of);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_vxlan_out_mapped_address + of);
-	__u64 inner_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (inner_end > skb->len)
 		return fr_up(skb, reason_vxlan_out_ipv6_payload_length + of);
 	if (!fr_unicast(ipv6->src))
@@ -761,13 +758,13 @@ static __always_inline int vxlan_out_ipv6_send_ipv4(struct __sk_buff *skb, void 
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv6->src + 15) * 31) +
+					((__u64)ld8(ipv6->src + 15) * 31 +
 					 (__u64)ld8(ipv6->dst + 15)));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 90) + fr_v4(n->local) +
 					   fr_v4(n->remote) + 0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
@@ -826,7 +823,7 @@ static __always_inline int vxlan_out_ipv6_send_ipv4_2(struct __sk_buff *skb, voi
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv6->src + 15) * 31) +
+					((__u64)ld8(ipv6->src + 15) * 31 +
 					 (__u64)ld8(ipv6->dst + 15)));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
@@ -838,7 +835,7 @@ static __always_inline int vxlan_out_ipv6_send_ipv4_2(struct __sk_buff *skb, voi
 		bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 90) + fr_v4(n->local) +
 					   fr_v4(n->remote) + 0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
@@ -897,7 +894,7 @@ static __always_inline int vxlan_out_ipv6_send(struct __sk_buff *skb, void *data
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv6->src + 15) * 31) +
+					((__u64)ld8(ipv6->src + 15) * 31 +
 					 (__u64)ld8(ipv6->dst + 15)));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
@@ -969,7 +966,7 @@ static __always_inline int vxlan_out_ipv6_send_2(struct __sk_buff *skb, void *da
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv6->src + 15) * 31) +
+					((__u64)ld8(ipv6->src + 15) * 31 +
 					 (__u64)ld8(ipv6->dst + 15)));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
@@ -977,6 +974,7 @@ static __always_inline int vxlan_out_ipv6_send_2(struct __sk_buff *skb, void *da
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
 			    skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP | FR_IN_ETHERNET : 0, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_vxlan_out_fault, reason_vxlan_out_no_memory);
 	if (unlikely(data + 92 > (void *)(long)skb->data_end))
@@ -1028,7 +1026,7 @@ static __always_inline int vxlan_out_ipv6_rest(struct __sk_buff *skb, void *data
 					       struct val_networks *n)
 {
 	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
-	if (n->sums) { /* rule */
+	if (n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_vxlan_out_gso_packet);
@@ -1037,11 +1035,11 @@ static __always_inline int vxlan_out_ipv6_rest(struct __sk_buff *skb, void *data
 		__u64 payload_len = inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 			return fr_up(skb, reason_vxlan_out_partial_checksum);
 
 		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if ((payload_len + 70) > 0x4000)
+		if (payload_len + 70 > 0x4000)
 			return fr_up(skb, reason_vxlan_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, 110ULL + payload_len)))
 			return fr_up(skb,
@@ -1061,11 +1059,10 @@ static __always_inline int vxlan_out_ipv6_rest(struct __sk_buff *skb, void *data
 	__u64 payload_len_2 = inner_end - 54;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 ||
-	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
+	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
 		return fr_up(skb, reason_vxlan_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote,
-			      (skb->gso_size ? skb->gso_size + segment_front + 56 :
-			       110ULL + payload_len_2))))
+	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + (segment_front + 56) :
+			      110ULL + payload_len_2)))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
 				      reason_vxlan_out_unreachable));
@@ -1096,7 +1093,7 @@ static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_vxlan_out_no_match);
 
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
-	if (!n->v6 && !n->sums) { /* rule */
+	if (!n->v6 && !n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
@@ -1107,11 +1104,10 @@ static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, void *data, voi
 		__u64 payload_len = inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 			return fr_up(skb, reason_vxlan_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote,
-				      (skb->gso_size ? skb->gso_size + segment_front + 36 :
-				       90ULL + payload_len))))
+		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
+				      (segment_front + 36) : 90ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
 					      reason_vxlan_out_unreachable));
@@ -1122,7 +1118,7 @@ static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, void *data, voi
 	}
 
 	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
-	if (!n->v6) { /* rule */
+	if (!n->v6) {
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_vxlan_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
@@ -1131,11 +1127,11 @@ static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, void *data, voi
 		__u64 partial_2 = fr_partial(skb);
 		if (!(partial_2 == 0 ||
 		      ((partial_2 >> 16) >= 54 &&
-		       (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
+		       (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
 			return fr_up(skb, reason_vxlan_out_partial_checksum);
 
 		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if ((payload_len_2 + 70) > 0x4000)
+		if (payload_len_2 + 70 > 0x4000)
 			return fr_up(skb, reason_vxlan_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, 90ULL + payload_len_2)))
 			return fr_up(skb,
@@ -1208,11 +1204,11 @@ static __always_inline int geneve_out_ipv4_any_send(struct __sk_buff *skb, void 
 	const __u32 headers_len = 14, new_headers_len = 72;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + ((inner_options_end + 58) - 14));
+	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 58 - 14));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_length = bpf_htons(payload_len + ((inner_options_end + 58) - 34));
+	__be16 udp_length = bpf_htons(payload_len + (inner_options_end + 58 - 34));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -1221,9 +1217,8 @@ static __always_inline int geneve_out_ipv4_any_send(struct __sk_buff *skb, void 
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + fr_v4(n->local) + fr_v4(n->remote) +
-					   0x1180);
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
+					   fr_v4(n->local) + fr_v4(n->remote) + 0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -1291,11 +1286,11 @@ static __always_inline int geneve_out_ipv4_any_send_2(struct __sk_buff *skb, voi
 	const __u32 headers_len = 14, new_headers_len = 72;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + ((inner_options_end + 58) - 14));
+	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 58 - 14));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_length = bpf_htons(payload_len + ((inner_options_end + 58) - 34));
+	__be16 udp_length = bpf_htons(payload_len + (inner_options_end + 58 - 34));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -1310,9 +1305,8 @@ static __always_inline int geneve_out_ipv4_any_send_2(struct __sk_buff *skb, voi
 		bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + fr_v4(n->local) + fr_v4(n->remote) +
-					   0x1180);
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
+					   fr_v4(n->local) + fr_v4(n->remote) + 0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -1382,9 +1376,9 @@ static __always_inline int geneve_out_ipv4_any_send_ipv6(struct __sk_buff *skb, 
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + ((inner_options_end + 78) - 54));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + (inner_options_end + 78 - 54));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
@@ -1465,9 +1459,9 @@ geneve_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 inner_o
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + ((inner_options_end + 78) - 54));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + (inner_options_end + 78 - 54));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
@@ -1536,7 +1530,7 @@ static __always_inline int geneve_out_ipv4_any_rest(struct __sk_buff *skb, void 
 						    struct val_networks *n)
 {
 	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
-	if (!n->v6) { /* rule */
+	if (!n->v6) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_geneve_out_gso_packet);
@@ -1546,11 +1540,11 @@ static __always_inline int geneve_out_ipv4_any_rest(struct __sk_buff *skb, void 
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_geneve_out_partial_checksum);
 
 		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if ((payload_len + ((inner_options_end + 58) - 34)) > 0x4000)
+		if (payload_len + (inner_options_end + 58 - 34) > 0x4000)
 			return fr_up(skb, reason_geneve_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (44ULL + payload_len))))
 			return fr_up(skb,
@@ -1563,7 +1557,7 @@ static __always_inline int geneve_out_ipv4_any_rest(struct __sk_buff *skb, void 
 	}
 
 	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
-	if (n->sums) { /* rule */
+	if (n->sums) {
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_geneve_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
@@ -1572,9 +1566,9 @@ static __always_inline int geneve_out_ipv4_any_rest(struct __sk_buff *skb, void 
 		__u64 partial_2 = fr_partial(skb);
 		if (!(partial_2 == 0 ||
 		      ((partial_2 >> 16) >= inner_options_end &&
-		       (partial_2 & 0xffff) < ((inner_options_end + payload_len_2) - 1))))
+		       (partial_2 & 0xffff) < inner_options_end + payload_len_2 - 1)))
 			return fr_up(skb, reason_geneve_out_partial_checksum);
-		if ((payload_len_2 + ((inner_options_end + 78) - 54)) > 0x4000)
+		if (payload_len_2 + (inner_options_end + 78 - 54) > 0x4000)
 			return fr_up(skb, reason_geneve_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (64ULL + payload_len_2))))
 			return fr_up(skb,
@@ -1594,11 +1588,10 @@ static __always_inline int geneve_out_ipv4_any_rest(struct __sk_buff *skb, void 
 	__u64 partial_3 = fr_partial(skb);
 	if (!(partial_3 == 0 ||
 	      ((partial_3 >> 16) >= inner_options_end &&
-	       (partial_3 & 0xffff) < ((inner_options_end + payload_len_3) - 1))))
+	       (partial_3 & 0xffff) < inner_options_end + payload_len_3 - 1)))
 		return fr_up(skb, reason_geneve_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote,
-			      (skb->gso_size ? skb->gso_size + segment_front + 64 :
-			       inner_options_end + (64ULL + payload_len_3)))))
+	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + (segment_front + 64) :
+			      inner_options_end + (64ULL + payload_len_3))))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
 				      reason_geneve_out_unreachable));
@@ -1618,10 +1611,10 @@ static __always_inline int geneve_out_ipv4_any(struct __sk_buff *skb, void *data
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_geneve_out_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 14))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 14)
 		return fr_up(skb, reason_geneve_out_ipv4_any_ihl);
 	__u64 inner_end = 14ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 14) || inner_end > skb->len)
+	if (be16(&ipv4_any->total_length) < inner_options_end - 14 || inner_end > skb->len)
 		return fr_up(skb, reason_geneve_out_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 14, inner_options_end - 14)))
 		return fr_up(skb, reason_geneve_out_ipv4_any_checksum);
@@ -1648,7 +1641,7 @@ static __always_inline int geneve_out_ipv4_any(struct __sk_buff *skb, void *data
 		return fr_up(skb, reason_geneve_out_no_match);
 
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
-	if (!n->v6 && !n->sums) { /* rule */
+	if (!n->v6 && !n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
@@ -1660,11 +1653,11 @@ static __always_inline int geneve_out_ipv4_any(struct __sk_buff *skb, void *data
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_geneve_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote,
-				      (skb->gso_size ? skb->gso_size + segment_front + 44 :
-				       inner_options_end + (44ULL + payload_len)))))
+		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
+				      (segment_front + 44) :
+				      inner_options_end + (44ULL + payload_len))))
 			return fr_up(skb,
 				     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
 					      reason_geneve_out_unreachable));
@@ -1687,13 +1680,13 @@ static __always_inline int geneve_out_ipv6_send_ipv4(struct __sk_buff *skb, void
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv6->src + 15) * 31) +
+					((__u64)ld8(ipv6->src + 15) * 31 +
 					 (__u64)ld8(ipv6->dst + 15)));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 98) + fr_v4(n->local) +
 					   fr_v4(n->remote) + 0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
@@ -1763,7 +1756,7 @@ static __always_inline int geneve_out_ipv6_send_ipv4_2(struct __sk_buff *skb, vo
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv6->src + 15) * 31) +
+					((__u64)ld8(ipv6->src + 15) * 31 +
 					 (__u64)ld8(ipv6->dst + 15)));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
@@ -1775,7 +1768,7 @@ static __always_inline int geneve_out_ipv6_send_ipv4_2(struct __sk_buff *skb, vo
 		bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 98) + fr_v4(n->local) +
 					   fr_v4(n->remote) + 0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
@@ -1845,7 +1838,7 @@ static __always_inline int geneve_out_ipv6_send(struct __sk_buff *skb, void *dat
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv6->src + 15) * 31) +
+					((__u64)ld8(ipv6->src + 15) * 31 +
 					 (__u64)ld8(ipv6->dst + 15)));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
@@ -1920,7 +1913,7 @@ static __always_inline int geneve_out_ipv6_send_2(struct __sk_buff *skb, void *d
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv6->src + 15) * 31) +
+					((__u64)ld8(ipv6->src + 15) * 31 +
 					 (__u64)ld8(ipv6->dst + 15)));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
@@ -1928,6 +1921,7 @@ static __always_inline int geneve_out_ipv6_send_2(struct __sk_buff *skb, void *d
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
 			    skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP | FR_IN_ETHERNET : 0, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_geneve_out_fault,
 				 reason_geneve_out_no_memory);
@@ -1982,7 +1976,7 @@ static __always_inline int geneve_out_ipv6_rest(struct __sk_buff *skb, void *dat
 						struct val_networks *n)
 {
 	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
-	if (n->sums) { /* rule */
+	if (n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_geneve_out_gso_packet);
@@ -1991,11 +1985,11 @@ static __always_inline int geneve_out_ipv6_rest(struct __sk_buff *skb, void *dat
 		__u64 payload_len = inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 			return fr_up(skb, reason_geneve_out_partial_checksum);
 
 		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if ((payload_len + 78) > 0x4000)
+		if (payload_len + 78 > 0x4000)
 			return fr_up(skb, reason_geneve_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, 118ULL + payload_len)))
 			return fr_up(skb,
@@ -2015,11 +2009,10 @@ static __always_inline int geneve_out_ipv6_rest(struct __sk_buff *skb, void *dat
 	__u64 payload_len_2 = inner_end - 54;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 ||
-	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
+	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
 		return fr_up(skb, reason_geneve_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote,
-			      (skb->gso_size ? skb->gso_size + segment_front + 64 :
-			       118ULL + payload_len_2))))
+	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + (segment_front + 64) :
+			      118ULL + payload_len_2)))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
 				      reason_geneve_out_unreachable));
@@ -2051,7 +2044,7 @@ static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_geneve_out_no_match);
 
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
-	if (!n->v6 && !n->sums) { /* rule */
+	if (!n->v6 && !n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
@@ -2062,11 +2055,10 @@ static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, void *data, vo
 		__u64 payload_len = inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 			return fr_up(skb, reason_geneve_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote,
-				      (skb->gso_size ? skb->gso_size + segment_front + 44 :
-				       98ULL + payload_len))))
+		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
+				      (segment_front + 44) : 98ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
 					      reason_geneve_out_unreachable));
@@ -2077,7 +2069,7 @@ static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, void *data, vo
 	}
 
 	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
-	if (!n->v6) { /* rule */
+	if (!n->v6) {
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_geneve_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
@@ -2086,11 +2078,11 @@ static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, void *data, vo
 		__u64 partial_2 = fr_partial(skb);
 		if (!(partial_2 == 0 ||
 		      ((partial_2 >> 16) >= 54 &&
-		       (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
+		       (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
 			return fr_up(skb, reason_geneve_out_partial_checksum);
 
 		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if ((payload_len_2 + 78) > 0x4000)
+		if (payload_len_2 + 78 > 0x4000)
 			return fr_up(skb, reason_geneve_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, 98ULL + payload_len_2)))
 			return fr_up(skb,
@@ -2162,7 +2154,7 @@ static __always_inline int ipip_out_ipv4_any_send(struct __sk_buff *skb, void *d
 	const __u32 headers_len = 14, new_headers_len = 34;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + ((inner_options_end + 20) - 14));
+	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 20 - 14));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -2171,9 +2163,8 @@ static __always_inline int ipip_out_ipv4_any_send(struct __sk_buff *skb, void *d
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + fr_v4(n->local) + fr_v4(n->remote) +
-					   0x480);
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
+					   fr_v4(n->local) + fr_v4(n->remote) + 0x480);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -2216,7 +2207,7 @@ static __always_inline int ipip_out_ipv4_any_send_ipv6(struct __sk_buff *skb, vo
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + ((inner_options_end + 40) - 54));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + (inner_options_end + 40 - 54));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -2269,11 +2260,10 @@ static __always_inline int ipip_out_ipv4_any_rest(struct __sk_buff *skb, void *d
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_ipip_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote,
-			      (skb->gso_size ? skb->gso_size + segment_front + 26 :
-			       inner_options_end + (26ULL + payload_len)))))
+	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + (segment_front + 26) :
+			      inner_options_end + (26ULL + payload_len))))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_ipip_out_no_route,
 				      reason_ipip_out_unreachable));
@@ -2295,10 +2285,10 @@ static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, void *data, 
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_ipip_out_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 14))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 14)
 		return fr_up(skb, reason_ipip_out_ipv4_any_ihl);
 	__u64 inner_end = 14ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 14) || inner_end > skb->len)
+	if (be16(&ipv4_any->total_length) < inner_options_end - 14 || inner_end > skb->len)
 		return fr_up(skb, reason_ipip_out_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 14, inner_options_end - 14)))
 		return fr_up(skb, reason_ipip_out_ipv4_any_checksum);
@@ -2325,7 +2315,7 @@ static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_ipip_out_no_match);
 
 	/* let plain = [{when: "!n.v6", outer: "ipv4"}, {outer: "ipv6"}] */
-	if (!n->v6) { /* rule */
+	if (!n->v6) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
@@ -2337,11 +2327,11 @@ static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, void *data, 
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_ipip_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote,
-				      (skb->gso_size ? skb->gso_size + segment_front + 6 :
-				       inner_options_end + (6ULL + payload_len)))))
+		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
+				      (segment_front + 6) :
+				      inner_options_end + (6ULL + payload_len))))
 			return fr_up(skb,
 				     fr_unfit(&n->hop_remote, reason_ipip_out_no_route,
 					      reason_ipip_out_unreachable));
@@ -2367,7 +2357,7 @@ static __always_inline int ipip_out_ipv6_send_ipv4(struct __sk_buff *skb, void *
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 60) + fr_v4(n->local) +
 					   fr_v4(n->remote) + 0x2980);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
@@ -2416,6 +2406,7 @@ static __always_inline int ipip_out_ipv6_send(struct __sk_buff *skb, void *data,
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
 			    skb->gso_size ? FR_IN_IPV6 : 0, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_ipip_out_fault, reason_ipip_out_no_memory);
 	if (unlikely(data + 62 > (void *)(long)skb->data_end))
@@ -2465,7 +2456,7 @@ static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_ipip_out_no_match);
 
 	/* let plain = [{when: "!n.v6", outer: "ipv4"}, {outer: "ipv6"}] */
-	if (!n->v6) { /* rule */
+	if (!n->v6) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
@@ -2476,11 +2467,10 @@ static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, void *data, void
 		__u64 payload_len = inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 			return fr_up(skb, reason_ipip_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote,
-				      (skb->gso_size ? skb->gso_size + segment_front + 6 :
-				       60ULL + payload_len))))
+		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
+				      (segment_front + 6) : 60ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&n->hop_remote, reason_ipip_out_no_route,
 					      reason_ipip_out_unreachable));
@@ -2498,11 +2488,10 @@ static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, void *data, void
 	__u64 payload_len_2 = inner_end - 54;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 ||
-	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
+	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
 		return fr_up(skb, reason_ipip_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote,
-			      (skb->gso_size ? skb->gso_size + segment_front_2 + 26 :
-			       80ULL + payload_len_2))))
+	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
+			      (segment_front_2 + 26) : 80ULL + payload_len_2)))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_ipip_out_no_route,
 				      reason_ipip_out_unreachable));
@@ -2568,13 +2557,13 @@ static __always_inline int fou_out_ipv4_any_send(struct __sk_buff *skb, void *da
 	const __u32 headers_len = 14, new_headers_len = 42;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + ((inner_options_end + 28) - 14));
+	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 28 - 14));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_dst_port = bpf_htons(((be8(&ipv4_any->version_ihl) >> 4) == 4) ? 0x15b3ULL :
+	__be16 udp_dst_port = bpf_htons((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
 					0x15b4ULL);
-	__be16 udp_length = bpf_htons(payload_len + ((inner_options_end + 28) - 34));
+	__be16 udp_length = bpf_htons(payload_len + (inner_options_end + 28 - 34));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -2583,9 +2572,8 @@ static __always_inline int fou_out_ipv4_any_send(struct __sk_buff *skb, void *da
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + fr_v4(n->local) + fr_v4(n->remote) +
-					   0x1180);
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
+					   fr_v4(n->local) + fr_v4(n->remote) + 0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -2633,13 +2621,13 @@ static __always_inline int fou_out_ipv4_any_send_2(struct __sk_buff *skb, void *
 	const __u32 headers_len = 14, new_headers_len = 42;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + ((inner_options_end + 28) - 14));
+	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 28 - 14));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_dst_port = bpf_htons(((be8(&ipv4_any->version_ihl) >> 4) == 4) ? 0x15b3ULL :
+	__be16 udp_dst_port = bpf_htons((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
 					0x15b4ULL);
-	__be16 udp_length = bpf_htons(payload_len + ((inner_options_end + 28) - 34));
+	__be16 udp_length = bpf_htons(payload_len + (inner_options_end + 28 - 34));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -2654,9 +2642,8 @@ static __always_inline int fou_out_ipv4_any_send_2(struct __sk_buff *skb, void *
 		bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + fr_v4(n->local) + fr_v4(n->remote) +
-					   0x1180);
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
+					   fr_v4(n->local) + fr_v4(n->remote) + 0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -2706,11 +2693,11 @@ static __always_inline int fou_out_ipv4_any_send_ipv6(struct __sk_buff *skb, voi
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + ((inner_options_end + 48) - 54));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + (inner_options_end + 48 - 54));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_dst_port = bpf_htons(((be8(&ipv4_any->version_ihl) >> 4) == 4) ? 0x15b3ULL :
+	__be16 udp_dst_port = bpf_htons((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
 					0x15b4ULL);
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
@@ -2771,11 +2758,11 @@ static __always_inline int fou_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb, v
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + ((inner_options_end + 48) - 54));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + (inner_options_end + 48 - 54));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_dst_port = bpf_htons(((be8(&ipv4_any->version_ihl) >> 4) == 4) ? 0x15b3ULL :
+	__be16 udp_dst_port = bpf_htons((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
 					0x15b4ULL);
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
@@ -2824,7 +2811,7 @@ static __always_inline int fou_out_ipv4_any_rest(struct __sk_buff *skb, void *da
 						 struct val_networks *n)
 {
 	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
-	if (!n->v6) { /* rule */
+	if (!n->v6) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_fou_out_gso_packet);
@@ -2834,11 +2821,11 @@ static __always_inline int fou_out_ipv4_any_rest(struct __sk_buff *skb, void *da
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_fou_out_partial_checksum);
 
 		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if ((payload_len + ((inner_options_end + 28) - 34)) > 0x4000)
+		if (payload_len + (inner_options_end + 28 - 34) > 0x4000)
 			return fr_up(skb, reason_fou_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (14ULL + payload_len))))
 			return fr_up(skb,
@@ -2851,7 +2838,7 @@ static __always_inline int fou_out_ipv4_any_rest(struct __sk_buff *skb, void *da
 	}
 
 	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
-	if (n->sums) { /* rule */
+	if (n->sums) {
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_fou_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
@@ -2860,9 +2847,9 @@ static __always_inline int fou_out_ipv4_any_rest(struct __sk_buff *skb, void *da
 		__u64 partial_2 = fr_partial(skb);
 		if (!(partial_2 == 0 ||
 		      ((partial_2 >> 16) >= inner_options_end &&
-		       (partial_2 & 0xffff) < ((inner_options_end + payload_len_2) - 1))))
+		       (partial_2 & 0xffff) < inner_options_end + payload_len_2 - 1)))
 			return fr_up(skb, reason_fou_out_partial_checksum);
-		if ((payload_len_2 + ((inner_options_end + 48) - 54)) > 0x4000)
+		if (payload_len_2 + (inner_options_end + 48 - 54) > 0x4000)
 			return fr_up(skb, reason_fou_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (34ULL + payload_len_2))))
 			return fr_up(skb,
@@ -2881,11 +2868,10 @@ static __always_inline int fou_out_ipv4_any_rest(struct __sk_buff *skb, void *da
 	__u64 partial_3 = fr_partial(skb);
 	if (!(partial_3 == 0 ||
 	      ((partial_3 >> 16) >= inner_options_end &&
-	       (partial_3 & 0xffff) < ((inner_options_end + payload_len_3) - 1))))
+	       (partial_3 & 0xffff) < inner_options_end + payload_len_3 - 1)))
 		return fr_up(skb, reason_fou_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote,
-			      (skb->gso_size ? skb->gso_size + segment_front + 34 :
-			       inner_options_end + (34ULL + payload_len_3)))))
+	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + (segment_front + 34) :
+			      inner_options_end + (34ULL + payload_len_3))))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
 				      reason_fou_out_unreachable));
@@ -2905,10 +2891,10 @@ static __always_inline int fou_out_ipv4_any(struct __sk_buff *skb, void *data, v
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_fou_out_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 14))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 14)
 		return fr_up(skb, reason_fou_out_ipv4_any_ihl);
 	__u64 inner_end = 14ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 14) || inner_end > skb->len)
+	if (be16(&ipv4_any->total_length) < inner_options_end - 14 || inner_end > skb->len)
 		return fr_up(skb, reason_fou_out_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 14, inner_options_end - 14)))
 		return fr_up(skb, reason_fou_out_ipv4_any_checksum);
@@ -2935,7 +2921,7 @@ static __always_inline int fou_out_ipv4_any(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_fou_out_no_match);
 
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
-	if (!n->v6 && !n->sums) { /* rule */
+	if (!n->v6 && !n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
@@ -2947,11 +2933,11 @@ static __always_inline int fou_out_ipv4_any(struct __sk_buff *skb, void *data, v
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_fou_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote,
-				      (skb->gso_size ? skb->gso_size + segment_front + 14 :
-				       inner_options_end + (14ULL + payload_len)))))
+		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
+				      (segment_front + 14) :
+				      inner_options_end + (14ULL + payload_len))))
 			return fr_up(skb,
 				     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
 					      reason_fou_out_unreachable));
@@ -2974,15 +2960,15 @@ static __always_inline int fou_out_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv6->src + 15) * 31) +
+					((__u64)ld8(ipv6->src + 15) * 31 +
 					 (__u64)ld8(ipv6->dst + 15)));
-	__be16 udp_dst_port = bpf_htons(((be8(ipv6->version_to_flow_label) >> 4) == 4) ? 0x15b3ULL :
+	__be16 udp_dst_port = bpf_htons((be8(ipv6->version_to_flow_label) >> 4) == 4 ? 0x15b3ULL :
 					0x15b4ULL);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 68) + fr_v4(n->local) +
 					   fr_v4(n->remote) + 0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
@@ -3031,9 +3017,9 @@ static __always_inline int fou_out_ipv6_send_ipv4_2(struct __sk_buff *skb, void 
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv6->src + 15) * 31) +
+					((__u64)ld8(ipv6->src + 15) * 31 +
 					 (__u64)ld8(ipv6->dst + 15)));
-	__be16 udp_dst_port = bpf_htons(((be8(ipv6->version_to_flow_label) >> 4) == 4) ? 0x15b3ULL :
+	__be16 udp_dst_port = bpf_htons((be8(ipv6->version_to_flow_label) >> 4) == 4 ? 0x15b3ULL :
 					0x15b4ULL);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
@@ -3045,7 +3031,7 @@ static __always_inline int fou_out_ipv6_send_ipv4_2(struct __sk_buff *skb, void 
 		bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 68) + fr_v4(n->local) +
 					   fr_v4(n->remote) + 0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
@@ -3095,9 +3081,9 @@ static __always_inline int fou_out_ipv6_send(struct __sk_buff *skb, void *data, 
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv6->src + 15) * 31) +
+					((__u64)ld8(ipv6->src + 15) * 31 +
 					 (__u64)ld8(ipv6->dst + 15)));
-	__be16 udp_dst_port = bpf_htons(((be8(ipv6->version_to_flow_label) >> 4) == 4) ? 0x15b3ULL :
+	__be16 udp_dst_port = bpf_htons((be8(ipv6->version_to_flow_label) >> 4) == 4 ? 0x15b3ULL :
 					0x15b4ULL);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
@@ -3152,9 +3138,9 @@ static __always_inline int fou_out_ipv6_send_2(struct __sk_buff *skb, void *data
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					(((__u64)ld8(ipv6->src + 15) * 31) +
+					((__u64)ld8(ipv6->src + 15) * 31 +
 					 (__u64)ld8(ipv6->dst + 15)));
-	__be16 udp_dst_port = bpf_htons(((be8(ipv6->version_to_flow_label) >> 4) == 4) ? 0x15b3ULL :
+	__be16 udp_dst_port = bpf_htons((be8(ipv6->version_to_flow_label) >> 4) == 4 ? 0x15b3ULL :
 					0x15b4ULL);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
@@ -3162,6 +3148,7 @@ static __always_inline int fou_out_ipv6_send_2(struct __sk_buff *skb, void *data
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
 			    skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP : 0, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fou_out_fault, reason_fou_out_no_memory);
 	if (unlikely(data + 70 > (void *)(long)skb->data_end))
@@ -3196,7 +3183,7 @@ static __always_inline int fou_out_ipv6_rest(struct __sk_buff *skb, void *data, 
 					     struct val_networks *n)
 {
 	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
-	if (n->sums) { /* rule */
+	if (n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_fou_out_gso_packet);
@@ -3205,11 +3192,11 @@ static __always_inline int fou_out_ipv6_rest(struct __sk_buff *skb, void *data, 
 		__u64 payload_len = inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 			return fr_up(skb, reason_fou_out_partial_checksum);
 
 		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if ((payload_len + 48) > 0x4000)
+		if (payload_len + 48 > 0x4000)
 			return fr_up(skb, reason_fou_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, 88ULL + payload_len)))
 			return fr_up(skb,
@@ -3229,11 +3216,10 @@ static __always_inline int fou_out_ipv6_rest(struct __sk_buff *skb, void *data, 
 	__u64 payload_len_2 = inner_end - 54;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 ||
-	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
+	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
 		return fr_up(skb, reason_fou_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote,
-			      (skb->gso_size ? skb->gso_size + segment_front + 34 :
-			       88ULL + payload_len_2))))
+	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + (segment_front + 34) :
+			      88ULL + payload_len_2)))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
 				      reason_fou_out_unreachable));
@@ -3265,7 +3251,7 @@ static __always_inline int fou_out_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_fou_out_no_match);
 
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
-	if (!n->v6 && !n->sums) { /* rule */
+	if (!n->v6 && !n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
@@ -3276,11 +3262,10 @@ static __always_inline int fou_out_ipv6(struct __sk_buff *skb, void *data, void 
 		__u64 payload_len = inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 			return fr_up(skb, reason_fou_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote,
-				      (skb->gso_size ? skb->gso_size + segment_front + 14 :
-				       68ULL + payload_len))))
+		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
+				      (segment_front + 14) : 68ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
 					      reason_fou_out_unreachable));
@@ -3291,7 +3276,7 @@ static __always_inline int fou_out_ipv6(struct __sk_buff *skb, void *data, void 
 	}
 
 	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
-	if (!n->v6) { /* rule */
+	if (!n->v6) {
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_fou_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
@@ -3300,11 +3285,11 @@ static __always_inline int fou_out_ipv6(struct __sk_buff *skb, void *data, void 
 		__u64 partial_2 = fr_partial(skb);
 		if (!(partial_2 == 0 ||
 		      ((partial_2 >> 16) >= 54 &&
-		       (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
+		       (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
 			return fr_up(skb, reason_fou_out_partial_checksum);
 
 		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if ((payload_len_2 + 48) > 0x4000)
+		if (payload_len_2 + 48 > 0x4000)
 			return fr_up(skb, reason_fou_out_too_big);
 		if (unlikely(!fr_fits(&n->hop_remote, 68ULL + payload_len_2)))
 			return fr_up(skb,
@@ -3415,7 +3400,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > outer_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > outer_end)
 		return fr_up(skb, reason_vxlan_in_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_vxlan_in_udp_length);
@@ -3436,11 +3421,11 @@ static __always_inline int check_vxlan(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_vxlan *vxlan = data + at;
 
-	if ((void *)(vxlan + 1) > data_end || (at + sizeof(*vxlan)) > udp_end)
+	if ((void *)(vxlan + 1) > data_end || at + sizeof(*vxlan) > udp_end)
 		return fr_up(skb, reason_vxlan_in_truncated);
 	if (be8(&vxlan->flags) != 8)
 		return fr_up(skb, reason_vxlan_in_vxlan_flags);
-	if ((be16(vxlan->reserved) << 8 | be8(vxlan->reserved + 2)) != 0)
+	if (((be16(vxlan->reserved) << 8) | be8(vxlan->reserved + 2)) != 0)
 		return fr_up(skb, reason_vxlan_in_vxlan_reserved);
 	if (be8(&vxlan->reserved_2) != 0)
 		return fr_up(skb, reason_vxlan_in_vxlan_reserved_2);
@@ -3454,16 +3439,16 @@ static __always_inline int check_ipv4_any_2(struct __sk_buff *skb, void *data, v
 {
 	struct hdr_ipv4_any *ipv4_any = data + at;
 
-	if ((void *)(ipv4_any + 1) > data_end || (at + sizeof(*ipv4_any)) > udp_end)
+	if ((void *)(ipv4_any + 1) > data_end || at + sizeof(*ipv4_any) > udp_end)
 		return fr_up(skb, reason_vxlan_in_truncated + of);
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_vxlan_in_ipv4_any_version + of_2);
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
 		return fr_up(skb, reason_vxlan_in_ipv4_any_ihl + of_2);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
+	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
 		return fr_up(skb, reason_vxlan_in_ipv4_any_options + of_2);
-	__u64 inner_options_end = fr_forget(skb, (at + sizeof(*ipv4_any)) + inner_options_size);
+	__u64 inner_options_end = fr_forget(skb, at + sizeof(*ipv4_any) + inner_options_size);
 
 	*end = inner_options_end;
 	return 0;
@@ -3484,10 +3469,10 @@ static __always_inline int vxlan_in_ipv4_ipv4_any_send(struct __sk_buff *skb, vo
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			   (be8(&ipv4_any->dscp_ecn) & 3) : (be8(&ipv4->dscp_ecn) & 3)));
+			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 || (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4->dscp_ecn) & 3) == 2 ? be8(&ipv4_any->dscp_ecn) & 3 :
+			   be8(&ipv4->dscp_ecn) & 3));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -3531,18 +3516,18 @@ vxlan_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_opt
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			   (be8(&ipv4_any->dscp_ecn) & 3) : (be8(&ipv4->dscp_ecn) & 3)));
+			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 || (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4->dscp_ecn) & 3) == 2 ? be8(&ipv4_any->dscp_ecn) & 3 :
+			   be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) +
-					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
+					    ipv4_any_ttl_protocol);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -3585,7 +3570,7 @@ static __always_inline int vxlan_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, vo
 	struct hdr_ipv4_any *ipv4_any = data + 64;
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) { /* rule */
+	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_vxlan_in_gso_packet);
@@ -3600,7 +3585,7 @@ static __always_inline int vxlan_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, vo
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_vxlan_in_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
@@ -3627,7 +3612,7 @@ static __always_inline int vxlan_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, vo
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 ||
 	      ((partial_2 >> 16) >= inner_options_end &&
-	       (partial_2 & 0xffff) < ((inner_options_end + payload_len_2) - 1))))
+	       (partial_2 & 0xffff) < inner_options_end + payload_len_2 - 1)))
 		return fr_up(skb, reason_vxlan_in_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
@@ -3662,10 +3647,10 @@ static __always_inline int vxlan_in_ipv4_ipv4_any(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_vxlan_in_truncated);
 	if (inner_options_end > udp_end)
 		return fr_up(skb, reason_vxlan_in_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 64))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 64)
 		return fr_up(skb, reason_vxlan_in_ipv4_any_ihl);
 	__u64 inner_end = 64ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 64) || inner_end > udp_end)
+	if (be16(&ipv4_any->total_length) < inner_options_end - 64 || inner_end > udp_end)
 		return fr_up(skb, reason_vxlan_in_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 64, inner_options_end - 64)))
 		return fr_up(skb, reason_vxlan_in_ipv4_any_checksum);
@@ -3682,7 +3667,7 @@ static __always_inline int vxlan_in_ipv4_ipv4_any(struct __sk_buff *skb, void *d
 		fr_put_v4(key.remote, ld32(ipv4->src));
 		fr_put_v4(key.local, ld32(ipv4->dst));
 		key.kind = 1;
-		key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
+		key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
 			return fr_missed(skb, found, reason_vxlan_in_no_peers,
@@ -3701,14 +3686,13 @@ static __always_inline int vxlan_in_ipv4_ipv4_any(struct __sk_buff *skb, void *d
 	}
 
 	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!((ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)) &&
+	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
 	      (p->zero || !(be16(&udp->checksum) == 0) || (be8(&ipv4->version_ihl) >> 4) == 4)))
 		return fr_up(skb, reason_vxlan_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0) { /* rule */
+	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
 		return fr_drop(skb->len, reason_vxlan_in_ecn);
-	}
 
 	return vxlan_in_ipv4_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p,
 					   own);
@@ -3719,13 +3703,13 @@ static __always_inline int check_ipv6_2(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end || (at + sizeof(*ipv6)) > udp_end)
+	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > udp_end)
 		return fr_up(skb, reason_vxlan_in_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_vxlan_in_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_vxlan_in_mapped_address);
-	__u64 inner_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (inner_end > udp_end)
 		return fr_up(skb, reason_vxlan_in_ipv6_payload_length);
 	if (!(skb->gso_size == 0 || fr_encapsulated(skb)))
@@ -3749,15 +3733,17 @@ static __always_inline int vxlan_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, v
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			    (be8(&ipv4->dscp_ecn) & 3)) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 2 ?
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
+			    be8(&ipv4->dscp_ecn) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_vxlan_in_fault, reason_vxlan_in_no_memory);
 	if (unlikely(data + 18 > (void *)(long)skb->data_end))
@@ -3792,18 +3778,20 @@ static __always_inline int vxlan_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb,
 	const __u32 headers_len = 64, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			    (be8(&ipv4->dscp_ecn) & 3)) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 2 ?
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
+			    be8(&ipv4->dscp_ecn) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_vxlan_in_fault, reason_vxlan_in_no_memory);
 	if (unlikely(data + 22 > (void *)(long)skb->data_end))
@@ -3859,7 +3847,7 @@ static __always_inline int vxlan_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *
 	__u64 payload_len = inner_end - 104;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 104 && (partial & 0xffff) < ((104ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 104 && (partial & 0xffff) < 104ULL + payload_len - 1)))
 		return fr_up(skb, reason_vxlan_in_partial_checksum);
 	__builtin_memset(&fib_2, 0, sizeof(fib_2));
 	fib_2.family = AF_INET6;
@@ -3904,7 +3892,7 @@ static __always_inline int vxlan_in_ipv4_ipv6(struct __sk_buff *skb, void *data,
 		fr_put_v4(key.remote, ld32(ipv4->src));
 		fr_put_v4(key.local, ld32(ipv4->dst));
 		key.kind = 1;
-		key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
+		key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
 			return fr_missed(skb, found, reason_vxlan_in_no_peers,
@@ -3923,19 +3911,17 @@ static __always_inline int vxlan_in_ipv4_ipv6(struct __sk_buff *skb, void *data,
 	}
 
 	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!((ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)) &&
+	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
 	      (p->zero || !(be16(&udp->checksum) == 0) || (be8(&ipv4->version_ihl) >> 4) == 4)))
 		return fr_up(skb, reason_vxlan_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	/* rule */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) {
+	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
 		return fr_drop(skb->len, reason_vxlan_in_ecn);
-	}
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) { /* rule */
+	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_vxlan_in_gso_packet);
@@ -3949,8 +3935,7 @@ static __always_inline int vxlan_in_ipv4_ipv6(struct __sk_buff *skb, void *data,
 		__u64 payload_len = inner_end - 104;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 104 &&
-		       (partial & 0xffff) < ((104ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 104 && (partial & 0xffff) < 104ULL + payload_len - 1)))
 			return fr_up(skb, reason_vxlan_in_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
@@ -3998,7 +3983,7 @@ static __always_inline int check_ipv6_3(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_vxlan_in_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_vxlan_in_mapped_address + of_2);
-	__u64 outer_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 outer_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (outer_end > skb->len)
 		return fr_up(skb, reason_vxlan_in_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -4031,12 +4016,12 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *sk
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			   (be8(&ipv4_any->dscp_ecn) & 3) :
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
+			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			   be8(&ipv4_any->dscp_ecn) & 3 :
+			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -4080,20 +4065,20 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			   (be8(&ipv4_any->dscp_ecn) & 3) :
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
+			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			   be8(&ipv4_any->dscp_ecn) & 3 :
+			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) +
-					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
+					    ipv4_any_ttl_protocol);
 	int direct = hop_3->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -4136,7 +4121,7 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, vo
 	struct hdr_ipv4_any *ipv4_any = data + 84;
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) { /* rule */
+	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_vxlan_in_gso_packet);
@@ -4153,7 +4138,7 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, vo
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_vxlan_in_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
@@ -4182,7 +4167,7 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, vo
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 ||
 	      ((partial_2 >> 16) >= inner_options_end &&
-	       (partial_2 & 0xffff) < ((inner_options_end + payload_len_2) - 1))))
+	       (partial_2 & 0xffff) < inner_options_end + payload_len_2 - 1)))
 		return fr_up(skb, reason_vxlan_in_partial_checksum);
 	__builtin_memset(&fib_3, 0, sizeof(fib_3));
 	fib_3.family = AF_INET;
@@ -4217,10 +4202,10 @@ static __always_inline int vxlan_in_ipv6_ipv4_any(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_vxlan_in_truncated);
 	if (inner_options_end > udp_end)
 		return fr_up(skb, reason_vxlan_in_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 84))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 84)
 		return fr_up(skb, reason_vxlan_in_ipv4_any_ihl);
 	__u64 inner_end = 84ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 84) || inner_end > udp_end)
+	if (be16(&ipv4_any->total_length) < inner_options_end - 84 || inner_end > udp_end)
 		return fr_up(skb, reason_vxlan_in_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 84, inner_options_end - 84)))
 		return fr_up(skb, reason_vxlan_in_ipv4_any_checksum);
@@ -4237,7 +4222,7 @@ static __always_inline int vxlan_in_ipv6_ipv4_any(struct __sk_buff *skb, void *d
 		fr_put_v6(key.remote, ipv6->src, 0);
 		fr_put_v6(key.local, ipv6->dst, 0);
 		key.kind = 1;
-		key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
+		key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
 			return fr_missed(skb, found, reason_vxlan_in_no_peers,
@@ -4256,17 +4241,15 @@ static __always_inline int vxlan_in_ipv6_ipv4_any(struct __sk_buff *skb, void *d
 	}
 
 	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!((ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)) &&
+	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
 	      (p->zero || !(be16(&udp->checksum) == 0) ||
 	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
 		return fr_up(skb, reason_vxlan_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	/* rule */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    (be8(&ipv4_any->dscp_ecn) & 3) == 0) {
+	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
 		return fr_drop(skb->len, reason_vxlan_in_ecn);
-	}
 
 	return vxlan_in_ipv6_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p,
 					   own);
@@ -4286,16 +4269,17 @@ static __always_inline int vxlan_in_ipv6_ipv6_send(struct __sk_buff *skb, void *
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
+			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_vxlan_in_fault, reason_vxlan_in_no_memory);
 	if (unlikely(data + 18 > (void *)(long)skb->data_end))
@@ -4330,19 +4314,20 @@ static __always_inline int vxlan_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void
 	const __u32 headers_len = 84, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
+			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_4->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_vxlan_in_fault, reason_vxlan_in_no_memory);
 	if (unlikely(data + 22 > (void *)(long)skb->data_end))
@@ -4400,7 +4385,7 @@ static __always_inline int vxlan_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *
 	__u64 payload_len = inner_end - 124;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 124 && (partial & 0xffff) < ((124ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 124 && (partial & 0xffff) < 124ULL + payload_len - 1)))
 		return fr_up(skb, reason_vxlan_in_partial_checksum);
 	__builtin_memset(&fib_4, 0, sizeof(fib_4));
 	fib_4.family = AF_INET6;
@@ -4445,7 +4430,7 @@ static __always_inline int vxlan_in_ipv6_ipv6(struct __sk_buff *skb, void *data,
 		fr_put_v6(key.remote, ipv6->src, 0);
 		fr_put_v6(key.local, ipv6->dst, 0);
 		key.kind = 1;
-		key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
+		key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
 			return fr_missed(skb, found, reason_vxlan_in_no_peers,
@@ -4464,20 +4449,18 @@ static __always_inline int vxlan_in_ipv6_ipv6(struct __sk_buff *skb, void *data,
 	}
 
 	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!((ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)) &&
+	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
 	      (p->zero || !(be16(&udp->checksum) == 0) ||
 	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
 		return fr_up(skb, reason_vxlan_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	/* rule */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0) {
+	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
 		return fr_drop(skb->len, reason_vxlan_in_ecn);
-	}
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) { /* rule */
+	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_vxlan_in_gso_packet);
@@ -4493,8 +4476,7 @@ static __always_inline int vxlan_in_ipv6_ipv6(struct __sk_buff *skb, void *data,
 		__u64 payload_len = inner_end - 124;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 124 &&
-		       (partial & 0xffff) < ((124ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 124 && (partial & 0xffff) < 124ULL + payload_len - 1)))
 			return fr_up(skb, reason_vxlan_in_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
@@ -4595,7 +4577,7 @@ static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > outer_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > outer_end)
 		return fr_up(skb, reason_geneve_in_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_geneve_in_udp_length);
@@ -4616,7 +4598,7 @@ static __always_inline int check_geneve(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_geneve *geneve = data + at;
 
-	if ((void *)(geneve + 1) > data_end || (at + sizeof(*geneve)) > udp_end)
+	if ((void *)(geneve + 1) > data_end || at + sizeof(*geneve) > udp_end)
 		return fr_up(skb, reason_geneve_in_truncated);
 	if ((be8(&geneve->version_words) >> 6) != 0)
 		return fr_up(skb, reason_geneve_in_geneve_version);
@@ -4633,7 +4615,7 @@ static __always_inline int check_geneve(struct __sk_buff *skb, void *data, void 
 	__u64 geneve_options_size = (be8(&geneve->version_words) & 63) * 4;
 	if (geneve_options_size > 252)
 		return fr_up(skb, reason_geneve_in_geneve_options);
-	__u64 geneve_options_end = fr_forget(skb, (at + sizeof(*geneve)) + geneve_options_size);
+	__u64 geneve_options_end = fr_forget(skb, at + sizeof(*geneve) + geneve_options_size);
 
 	*end = geneve_options_end;
 	return 0;
@@ -4655,16 +4637,16 @@ static __always_inline int geneve_in_ipv4_ipv4_any_send(struct __sk_buff *skb, v
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			   (be8(&ipv4_any->dscp_ecn) & 3) : (be8(&ipv4->dscp_ecn) & 3)));
+			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 || (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4->dscp_ecn) & 3) == 2 ? be8(&ipv4_any->dscp_ecn) & 3 :
+			   be8(&ipv4->dscp_ecn) & 3));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
 
-	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len +
+	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len +
 			  (inner_options_end - (geneve_options_end + 14)), 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
@@ -4711,21 +4693,21 @@ geneve_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 geneve_o
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			   (be8(&ipv4_any->dscp_ecn) & 3) : (be8(&ipv4->dscp_ecn) & 3)));
+			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 || (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4->dscp_ecn) & 3) == 2 ? be8(&ipv4_any->dscp_ecn) & 3 :
+			   be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) +
-					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
+					    ipv4_any_ttl_protocol);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len +
+	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len +
 			  (inner_options_end - (geneve_options_end + 14)), 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
@@ -4775,17 +4757,16 @@ static __always_inline int geneve_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, v
 	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
 
 	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!((ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)) &&
+	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
 	      (p->zero || !(be16(&udp->checksum) == 0) || (be8(&ipv4->version_ihl) >> 4) == 4)))
 		return fr_up(skb, reason_geneve_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0) { /* rule */
+	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
 		return fr_drop(skb->len, reason_geneve_in_ecn);
-	}
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) { /* rule */
+	if (fr_has(own)) {
 		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
 		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
@@ -4798,7 +4779,7 @@ static __always_inline int geneve_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, v
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_geneve_in_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
@@ -4826,7 +4807,7 @@ static __always_inline int geneve_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, v
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 ||
 	      ((partial_2 >> 16) >= inner_options_end &&
-	       (partial_2 & 0xffff) < ((inner_options_end + payload_len_2) - 1))))
+	       (partial_2 & 0xffff) < inner_options_end + payload_len_2 - 1)))
 		return fr_up(skb, reason_geneve_in_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
@@ -4856,13 +4837,13 @@ static __always_inline int geneve_in_ipv4_ipv4_any(struct __sk_buff *skb, void *
 	ipv4_any = at_geneve_options_end + 14;
 	if ((void *)(ipv4_any + 1) > data_end)
 		return fr_up(skb, reason_geneve_in_truncated);
-	if ((geneve_options_end + 34) > udp_end)
+	if (geneve_options_end + 34 > udp_end)
 		return fr_up(skb, reason_geneve_in_truncated);
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_geneve_in_ipv4_any_version);
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
 		return fr_up(skb, reason_geneve_in_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
+	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
 		return fr_up(skb, reason_geneve_in_ipv4_any_options);
 	__u64 inner_options_end = fr_forget(skb, geneve_options_end + 34 + inner_options_size);
@@ -4871,15 +4852,14 @@ static __always_inline int geneve_in_ipv4_ipv4_any(struct __sk_buff *skb, void *
 		return fr_up(skb, reason_geneve_in_truncated);
 	if (inner_options_end > udp_end)
 		return fr_up(skb, reason_geneve_in_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end -
-							 (geneve_options_end + 14)))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - (geneve_options_end + 14))
 		return fr_up(skb, reason_geneve_in_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - (geneve_options_end + 14)))
+	if (be16(&ipv4_any->total_length) < inner_options_end - (geneve_options_end + 14))
 		return fr_up(skb, reason_geneve_in_ipv4_any_total_length);
 	__u64 inner_end = geneve_options_end + 14 + be16(&ipv4_any->total_length);
 	if (inner_end > udp_end)
 		return fr_up(skb, reason_geneve_in_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, (geneve_options_end + 14), inner_options_end -
+	if (!fr_sum_ok(fr_sum64(skb, geneve_options_end + 14, inner_options_end -
 				(geneve_options_end + 14))))
 		return fr_up(skb, reason_geneve_in_ipv4_any_checksum);
 
@@ -4895,7 +4875,7 @@ static __always_inline int geneve_in_ipv4_ipv4_any(struct __sk_buff *skb, void *
 		fr_put_v4(key.remote, ld32(ipv4->src));
 		fr_put_v4(key.local, ld32(ipv4->dst));
 		key.kind = 2;
-		key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
+		key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
 			return fr_missed(skb, found, reason_geneve_in_no_peers,
@@ -4932,15 +4912,17 @@ geneve_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data, __u64 geneve_op
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			    (be8(&ipv4->dscp_ecn) & 3)) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 2 ?
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
+			    be8(&ipv4->dscp_ecn) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
-	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len + 40, FR_TO_IPV6);
+	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len + 40, FR_TO_IPV6);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
 
@@ -4983,18 +4965,20 @@ geneve_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 geneve_
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			    (be8(&ipv4->dscp_ecn) & 3)) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 2 ?
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
+			    be8(&ipv4->dscp_ecn) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len + 40, FR_TO_IPV6);
+	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len + 40, FR_TO_IPV6);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
 
@@ -5057,8 +5041,8 @@ geneve_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64
 	__u64 payload_len = inner_end - (geneve_options_end + 54);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= (geneve_options_end + 54) &&
-	       (partial & 0xffff) < ((geneve_options_end + 54 + payload_len) - 1))))
+	      ((partial >> 16) >= geneve_options_end + 54 &&
+	       (partial & 0xffff) < geneve_options_end + 54 + payload_len - 1)))
 		return fr_up(skb, reason_geneve_in_partial_checksum);
 	__builtin_memset(&fib_2, 0, sizeof(fib_2));
 	fib_2.family = AF_INET6;
@@ -5096,7 +5080,7 @@ geneve_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 	ipv6 = at_geneve_options_end + 14;
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_geneve_in_truncated);
-	if ((geneve_options_end + 54) > udp_end)
+	if (geneve_options_end + 54 > udp_end)
 		return fr_up(skb, reason_geneve_in_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_geneve_in_ipv6_version);
@@ -5118,7 +5102,7 @@ geneve_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 		fr_put_v4(key.remote, ld32(ipv4->src));
 		fr_put_v4(key.local, ld32(ipv4->dst));
 		key.kind = 2;
-		key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
+		key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
 			return fr_missed(skb, found, reason_geneve_in_no_peers,
@@ -5137,19 +5121,17 @@ geneve_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 	}
 
 	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!((ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)) &&
+	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
 	      (p->zero || !(be16(&udp->checksum) == 0) || (be8(&ipv4->version_ihl) >> 4) == 4)))
 		return fr_up(skb, reason_geneve_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	/* rule */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) {
+	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
 		return fr_drop(skb->len, reason_geneve_in_ecn);
-	}
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) { /* rule */
+	if (fr_has(own)) {
 		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
 		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
@@ -5161,8 +5143,8 @@ geneve_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 		__u64 payload_len = inner_end - (geneve_options_end + 54);
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= (geneve_options_end + 54) &&
-		       (partial & 0xffff) < ((geneve_options_end + 54 + payload_len) - 1))))
+		      ((partial >> 16) >= geneve_options_end + 54 &&
+		       (partial & 0xffff) < geneve_options_end + 54 + payload_len - 1)))
 			return fr_up(skb, reason_geneve_in_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
@@ -5199,7 +5181,7 @@ static __always_inline int geneve_in_ipv4(struct __sk_buff *skb, void *data, voi
 	eth = at_geneve_options_end;
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_geneve_in_truncated);
-	if ((geneve_options_end + 14) > udp_end)
+	if (geneve_options_end + 14 > udp_end)
 		return fr_up(skb, reason_geneve_in_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
@@ -5227,18 +5209,18 @@ static __always_inline int geneve_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *s
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			   (be8(&ipv4_any->dscp_ecn) & 3) :
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
+			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			   be8(&ipv4_any->dscp_ecn) & 3 :
+			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
 
-	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len +
+	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len +
 			  (inner_options_end - (geneve_options_end + 14)), FR_TO_IPV4);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
@@ -5283,23 +5265,23 @@ static __always_inline int geneve_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff 
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			   (be8(&ipv4_any->dscp_ecn) & 3) :
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
+			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			   be8(&ipv4_any->dscp_ecn) & 3 :
+			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) +
-					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
+					    ipv4_any_ttl_protocol);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len +
+	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len +
 			  (inner_options_end - (geneve_options_end + 14)), FR_TO_IPV4);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
@@ -5349,20 +5331,18 @@ static __always_inline int geneve_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, v
 	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
 
 	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!((ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)) &&
+	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
 	      (p->zero || !(be16(&udp->checksum) == 0) ||
 	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
 		return fr_up(skb, reason_geneve_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	/* rule */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    (be8(&ipv4_any->dscp_ecn) & 3) == 0) {
+	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
 		return fr_drop(skb->len, reason_geneve_in_ecn);
-	}
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) { /* rule */
+	if (fr_has(own)) {
 		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
 		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
@@ -5377,7 +5357,7 @@ static __always_inline int geneve_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, v
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_geneve_in_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
@@ -5407,7 +5387,7 @@ static __always_inline int geneve_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, v
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 ||
 	      ((partial_2 >> 16) >= inner_options_end &&
-	       (partial_2 & 0xffff) < ((inner_options_end + payload_len_2) - 1))))
+	       (partial_2 & 0xffff) < inner_options_end + payload_len_2 - 1)))
 		return fr_up(skb, reason_geneve_in_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
@@ -5438,13 +5418,13 @@ static __always_inline int geneve_in_ipv6_ipv4_any(struct __sk_buff *skb, void *
 	ipv4_any = at_geneve_options_end + 14;
 	if ((void *)(ipv4_any + 1) > data_end)
 		return fr_up(skb, reason_geneve_in_truncated);
-	if ((geneve_options_end + 34) > udp_end)
+	if (geneve_options_end + 34 > udp_end)
 		return fr_up(skb, reason_geneve_in_truncated);
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_geneve_in_ipv4_any_version);
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
 		return fr_up(skb, reason_geneve_in_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
+	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
 		return fr_up(skb, reason_geneve_in_ipv4_any_options);
 	__u64 inner_options_end = fr_forget(skb, geneve_options_end + 34 + inner_options_size);
@@ -5453,15 +5433,14 @@ static __always_inline int geneve_in_ipv6_ipv4_any(struct __sk_buff *skb, void *
 		return fr_up(skb, reason_geneve_in_truncated);
 	if (inner_options_end > udp_end)
 		return fr_up(skb, reason_geneve_in_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end -
-							 (geneve_options_end + 14)))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - (geneve_options_end + 14))
 		return fr_up(skb, reason_geneve_in_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - (geneve_options_end + 14)))
+	if (be16(&ipv4_any->total_length) < inner_options_end - (geneve_options_end + 14))
 		return fr_up(skb, reason_geneve_in_ipv4_any_total_length);
 	__u64 inner_end = geneve_options_end + 14 + be16(&ipv4_any->total_length);
 	if (inner_end > udp_end)
 		return fr_up(skb, reason_geneve_in_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, (geneve_options_end + 14), inner_options_end -
+	if (!fr_sum_ok(fr_sum64(skb, geneve_options_end + 14, inner_options_end -
 				(geneve_options_end + 14))))
 		return fr_up(skb, reason_geneve_in_ipv4_any_checksum);
 
@@ -5477,7 +5456,7 @@ static __always_inline int geneve_in_ipv6_ipv4_any(struct __sk_buff *skb, void *
 		fr_put_v6(key.remote, ipv6->src, 0);
 		fr_put_v6(key.local, ipv6->dst, 0);
 		key.kind = 2;
-		key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
+		key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
 			return fr_missed(skb, found, reason_geneve_in_no_peers,
@@ -5514,16 +5493,17 @@ static __always_inline int geneve_in_ipv6_ipv6_send(struct __sk_buff *skb, void 
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
+			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
-	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len + 40, 0);
+	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len + 40, 0);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
 
@@ -5566,19 +5546,20 @@ geneve_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 geneve_optio
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
+			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len + 40, 0);
+	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len + 40, 0);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
 
@@ -5612,9 +5593,10 @@ geneve_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 geneve_optio
 	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
-static __always_inline int
-geneve_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64 geneve_options_end,
-			 void *at_geneve_options_end, __u64 inner_end, struct val_peers *p)
+static __always_inline int geneve_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data,
+						    __u64 udp_end, __u64 geneve_options_end,
+						    void *at_geneve_options_end, __u64 inner_end,
+						    struct val_peers *p, struct val_own *own)
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
@@ -5622,7 +5604,31 @@ geneve_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_ipv6 *ipv6_2 = at_geneve_options_end + 14;
 
-	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	if (fr_has(own)) {
+		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, reason_geneve_in_udp_checksum);
+
+		/* }, for a in end.do {a}] */
+		__u64 payload_len = inner_end - (geneve_options_end + 54);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= geneve_options_end + 54 &&
+		       (partial & 0xffff) < geneve_options_end + 54 + payload_len - 1)))
+			return fr_up(skb, reason_geneve_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+		fr_shared_add(p->packets, 1);
+		fr_shared_add(own->packets, 1);
+		return geneve_in_ipv6_ipv6_send(skb, data, geneve_options_end,
+						at_geneve_options_end, payload_len);
+	}
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
@@ -5630,8 +5636,6 @@ geneve_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 		return fr_up(skb, reason_geneve_in_udp_checksum);
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (be8(&ipv6_2->hop_limit) <= 1)
 		return fr_up(skb, reason_geneve_in_hop_limit);
 	if (!fr_unicast(ipv6_2->src))
@@ -5640,11 +5644,11 @@ geneve_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64
 		return fr_up(skb, reason_geneve_in_multicast);
 	if (!fr_unicast(ipv6_2->dst))
 		return fr_up(skb, reason_geneve_in_martian_destination);
-	__u64 payload_len = inner_end - (geneve_options_end + 54);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= (geneve_options_end + 54) &&
-	       (partial & 0xffff) < ((geneve_options_end + 54 + payload_len) - 1))))
+	__u64 payload_len_2 = inner_end - (geneve_options_end + 54);
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 ||
+	      ((partial_2 >> 16) >= geneve_options_end + 54 &&
+	       (partial_2 & 0xffff) < geneve_options_end + 54 + payload_len_2 - 1)))
 		return fr_up(skb, reason_geneve_in_partial_checksum);
 	__builtin_memset(&fib_2, 0, sizeof(fib_2));
 	fib_2.family = AF_INET6;
@@ -5656,17 +5660,15 @@ geneve_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64
 	fib_2.dst[1] = ld32(ipv6_2->dst + 4);
 	fib_2.dst[2] = ld32(ipv6_2->dst + 8);
 	fib_2.dst[3] = ld32(ipv6_2->dst + 12);
-	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
+	if (fr_route(skb, &fib_2, 40ULL + payload_len_2, &hop_2))
 		return fr_up(skb, reason_geneve_in_too_big);
 	if (unlikely(!fr_usable(&hop_2)))
 		return fr_up(skb,
 			     fr_unrouted(&hop_2, reason_geneve_in_not_forwarded,
 					 reason_geneve_in_unreachable));
-
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
 	return geneve_in_ipv6_ipv6_send_2(skb, data, geneve_options_end, at_geneve_options_end,
-					  payload_len, &hop_2, &fib_2);
+					  payload_len_2, &hop_2, &fib_2);
 }
 
 static __always_inline int
@@ -5682,7 +5684,7 @@ geneve_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 	ipv6 = at_geneve_options_end + 14;
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_geneve_in_truncated);
-	if ((geneve_options_end + 54) > udp_end)
+	if (geneve_options_end + 54 > udp_end)
 		return fr_up(skb, reason_geneve_in_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_geneve_in_ipv6_version);
@@ -5704,7 +5706,7 @@ geneve_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 		fr_put_v6(key.remote, ipv6_2->src, 0);
 		fr_put_v6(key.local, ipv6_2->dst, 0);
 		key.kind = 2;
-		key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
+		key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
 			return fr_missed(skb, found, reason_geneve_in_no_peers,
@@ -5723,47 +5725,18 @@ geneve_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 	}
 
 	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!((ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)) &&
+	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
 	      (p->zero || !(be16(&udp->checksum) == 0) ||
 	       (be8(ipv6_2->version_to_flow_label) >> 4) == 4)))
 		return fr_up(skb, reason_geneve_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	/* rule */
 	if (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) {
+	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
 		return fr_drop(skb->len, reason_geneve_in_ecn);
-	}
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) { /* rule */
-		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
-		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv6_2->src) + ld32(ipv6_2->src + 4) +
-				ld32(ipv6_2->src + 8) + ld32(ipv6_2->src + 12) + ld32(ipv6_2->dst) +
-				ld32(ipv6_2->dst + 4) + ld32(ipv6_2->dst + 8) +
-				ld32(ipv6_2->dst + 12) + bpf_htons(IPPROTO_UDP) +
-				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, reason_geneve_in_udp_checksum);
-
-		/* }, for a in end.do {a}] */
-		__u64 payload_len = inner_end - (geneve_options_end + 54);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= (geneve_options_end + 54) &&
-		       (partial & 0xffff) < ((geneve_options_end + 54 + payload_len) - 1))))
-			return fr_up(skb, reason_geneve_in_partial_checksum);
-
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
-		fr_shared_add(own->packets, 1);
-		return geneve_in_ipv6_ipv6_send(skb, data, geneve_options_end,
-						at_geneve_options_end, payload_len);
-	}
 
 	return geneve_in_ipv6_ipv6_rest(skb, data, udp_end, geneve_options_end,
-					at_geneve_options_end, inner_end, p);
+					at_geneve_options_end, inner_end, p, own);
 }
 
 static __always_inline int geneve_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -5790,7 +5763,7 @@ static __always_inline int geneve_in_ipv6(struct __sk_buff *skb, void *data, voi
 	eth = at_geneve_options_end;
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_geneve_in_truncated);
-	if ((geneve_options_end + 14) > udp_end)
+	if (geneve_options_end + 14 > udp_end)
 		return fr_up(skb, reason_geneve_in_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
@@ -5862,16 +5835,16 @@ static __always_inline int check_ipv4_any_3(struct __sk_buff *skb, void *data, v
 {
 	struct hdr_ipv4_any *ipv4_any = data + at;
 
-	if ((void *)(ipv4_any + 1) > data_end || (at + sizeof(*ipv4_any)) > outer_end)
+	if ((void *)(ipv4_any + 1) > data_end || at + sizeof(*ipv4_any) > outer_end)
 		return fr_up(skb, reason_ipip_in_truncated);
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_ipip_in_ipv4_any_version);
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
 		return fr_up(skb, reason_ipip_in_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
+	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
 		return fr_up(skb, reason_ipip_in_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, (at + sizeof(*ipv4_any)) + inner_options_size);
+	__u64 inner_options_end = fr_forget(skb, at + sizeof(*ipv4_any) + inner_options_size);
 
 	*end = inner_options_end;
 	return 0;
@@ -5892,10 +5865,10 @@ static __always_inline int ipip_in_ipv4_ipv4_any_send(struct __sk_buff *skb, voi
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			   (be8(&ipv4_any->dscp_ecn) & 3) : (be8(&ipv4->dscp_ecn) & 3)));
+			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 || (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4->dscp_ecn) & 3) == 2 ? be8(&ipv4_any->dscp_ecn) & 3 :
+			   be8(&ipv4->dscp_ecn) & 3));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -5936,18 +5909,18 @@ ipip_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_opti
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			   (be8(&ipv4_any->dscp_ecn) & 3) : (be8(&ipv4->dscp_ecn) & 3)));
+			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 || (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4->dscp_ecn) & 3) == 2 ? be8(&ipv4_any->dscp_ecn) & 3 :
+			   be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) +
-					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
+					    ipv4_any_ttl_protocol);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -5998,7 +5971,7 @@ static __always_inline int ipip_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, voi
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_ipip_in_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
@@ -6032,10 +6005,10 @@ static __always_inline int ipip_in_ipv4_ipv4_any(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_ipip_in_truncated);
 	if (inner_options_end > outer_end)
 		return fr_up(skb, reason_ipip_in_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 34))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 34)
 		return fr_up(skb, reason_ipip_in_ipv4_any_ihl);
 	__u64 inner_end = 34ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 34) || inner_end > outer_end)
+	if (be16(&ipv4_any->total_length) < inner_options_end - 34 || inner_end > outer_end)
 		return fr_up(skb, reason_ipip_in_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 34, inner_options_end - 34)))
 		return fr_up(skb, reason_ipip_in_ipv4_any_checksum);
@@ -6067,12 +6040,11 @@ static __always_inline int ipip_in_ipv4_ipv4_any(struct __sk_buff *skb, void *da
 	}
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0) { /* rule */
+	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
 		return fr_drop(skb->len, reason_ipip_in_ecn);
-	}
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) { /* rule */
+	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_ipip_in_gso_packet);
@@ -6080,7 +6052,7 @@ static __always_inline int ipip_in_ipv4_ipv4_any(struct __sk_buff *skb, void *da
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_ipip_in_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
@@ -6097,13 +6069,13 @@ static __always_inline int check_ipv6_4(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end || (at + sizeof(*ipv6)) > outer_end)
+	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > outer_end)
 		return fr_up(skb, reason_ipip_in_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_ipip_in_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_ipip_in_mapped_address);
-	__u64 inner_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (inner_end > outer_end)
 		return fr_up(skb, reason_ipip_in_ipv6_payload_length);
 
@@ -6125,15 +6097,17 @@ static __always_inline int ipip_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, vo
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			    (be8(&ipv4->dscp_ecn) & 3)) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 2 ?
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
+			    be8(&ipv4->dscp_ecn) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_ipip_in_fault, reason_ipip_in_no_memory);
 	if (unlikely(data + 18 > (void *)(long)skb->data_end))
@@ -6165,18 +6139,20 @@ static __always_inline int ipip_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, 
 	const __u32 headers_len = 34, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			    (be8(&ipv4->dscp_ecn) & 3)) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 2 ?
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
+			    be8(&ipv4->dscp_ecn) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_ipip_in_fault, reason_ipip_in_no_memory);
 	if (unlikely(data + 22 > (void *)(long)skb->data_end))
@@ -6199,11 +6175,52 @@ static __always_inline int ipip_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, 
 	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
-static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 outer_end)
+static __always_inline int ipip_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *data,
+						  __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
+	struct hdr_ipv6 *ipv6 = data + 34;
+
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	if (be8(&ipv6->hop_limit) <= 1)
+		return fr_up(skb, reason_ipip_in_hop_limit);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_ipip_in_martian_source);
+	if (fr_multicast(ipv6->dst))
+		return fr_up(skb, reason_ipip_in_multicast);
+	if (!fr_unicast(ipv6->dst))
+		return fr_up(skb, reason_ipip_in_martian_destination);
+	__u64 payload_len = inner_end - 74;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= 74 && (partial & 0xffff) < 74ULL + payload_len - 1)))
+		return fr_up(skb, reason_ipip_in_partial_checksum);
+	__builtin_memset(&fib_2, 0, sizeof(fib_2));
+	fib_2.family = AF_INET6;
+	fib_2.src[0] = ld32(ipv6->src);
+	fib_2.src[1] = ld32(ipv6->src + 4);
+	fib_2.src[2] = ld32(ipv6->src + 8);
+	fib_2.src[3] = ld32(ipv6->src + 12);
+	fib_2.dst[0] = ld32(ipv6->dst);
+	fib_2.dst[1] = ld32(ipv6->dst + 4);
+	fib_2.dst[2] = ld32(ipv6->dst + 8);
+	fib_2.dst[3] = ld32(ipv6->dst + 12);
+	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
+		return fr_up(skb, reason_ipip_in_too_big);
+	if (unlikely(!fr_usable(&hop_2)))
+		return fr_up(skb,
+			     fr_unrouted(&hop_2, reason_ipip_in_not_forwarded,
+					 reason_ipip_in_unreachable));
+
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+	fr_shared_add(p->packets, 1);
+	return ipip_in_ipv4_ipv6_send_ipv6_2(skb, data, payload_len, &hop_2, &fib_2);
+}
+
+static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease, __u64 outer_end)
+{
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv6 *ipv6 = data + 34;
 	__u64 inner_end;
@@ -6238,21 +6255,19 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, void *data, 
 	}
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	/* rule */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) {
+	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
 		return fr_drop(skb->len, reason_ipip_in_ecn);
-	}
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) { /* rule */
+	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_ipip_in_gso_packet);
 		__u64 payload_len = inner_end - 74;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 74 && (partial & 0xffff) < ((74ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 74 && (partial & 0xffff) < 74ULL + payload_len - 1)))
 			return fr_up(skb, reason_ipip_in_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
@@ -6262,37 +6277,8 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, void *data, 
 	}
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_ipip_in_gso_packet);
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_ipip_in_hop_limit);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_ipip_in_martian_source);
-	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, reason_ipip_in_multicast);
-	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, reason_ipip_in_martian_destination);
-	__u64 payload_len_2 = inner_end - 74;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 ||
-	      ((partial_2 >> 16) >= 74 && (partial_2 & 0xffff) < ((74ULL + payload_len_2) - 1))))
-		return fr_up(skb, reason_ipip_in_partial_checksum);
-	__builtin_memset(&fib_2, 0, sizeof(fib_2));
-	fib_2.family = AF_INET6;
-	fib_2.src[0] = ld32(ipv6->src);
-	fib_2.src[1] = ld32(ipv6->src + 4);
-	fib_2.src[2] = ld32(ipv6->src + 8);
-	fib_2.src[3] = ld32(ipv6->src + 12);
-	fib_2.dst[0] = ld32(ipv6->dst);
-	fib_2.dst[1] = ld32(ipv6->dst + 4);
-	fib_2.dst[2] = ld32(ipv6->dst + 8);
-	fib_2.dst[3] = ld32(ipv6->dst + 12);
-	if (fr_route(skb, &fib_2, 40ULL + payload_len_2, &hop_2))
-		return fr_up(skb, reason_ipip_in_too_big);
-	if (unlikely(!fr_usable(&hop_2)))
-		return fr_up(skb,
-			     fr_unrouted(&hop_2, reason_ipip_in_not_forwarded,
-					 reason_ipip_in_unreachable));
-	fr_shared_add(p->packets, 1);
-	return ipip_in_ipv4_ipv6_send_ipv6_2(skb, data, payload_len_2, &hop_2, &fib_2);
+
+	return ipip_in_ipv4_ipv6_rest(skb, data, inner_end, p);
 }
 
 static __always_inline int ipip_in_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -6349,12 +6335,12 @@ static __always_inline int ipip_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			   (be8(&ipv4_any->dscp_ecn) & 3) :
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
+			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			   be8(&ipv4_any->dscp_ecn) & 3 :
+			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -6395,20 +6381,20 @@ static __always_inline int ipip_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *s
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			   (be8(&ipv4_any->dscp_ecn) & 3) :
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
+			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			   be8(&ipv4_any->dscp_ecn) & 3 :
+			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) +
-					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
+					    ipv4_any_ttl_protocol);
 	int direct = hop_3->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -6459,7 +6445,7 @@ static __always_inline int ipip_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, voi
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_ipip_in_partial_checksum);
 	__builtin_memset(&fib_3, 0, sizeof(fib_3));
 	fib_3.family = AF_INET;
@@ -6493,10 +6479,10 @@ static __always_inline int ipip_in_ipv6_ipv4_any(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_ipip_in_truncated);
 	if (inner_options_end > outer_end)
 		return fr_up(skb, reason_ipip_in_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 54))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 54)
 		return fr_up(skb, reason_ipip_in_ipv4_any_ihl);
 	__u64 inner_end = 54ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 54) || inner_end > outer_end)
+	if (be16(&ipv4_any->total_length) < inner_options_end - 54 || inner_end > outer_end)
 		return fr_up(skb, reason_ipip_in_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 54, inner_options_end - 54)))
 		return fr_up(skb, reason_ipip_in_ipv4_any_checksum);
@@ -6528,14 +6514,12 @@ static __always_inline int ipip_in_ipv6_ipv4_any(struct __sk_buff *skb, void *da
 	}
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	/* rule */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    (be8(&ipv4_any->dscp_ecn) & 3) == 0) {
+	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
 		return fr_drop(skb->len, reason_ipip_in_ecn);
-	}
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) { /* rule */
+	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_ipip_in_gso_packet);
@@ -6543,7 +6527,7 @@ static __always_inline int ipip_in_ipv6_ipv4_any(struct __sk_buff *skb, void *da
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_ipip_in_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
@@ -6569,16 +6553,17 @@ static __always_inline int ipip_in_ipv6_ipv6_send(struct __sk_buff *skb, void *d
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
+			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_ipip_in_fault, reason_ipip_in_no_memory);
 	if (unlikely(data + 18 > (void *)(long)skb->data_end))
@@ -6610,19 +6595,20 @@ static __always_inline int ipip_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void 
 	const __u32 headers_len = 54, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
+			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_4->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_ipip_in_fault, reason_ipip_in_no_memory);
 	if (unlikely(data + 22 > (void *)(long)skb->data_end))
@@ -6645,11 +6631,52 @@ static __always_inline int ipip_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void 
 	return fr_redirect_neigh(hop_4->ifindex, fib_4->family, fib_4->dst);
 }
 
-static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 outer_end)
+static __always_inline int ipip_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data,
+						  __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_4;
 	struct bpf_fib_lookup fib_4;
+	struct hdr_ipv6 *ipv6 = data + 54;
+
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	if (be8(&ipv6->hop_limit) <= 1)
+		return fr_up(skb, reason_ipip_in_hop_limit);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_ipip_in_martian_source);
+	if (fr_multicast(ipv6->dst))
+		return fr_up(skb, reason_ipip_in_multicast);
+	if (!fr_unicast(ipv6->dst))
+		return fr_up(skb, reason_ipip_in_martian_destination);
+	__u64 payload_len = inner_end - 94;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= 94 && (partial & 0xffff) < 94ULL + payload_len - 1)))
+		return fr_up(skb, reason_ipip_in_partial_checksum);
+	__builtin_memset(&fib_4, 0, sizeof(fib_4));
+	fib_4.family = AF_INET6;
+	fib_4.src[0] = ld32(ipv6->src);
+	fib_4.src[1] = ld32(ipv6->src + 4);
+	fib_4.src[2] = ld32(ipv6->src + 8);
+	fib_4.src[3] = ld32(ipv6->src + 12);
+	fib_4.dst[0] = ld32(ipv6->dst);
+	fib_4.dst[1] = ld32(ipv6->dst + 4);
+	fib_4.dst[2] = ld32(ipv6->dst + 8);
+	fib_4.dst[3] = ld32(ipv6->dst + 12);
+	if (fr_route(skb, &fib_4, 40ULL + payload_len, &hop_4))
+		return fr_up(skb, reason_ipip_in_too_big);
+	if (unlikely(!fr_usable(&hop_4)))
+		return fr_up(skb,
+			     fr_unrouted(&hop_4, reason_ipip_in_not_forwarded,
+					 reason_ipip_in_unreachable));
+
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+	fr_shared_add(p->packets, 1);
+	return ipip_in_ipv6_ipv6_send_2(skb, data, payload_len, &hop_4, &fib_4);
+}
+
+static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease, __u64 outer_end)
+{
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_ipv6 *ipv6_2 = data + 54;
 	__u64 inner_end;
@@ -6684,21 +6711,19 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, void *data, 
 	}
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	/* rule */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0) {
+	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
 		return fr_drop(skb->len, reason_ipip_in_ecn);
-	}
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) { /* rule */
+	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_ipip_in_gso_packet);
 		__u64 payload_len = inner_end - 94;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 94 && (partial & 0xffff) < ((94ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 94 && (partial & 0xffff) < 94ULL + payload_len - 1)))
 			return fr_up(skb, reason_ipip_in_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
@@ -6708,37 +6733,8 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, void *data, 
 	}
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_ipip_in_gso_packet);
-	if (be8(&ipv6_2->hop_limit) <= 1)
-		return fr_up(skb, reason_ipip_in_hop_limit);
-	if (!fr_unicast(ipv6_2->src))
-		return fr_up(skb, reason_ipip_in_martian_source);
-	if (fr_multicast(ipv6_2->dst))
-		return fr_up(skb, reason_ipip_in_multicast);
-	if (!fr_unicast(ipv6_2->dst))
-		return fr_up(skb, reason_ipip_in_martian_destination);
-	__u64 payload_len_2 = inner_end - 94;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 ||
-	      ((partial_2 >> 16) >= 94 && (partial_2 & 0xffff) < ((94ULL + payload_len_2) - 1))))
-		return fr_up(skb, reason_ipip_in_partial_checksum);
-	__builtin_memset(&fib_4, 0, sizeof(fib_4));
-	fib_4.family = AF_INET6;
-	fib_4.src[0] = ld32(ipv6_2->src);
-	fib_4.src[1] = ld32(ipv6_2->src + 4);
-	fib_4.src[2] = ld32(ipv6_2->src + 8);
-	fib_4.src[3] = ld32(ipv6_2->src + 12);
-	fib_4.dst[0] = ld32(ipv6_2->dst);
-	fib_4.dst[1] = ld32(ipv6_2->dst + 4);
-	fib_4.dst[2] = ld32(ipv6_2->dst + 8);
-	fib_4.dst[3] = ld32(ipv6_2->dst + 12);
-	if (fr_route(skb, &fib_4, 40ULL + payload_len_2, &hop_4))
-		return fr_up(skb, reason_ipip_in_too_big);
-	if (unlikely(!fr_usable(&hop_4)))
-		return fr_up(skb,
-			     fr_unrouted(&hop_4, reason_ipip_in_not_forwarded,
-					 reason_ipip_in_unreachable));
-	fr_shared_add(p->packets, 1);
-	return ipip_in_ipv6_ipv6_send_2(skb, data, payload_len_2, &hop_4, &fib_4);
+
+	return ipip_in_ipv6_ipv6_rest(skb, data, inner_end, p);
 }
 
 static __always_inline int ipip_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -6830,7 +6826,7 @@ static __always_inline int check_udp_3(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > outer_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > outer_end)
 		return fr_up(skb, reason_fou_in_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_fou_in_udp_length);
@@ -6859,10 +6855,10 @@ static __always_inline int fou_in_ipv4_ipv4_any_send(struct __sk_buff *skb, void
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			   (be8(&ipv4_any->dscp_ecn) & 3) : (be8(&ipv4->dscp_ecn) & 3)));
+			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 || (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4->dscp_ecn) & 3) == 2 ? be8(&ipv4_any->dscp_ecn) & 3 :
+			   be8(&ipv4->dscp_ecn) & 3));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -6906,18 +6902,18 @@ fou_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_optio
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			   (be8(&ipv4_any->dscp_ecn) & 3) : (be8(&ipv4->dscp_ecn) & 3)));
+			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 || (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4->dscp_ecn) & 3) == 2 ? be8(&ipv4_any->dscp_ecn) & 3 :
+			   be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) +
-					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
+					    ipv4_any_ttl_protocol);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -6948,9 +6944,9 @@ fou_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_optio
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int fou_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data,
-						     __u64 udp_end, __u64 inner_options_end,
-						     __u64 inner_end, struct val_peers *p)
+static __always_inline int
+fou_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64 inner_options_end,
+			  __u64 inner_end, struct val_peers *p, struct val_own *own)
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
@@ -6959,10 +6955,31 @@ static __always_inline int fou_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void
 	struct hdr_ipv4_any *ipv4_any = data + 42;
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	if (fr_has(own)) {
+		/* }, for a in end.do {a}] */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_fou_in_gso_packet);
+
+		/* "?(FOU)": ["udp", "outer"] */
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, reason_fou_in_udp_checksum);
+		__u64 payload_len = inner_end - inner_options_end;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= inner_options_end &&
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
+			return fr_up(skb, reason_fou_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+		fr_shared_add(p->packets, 1);
+		fr_shared_add(own->packets, 1);
+		return fou_in_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len);
+	}
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_fou_in_gso_packet);
-
-	/* "?(FOU)": ["udp", "outer"] */
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
@@ -6976,26 +6993,24 @@ static __always_inline int fou_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void
 		return fr_up(skb, reason_fou_in_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
 		return fr_up(skb, reason_fou_in_martian_destination);
-	__u64 payload_len = inner_end - inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+	__u64 payload_len_2 = inner_end - inner_options_end;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 ||
+	      ((partial_2 >> 16) >= inner_options_end &&
+	       (partial_2 & 0xffff) < inner_options_end + payload_len_2 - 1)))
 		return fr_up(skb, reason_fou_in_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
 	fib_1.src[0] = ld32(ipv4_any->src);
 	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_options_end + (payload_len - 42), &hop_1))
+	if (fr_route(skb, &fib_1, inner_options_end + (payload_len_2 - 42), &hop_1))
 		return fr_up(skb, reason_fou_in_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
 		return fr_up(skb,
 			     fr_unrouted(&hop_1, reason_fou_in_not_forwarded,
 					 reason_fou_in_unreachable));
-
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
-	return fou_in_ipv4_ipv4_any_send_2(skb, data, inner_options_end, payload_len, &hop_1,
+	return fou_in_ipv4_ipv4_any_send_2(skb, data, inner_options_end, payload_len_2, &hop_1,
 					   &fib_1);
 }
 
@@ -7017,10 +7032,10 @@ static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 		return fr_up(skb, reason_fou_in_truncated);
 	if (inner_options_end > udp_end)
 		return fr_up(skb, reason_fou_in_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 42))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 42)
 		return fr_up(skb, reason_fou_in_ipv4_any_ihl);
 	__u64 inner_end = 42ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 42) || inner_end > udp_end)
+	if (be16(&ipv4_any->total_length) < inner_options_end - 42 || inner_end > udp_end)
 		return fr_up(skb, reason_fou_in_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 42, inner_options_end - 42)))
 		return fr_up(skb, reason_fou_in_ipv4_any_checksum);
@@ -7052,42 +7067,16 @@ static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 	}
 
 	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(checked)" */
-	if (!(be16(&udp->dst_port) == (((be8(&ipv4_any->version_ihl) >> 4) == 4) ? 0x15b3ULL :
+	if (!(be16(&udp->dst_port) == ((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
 				       0x15b4ULL) &&
 	      (p->zero || !(be16(&udp->checksum) == 0) || (be8(&ipv4->version_ihl) >> 4) == 4)))
 		return fr_up(skb, reason_fou_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0) { /* rule */
+	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
 		return fr_drop(skb->len, reason_fou_in_ecn);
-	}
 
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) { /* rule */
-		/* }, for a in end.do {a}] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_fou_in_gso_packet);
-
-		/* "?(FOU)": ["udp", "outer"] */
-		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, reason_fou_in_udp_checksum);
-		__u64 payload_len = inner_end - inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
-			return fr_up(skb, reason_fou_in_partial_checksum);
-
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
-		fr_shared_add(own->packets, 1);
-		return fou_in_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len);
-	}
-
-	return fou_in_ipv4_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p);
+	return fou_in_ipv4_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p, own);
 }
 
 static __always_inline int check_ipv6_5(struct __sk_buff *skb, void *data, void *data_end,
@@ -7095,13 +7084,13 @@ static __always_inline int check_ipv6_5(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end || (at + sizeof(*ipv6)) > udp_end)
+	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > udp_end)
 		return fr_up(skb, reason_fou_in_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_fou_in_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_fou_in_mapped_address);
-	__u64 inner_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (inner_end > udp_end)
 		return fr_up(skb, reason_fou_in_ipv6_payload_length);
 
@@ -7123,15 +7112,17 @@ static __always_inline int fou_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, voi
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			    (be8(&ipv4->dscp_ecn) & 3)) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 2 ?
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
+			    be8(&ipv4->dscp_ecn) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fou_in_fault, reason_fou_in_no_memory);
 	if (unlikely(data + 18 > (void *)(long)skb->data_end))
@@ -7166,18 +7157,20 @@ static __always_inline int fou_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, v
 	const __u32 headers_len = 42, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			    (be8(&ipv4->dscp_ecn) & 3)) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 2 ?
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
+			    be8(&ipv4->dscp_ecn) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fou_in_fault, reason_fou_in_no_memory);
 	if (unlikely(data + 22 > (void *)(long)skb->data_end))
@@ -7233,7 +7226,7 @@ static __always_inline int fou_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *da
 	__u64 payload_len = inner_end - 82;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 82 && (partial & 0xffff) < ((82ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 82 && (partial & 0xffff) < 82ULL + payload_len - 1)))
 		return fr_up(skb, reason_fou_in_partial_checksum);
 	__builtin_memset(&fib_2, 0, sizeof(fib_2));
 	fib_2.family = AF_INET6;
@@ -7295,20 +7288,18 @@ static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 	}
 
 	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(checked)" */
-	if (!(be16(&udp->dst_port) == (((be8(ipv6->version_to_flow_label) >> 4) == 4) ? 0x15b3ULL :
+	if (!(be16(&udp->dst_port) == ((be8(ipv6->version_to_flow_label) >> 4) == 4 ? 0x15b3ULL :
 				       0x15b4ULL) &&
 	      (p->zero || !(be16(&udp->checksum) == 0) || (be8(&ipv4->version_ihl) >> 4) == 4)))
 		return fr_up(skb, reason_fou_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	/* rule */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) {
+	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
 		return fr_drop(skb->len, reason_fou_in_ecn);
-	}
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) { /* rule */
+	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_fou_in_gso_packet);
@@ -7322,7 +7313,7 @@ static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 		__u64 payload_len = inner_end - 82;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 82 && (partial & 0xffff) < ((82ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 82 && (partial & 0xffff) < 82ULL + payload_len - 1)))
 			return fr_up(skb, reason_fou_in_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
@@ -7370,12 +7361,12 @@ static __always_inline int fou_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			   (be8(&ipv4_any->dscp_ecn) & 3) :
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
+			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			   be8(&ipv4_any->dscp_ecn) & 3 :
+			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -7420,20 +7411,20 @@ static __always_inline int fou_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *sk
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			   (be8(&ipv4_any->dscp_ecn) & 3) :
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
+			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			   be8(&ipv4_any->dscp_ecn) & 3 :
+			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) +
-					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
+					    ipv4_any_ttl_protocol);
 	int direct = hop_3->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -7464,9 +7455,9 @@ static __always_inline int fou_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *sk
 	return fr_redirect_neigh(hop_3->ifindex, fib_3->family, fib_3->dst);
 }
 
-static __always_inline int fou_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data,
-						     __u64 udp_end, __u64 inner_options_end,
-						     __u64 inner_end, struct val_peers *p)
+static __always_inline int
+fou_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64 inner_options_end,
+			  __u64 inner_end, struct val_peers *p, struct val_own *own)
 {
 	struct fr_hop hop_3;
 	struct bpf_fib_lookup fib_3;
@@ -7475,10 +7466,33 @@ static __always_inline int fou_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void
 	struct hdr_ipv4_any *ipv4_any = data + 62;
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	if (fr_has(own)) {
+		/* }, for a in end.do {a}] */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_fou_in_gso_packet);
+
+		/* "?(FOU)": ["udp", "outer"] */
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, reason_fou_in_udp_checksum);
+		__u64 payload_len = inner_end - inner_options_end;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= inner_options_end &&
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
+			return fr_up(skb, reason_fou_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+		fr_shared_add(p->packets, 1);
+		fr_shared_add(own->packets, 1);
+		return fou_in_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len);
+	}
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_fou_in_gso_packet);
-
-	/* "?(FOU)": ["udp", "outer"] */
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
@@ -7494,26 +7508,24 @@ static __always_inline int fou_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void
 		return fr_up(skb, reason_fou_in_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
 		return fr_up(skb, reason_fou_in_martian_destination);
-	__u64 payload_len = inner_end - inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+	__u64 payload_len_2 = inner_end - inner_options_end;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 ||
+	      ((partial_2 >> 16) >= inner_options_end &&
+	       (partial_2 & 0xffff) < inner_options_end + payload_len_2 - 1)))
 		return fr_up(skb, reason_fou_in_partial_checksum);
 	__builtin_memset(&fib_3, 0, sizeof(fib_3));
 	fib_3.family = AF_INET;
 	fib_3.src[0] = ld32(ipv4_any->src);
 	fib_3.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_3, inner_options_end + (payload_len - 62), &hop_3))
+	if (fr_route(skb, &fib_3, inner_options_end + (payload_len_2 - 62), &hop_3))
 		return fr_up(skb, reason_fou_in_too_big);
 	if (unlikely(!fr_usable(&hop_3)))
 		return fr_up(skb,
 			     fr_unrouted(&hop_3, reason_fou_in_not_forwarded,
 					 reason_fou_in_unreachable));
-
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
-	return fou_in_ipv6_ipv4_any_send_ipv4_2(skb, data, inner_options_end, payload_len, &hop_3,
+	return fou_in_ipv6_ipv4_any_send_ipv4_2(skb, data, inner_options_end, payload_len_2, &hop_3,
 						&fib_3);
 }
 
@@ -7535,10 +7547,10 @@ static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 		return fr_up(skb, reason_fou_in_truncated);
 	if (inner_options_end > udp_end)
 		return fr_up(skb, reason_fou_in_truncated);
-	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 62))
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 62)
 		return fr_up(skb, reason_fou_in_ipv4_any_ihl);
 	__u64 inner_end = 62ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 62) || inner_end > udp_end)
+	if (be16(&ipv4_any->total_length) < inner_options_end - 62 || inner_end > udp_end)
 		return fr_up(skb, reason_fou_in_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 62, inner_options_end - 62)))
 		return fr_up(skb, reason_fou_in_ipv4_any_checksum);
@@ -7570,47 +7582,18 @@ static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 	}
 
 	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(checked)" */
-	if (!(be16(&udp->dst_port) == (((be8(&ipv4_any->version_ihl) >> 4) == 4) ? 0x15b3ULL :
+	if (!(be16(&udp->dst_port) == ((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
 				       0x15b4ULL) &&
 	      (p->zero || !(be16(&udp->checksum) == 0) ||
 	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
 		return fr_up(skb, reason_fou_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	/* rule */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    (be8(&ipv4_any->dscp_ecn) & 3) == 0) {
+	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
 		return fr_drop(skb->len, reason_fou_in_ecn);
-	}
 
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) { /* rule */
-		/* }, for a in end.do {a}] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_fou_in_gso_packet);
-
-		/* "?(FOU)": ["udp", "outer"] */
-		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
-				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, reason_fou_in_udp_checksum);
-		__u64 payload_len = inner_end - inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
-			return fr_up(skb, reason_fou_in_partial_checksum);
-
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
-		fr_shared_add(own->packets, 1);
-		return fou_in_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len);
-	}
-
-	return fou_in_ipv6_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p);
+	return fou_in_ipv6_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p, own);
 }
 
 static __always_inline int fou_in_ipv6_ipv6_send(struct __sk_buff *skb, void *data,
@@ -7627,16 +7610,17 @@ static __always_inline int fou_in_ipv6_ipv6_send(struct __sk_buff *skb, void *da
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
+			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fou_in_fault, reason_fou_in_no_memory);
 	if (unlikely(data + 18 > (void *)(long)skb->data_end))
@@ -7671,19 +7655,20 @@ static __always_inline int fou_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *
 	const __u32 headers_len = 62, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
-			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
+			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_4->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fou_in_fault, reason_fou_in_no_memory);
 	if (unlikely(data + 22 > (void *)(long)skb->data_end))
@@ -7741,7 +7726,7 @@ static __always_inline int fou_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *da
 	__u64 payload_len = inner_end - 102;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 102 && (partial & 0xffff) < ((102ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 102 && (partial & 0xffff) < 102ULL + payload_len - 1)))
 		return fr_up(skb, reason_fou_in_partial_checksum);
 	__builtin_memset(&fib_4, 0, sizeof(fib_4));
 	fib_4.family = AF_INET6;
@@ -7803,21 +7788,19 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 	}
 
 	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(checked)" */
-	if (!(be16(&udp->dst_port) == (((be8(ipv6_2->version_to_flow_label) >> 4) == 4) ?
-				       0x15b3ULL : 0x15b4ULL) &&
+	if (!(be16(&udp->dst_port) == ((be8(ipv6_2->version_to_flow_label) >> 4) == 4 ? 0x15b3ULL :
+				       0x15b4ULL) &&
 	      (p->zero || !(be16(&udp->checksum) == 0) ||
 	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
 		return fr_up(skb, reason_fou_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	/* rule */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0) {
+	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
 		return fr_drop(skb->len, reason_fou_in_ecn);
-	}
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) { /* rule */
+	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_fou_in_gso_packet);
@@ -7833,8 +7816,7 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 		__u64 payload_len = inner_end - 102;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 102 &&
-		       (partial & 0xffff) < ((102ULL + payload_len) - 1))))
+		      ((partial >> 16) >= 102 && (partial & 0xffff) < 102ULL + payload_len - 1)))
 			return fr_up(skb, reason_fou_in_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */

@@ -243,7 +243,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_to_peer_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_to_peer_udp_length + of);
@@ -262,15 +262,15 @@ static __always_inline int check_channel_data(struct __sk_buff *skb, void *data,
 {
 	struct hdr_channel_data *channel_data = data + at;
 
-	if ((void *)(channel_data + 1) > data_end || (at + sizeof(*channel_data)) > udp_end)
+	if ((void *)(channel_data + 1) > data_end || at + sizeof(*channel_data) > udp_end)
 		return fr_up(skb, reason_to_peer_truncated);
 	if (!(be16(&channel_data->number) >= 0x4000 && be16(&channel_data->number) <= 0x7fff))
 		return fr_up(skb, reason_to_peer_channel_data_number);
-	__u64 channel_data_end = (at + sizeof(*channel_data)) + be16(&channel_data->length);
-	if (!((channel_data_end <= udp_end && (udp_end - channel_data_end) <= 3) ||
+	__u64 channel_data_end = at + sizeof(*channel_data) + be16(&channel_data->length);
+	if (!((channel_data_end <= udp_end && udp_end - channel_data_end <= 3) ||
 	      skb->gso_size == 0))
 		return fr_up(skb, reason_to_peer_gso_packet);
-	if (!(channel_data_end <= udp_end && (udp_end - channel_data_end) <= 3))
+	if (!(channel_data_end <= udp_end && udp_end - channel_data_end <= 3))
 		return fr_up(skb, reason_to_peer_channel_data_length);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_to_peer_gso_packet);
@@ -300,7 +300,7 @@ static __always_inline int to_peer_send_ipv4(struct __sk_buff *skb, __u64 now, _
 			  bpf_htons(payload_len + 8));
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(ip_sum + (__u64)bpf_htons(payload_len + 28) +
+	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(payload_len + 28) +
 					 fr_v4(ch->relayed.addr) + fr_v4(ch->peer.addr) + 64);
 	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
 
@@ -422,7 +422,7 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void 
 	__u64 payload_len = channel_data_end - 46;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 46 && (partial & 0xffff) < ((46ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 46 && (partial & 0xffff) < 46ULL + payload_len - 1)))
 		return fr_up(skb, reason_to_peer_partial_checksum);
 	const __u32 headers_len = 46, udp_checksum_at = 40;
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
@@ -465,7 +465,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_to_peer_ipv6_version + of_2);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_to_peer_mapped_address + of_2);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_to_peer_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
@@ -517,7 +517,7 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void 
 	__u64 payload_len = channel_data_end - 66;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 66 && (partial & 0xffff) < ((66ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 66 && (partial & 0xffff) < 66ULL + payload_len - 1)))
 		return fr_up(skb, reason_to_peer_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_to_peer_udp_checksum);
@@ -541,10 +541,10 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void 
 					 eth_type, ipv6_version_to_flow_label,
 					 ipv6_next_header_hop_limit);
 	}
-	__be32 eth_type_to_ecn = bpf_htonl(0x8000000ULL | 0x4500ULL |
+	__be32 eth_type_to_ecn = bpf_htonl(0x8004500ULL |
 					   (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 					   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x1138;
+	__u64 ipv4_sum = FR_ZERO + eth_type_to_ecn + 0x1138;
 	return to_peer_send_ipv4(skb, now, payload_len, ch, headers_len, FR_TO_IPV4, udp_csum,
 				 ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
 }
@@ -623,7 +623,7 @@ static __always_inline int to_client_send_ipv4(struct __sk_buff *skb, __u64 now,
 			  bpf_htons(payload_len));
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(ip_sum + (__u64)bpf_htons(payload_len + 32) +
+	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(payload_len + 32) +
 					 fr_v4(ch->server.addr) + fr_v4(ch->client.addr) + 64);
 	int direct = ch->hop_client.state == FR_HOP_DIRECT;
 
@@ -753,7 +753,7 @@ static __always_inline int to_client_ipv4(struct __sk_buff *skb, void *data, voi
 	__u64 payload_len = udp_end - 42;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
 		return fr_up(skb, reason_to_client_partial_checksum);
 	const __u32 headers_len = 42, udp_checksum_at = 40;
 	__be16 old_udp_length = ld16(&udp->length);
@@ -818,7 +818,7 @@ static __always_inline int to_client_ipv6(struct __sk_buff *skb, void *data, voi
 	__u64 payload_len = udp_end - 62;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 62 && (partial & 0xffff) < ((62ULL + payload_len) - 1))))
+	      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
 		return fr_up(skb, reason_to_client_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_to_client_udp_checksum);
@@ -839,10 +839,10 @@ static __always_inline int to_client_ipv6(struct __sk_buff *skb, void *data, voi
 					   eth_type, ipv6_version_to_flow_label,
 					   ipv6_next_header_hop_limit);
 	}
-	__be32 eth_type_to_ecn = bpf_htonl(0x8000000ULL | 0x4500ULL |
+	__be32 eth_type_to_ecn = bpf_htonl(0x8004500ULL |
 					   (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 					   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x1138;
+	__u64 ipv4_sum = FR_ZERO + eth_type_to_ecn + 0x1138;
 	return to_client_send_ipv4(skb, now, payload_len, ch, headers_len, FR_TO_IPV4, udp_csum,
 				   ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
 }

@@ -153,7 +153,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_deliver_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_deliver_udp_length);
@@ -188,7 +188,6 @@ static __always_inline long deliver_copy1(struct deliver_same1 *same, struct __s
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 42;
-
 	void *data;
 
 	/* udp.checksum */
@@ -198,7 +197,7 @@ static __always_inline long deliver_copy1(struct deliver_same1 *same, struct __s
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port) +
 						 bpf_htons((be8(&saved_rtp->flags) << 8) |
 							   ((be8(&saved_rtp->marker_payload_type) >>
@@ -212,7 +211,7 @@ static __always_inline long deliver_copy1(struct deliver_same1 *same, struct __s
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
 					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
@@ -279,7 +278,6 @@ static __always_inline int deliver_fan1(struct __sk_buff *skb, void *data, __u64
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -321,8 +319,7 @@ static __always_inline int deliver_fan1(struct __sk_buff *skb, void *data, __u64
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
-		 64;
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->ip_end = ip_end;
 
 	/*
@@ -330,9 +327,8 @@ static __always_inline int deliver_fan1(struct __sk_buff *skb, void *data, __u64
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, 18, 36);
-	}
 
 	same->copies0 = 0;
 	struct deliver_fan1 fan = {
@@ -341,7 +337,6 @@ static __always_inline int deliver_fan1(struct __sk_buff *skb, void *data, __u64
 		.front = front,
 	};
 	bpf_loop(list->count, deliver_turn1, &fan, 0);
-
 
 	fr_count_copies(reason_deliver_copy, same->copies0, skb->len);
 	fr_count(reason_deliver_delivered, len);
@@ -394,7 +389,7 @@ static __always_inline int deliver_ipv4(struct __sk_buff *skb, void *data, void 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 54) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_deliver_partial_checksum);
 	return deliver_fan1(skb, data, ip_end);
 }
@@ -419,7 +414,6 @@ static __always_inline long deliver_copy2(struct deliver_same2 *same, struct __s
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 62;
-
 	void *data;
 
 	/* udp.checksum */
@@ -431,7 +425,7 @@ static __always_inline long deliver_copy2(struct deliver_same2 *same, struct __s
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port) +
 						 bpf_htons((be8(&saved_rtp->flags) << 8) |
 							   ((be8(&saved_rtp->marker_payload_type) >>
@@ -513,7 +507,6 @@ static __always_inline int deliver_fan2(struct __sk_buff *skb, void *data, __u64
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -561,9 +554,8 @@ static __always_inline int deliver_fan2(struct __sk_buff *skb, void *data, __u64
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
+	if (unlikely(same->csum >= 0))
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 60);
-	}
 
 	same->copies0 = 0;
 	struct deliver_fan2 fan = {
@@ -572,7 +564,6 @@ static __always_inline int deliver_fan2(struct __sk_buff *skb, void *data, __u64
 		.front = front,
 	};
 	bpf_loop(list->count, deliver_turn2, &fan, 0);
-
 
 	fr_count_copies(reason_deliver_copy, same->copies0, skb->len);
 	fr_count(reason_deliver_delivered, len);
@@ -617,7 +608,7 @@ static __always_inline int deliver_ipv6(struct __sk_buff *skb, void *data, void 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 74) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_deliver_partial_checksum);
 	return deliver_fan2(skb, data, ip_end);
 }

@@ -218,7 +218,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return fr_up(skb, reason_request_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_request_udp_length + of);
@@ -259,7 +259,7 @@ static __always_inline int request_ipv4_send(struct __sk_buff *skb, void *data, 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->ttl) + old_ipv4_dst) +
-					 (__u64)ipv4_ttl_protocol + fr_v4(c->server.addr));
+					 ipv4_ttl_protocol + fr_v4(c->server.addr));
 	int direct = c->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -327,9 +327,9 @@ static __always_inline int request_ipv4(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_request_partial_checksum);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_request_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_request_partial_checksum);
-	if (unlikely(!fr_fits(&c->hop.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+	if (unlikely(!fr_fits(&c->hop.hop, skb->gso_size ? skb->gso_size + 28 : ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&c->hop.hop, reason_request_no_route,
 				      reason_request_unreachable));
@@ -347,7 +347,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_request_ipv6_version + of);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_request_mapped_address + of);
-	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_request_ipv6_payload_length + of);
 	if (!fr_unicast(ipv6->src))
@@ -453,9 +453,9 @@ static __always_inline int request_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_request_udp_checksum);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_request_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_request_partial_checksum);
-	if (unlikely(!fr_fits(&c->hop.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+	if (unlikely(!fr_fits(&c->hop.hop, skb->gso_size ? skb->gso_size + 48 : ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&c->hop.hop, reason_request_no_route,
 				      reason_request_unreachable));
@@ -538,7 +538,7 @@ static __always_inline int answer_ipv4_send(struct __sk_buff *skb, void *data, _
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->ttl) + old_ipv4_src) +
-					 (__u64)ipv4_ttl_protocol + fr_v4(c->service.addr));
+					 ipv4_ttl_protocol + fr_v4(c->service.addr));
 	int direct = c->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -605,9 +605,9 @@ static __always_inline int answer_ipv4(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_answer_partial_checksum);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_answer_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_answer_partial_checksum);
-	if (unlikely(!fr_fits(&c->hop.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+	if (unlikely(!fr_fits(&c->hop.hop, skb->gso_size ? skb->gso_size + 28 : ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&c->hop.hop, reason_answer_no_route,
 				      reason_answer_unreachable));
@@ -702,9 +702,9 @@ static __always_inline int answer_ipv6(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_answer_udp_checksum);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_answer_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_answer_partial_checksum);
-	if (unlikely(!fr_fits(&c->hop.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+	if (unlikely(!fr_fits(&c->hop.hop, skb->gso_size ? skb->gso_size + 48 : ip_end - 14)))
 		return fr_up(skb,
 			     fr_unfit(&c->hop.hop, reason_answer_no_route,
 				      reason_answer_unreachable));

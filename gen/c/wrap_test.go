@@ -1,4 +1,4 @@
-package bpf
+package c
 
 import (
 	"strings"

@@ -1,13 +1,13 @@
-package bpf
+package c
 
 import (
 	"slices"
 	"strings"
 )
 
-// Lines of generated C have at most so many columns, a tab counting as 8. The renderer writes each statement on one
-// line; this pass breaks those that are too long, as the kernel's style has it: after an operator or a comma, what
-// follows aligned with the parenthesis that it is in.
+// Lines have at most so many columns, a tab counting as 8. Each statement is printed on one line first; those that are
+// too long are broken as the kernel's style has it: after an operator or a comma, what follows aligned with the
+// parenthesis that it is in.
 
 const maxColumns = 100
 

@@ -1,0 +1,219 @@
+package c
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+)
+
+// Printer prints a file. It knows the position in the spec of each line.
+type Printer struct {
+	Lines []string
+	Pos   []diag.Pos // of each line; zero where there is none
+}
+
+// String is the file.
+func (p *Printer) String() string { return strings.Join(p.Lines, "\n") + "\n" }
+
+// Text prints text as it is, but for lines that are too long.
+func (p *Printer) Text(text string) {
+	for line := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n") {
+		p.line(diag.Pos{}, line)
+	}
+}
+
+// Tops prints functions and structures, with an empty line in front of each.
+func (p *Printer) Tops(list []Top) {
+	for _, t := range list {
+		p.line(diag.Pos{}, "")
+		t.print(p)
+	}
+}
+
+func (p *Printer) line(pos diag.Pos, text string) {
+	for _, part := range wrap(text) {
+		p.Lines, p.Pos = append(p.Lines, part), append(p.Pos, pos)
+	}
+}
+
+func (f *Func) print(p *Printer) {
+	params := make([]string, len(f.Params))
+	for i, x := range f.Params {
+		params[i] = x.String()
+	}
+	p.line(diag.Pos{}, spaced(f.Head, f.Name)+"("+strings.Join(params, ", ")+")")
+	p.line(diag.Pos{}, "{")
+	p.block(1, f.Body)
+	p.line(diag.Pos{}, "}")
+}
+
+func (s *Struct) print(p *Printer) {
+	if s.Doc != "" {
+		p.line(diag.Pos{}, "/* "+s.Doc+" */")
+	}
+	p.line(diag.Pos{}, "struct "+s.Name+" {")
+	for _, m := range s.Members {
+		p.line(diag.Pos{}, "\t"+m.String()+";")
+	}
+	p.line(diag.Pos{}, "};")
+}
+
+func (e *Enum) print(p *Printer) {
+	p.line(diag.Pos{}, "/* "+e.Doc+" */")
+	p.line(diag.Pos{}, "enum {")
+	line := "\t"
+	for i, name := range e.Names {
+		item := string(name) + ","
+		if i == 0 && e.First > 0 {
+			item = fmt.Sprintf("%s = %d,", name, e.First)
+		}
+		if len(line) > 1 && width(line+" "+item) > maxColumns {
+			p.line(diag.Pos{}, line)
+			line = "\t"
+		}
+		if len(line) > 1 {
+			line += " "
+		}
+		line += item
+	}
+	p.line(diag.Pos{}, line)
+	p.line(diag.Pos{}, "};")
+}
+
+// String is a declaration.
+func (x Param) String() string { return spaced(x.Type, string(x.Name)) + x.Tail }
+
+// spaced puts a name after a type: that of a pointer ends in its star.
+func spaced(typ, name string) string {
+	if strings.HasSuffix(typ, "*") {
+		return typ + name
+	}
+	return typ + " " + name
+}
+
+// Height is the number of lines that statements take, if none is broken.
+func Height(body []Stmt) int {
+	p := &Printer{}
+	p.block(1, body)
+	return len(p.Lines)
+}
+
+// flat are statements without lists.
+func flat(body []Stmt) (out []Stmt) {
+	for _, s := range body {
+		if l, ok := s.(*List); ok {
+			out = append(out, flat(l.Body)...)
+		} else {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// block prints statements. Empty lines stand between others: the ones that are asked for, and one after the
+// declarations at the head of a function.
+func (p *Printer) block(depth int, body []Stmt) {
+	indent := strings.Repeat("\t", depth)
+	gap, head, first := false, depth == 1, true
+	for _, s := range flat(body) {
+		_, declares := s.(*Declare)
+		if _, ok := s.(Gap); ok {
+			gap = true
+			continue
+		}
+		if !first && (gap || head && !declares) {
+			p.line(diag.Pos{}, "")
+		}
+		gap, head, first = false, head && declares, false
+		p.statement(depth, indent, s)
+	}
+}
+
+func (p *Printer) statement(depth int, indent string, s Stmt) {
+	switch s := s.(type) {
+	case *Declare:
+		p.declare(indent, s)
+	case *Assign:
+		text := s.To.String() + " " + s.Op + " " + s.X.String()
+		if n, ok := s.X.(Number); ok && n.V == 1 && s.Op == "+=" {
+			text = s.To.String() + "++"
+		}
+		p.line(s.Pos, indent+text+";")
+	case *Eval:
+		p.line(s.Pos, indent+s.X.String()+";")
+	case *Return:
+		p.line(s.Pos, indent+"return "+s.X.String()+";")
+	case *Block:
+		p.line(diag.Pos{}, indent+"{")
+		p.block(depth+1, s.Body)
+		p.line(diag.Pos{}, indent+"}")
+	case *Note:
+		text := indent + "/* " + s.Text + " */"
+		if over := width(text) - maxColumns; over > 0 && s.Short {
+			runes := []rune(s.Text)
+			text = indent + "/* " + string(runes[:len(runes)-over-len("...")]) + "... */"
+		}
+		p.line(s.Pos, text)
+	case *If:
+		p.branch(depth, indent, "if (", s)
+	}
+}
+
+func (p *Printer) declare(indent string, s *Declare) {
+	var names []string
+	for _, v := range s.Vars {
+		name := string(v.Name) + v.Tail
+		if init, ok := v.Init.(Init); ok && len(init) > 2 && len(s.Vars) == 1 { // a member a line
+			p.line(s.Pos, indent+spaced(s.Type, name)+" = {")
+			for _, m := range init {
+				p.line(s.Pos, indent+"\t"+init.member(m)+",")
+			}
+			p.line(s.Pos, indent+"};")
+			return
+		}
+		if v.Init != nil {
+			name += " = " + v.Init.String()
+		}
+		names = append(names, name)
+	}
+	p.line(s.Pos, indent+spaced(s.Type, strings.Join(names, ", "))+";")
+}
+
+// branch prints a branch. Braces are left out where each side is one simple statement, as the kernel's style has it.
+func (p *Printer) branch(depth int, indent, begin string, s *If) {
+	head := indent + begin + s.Cond.String() + ")"
+	note := ""
+	if s.Note != "" {
+		note = " /* " + s.Note + " */"
+	}
+	then, other := flat(s.Then), flat(s.Else)
+	if simple(then) && (len(other) == 0 || simple(other)) {
+		p.line(s.Pos, head+note)
+		p.block(depth+1, then)
+		if len(other) > 0 {
+			p.line(diag.Pos{}, indent+"else")
+			p.block(depth+1, other)
+		}
+		return
+	}
+	p.line(s.Pos, head+" {"+note)
+	p.block(depth+1, then)
+	if len(other) > 0 {
+		p.line(diag.Pos{}, indent+"} else {")
+		p.block(depth+1, other)
+	}
+	p.line(diag.Pos{}, indent+"}")
+}
+
+// simple reports whether statements are one that needs no braces.
+func simple(body []Stmt) bool {
+	if len(body) != 1 {
+		return false
+	}
+	switch body[0].(type) {
+	case *Assign, *Eval, *Return:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,214 @@
+package c
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+)
+
+// Stmt is a statement. Pos in it is the line of the spec that it comes from, or zero.
+type Stmt interface {
+	// exprs are the expressions in it, without those of its blocks.
+	exprs() []*Expr
+	blocks() []*[]Stmt
+}
+
+// Statements.
+type (
+	// Declare declares variables of one type.
+	Declare struct {
+		Pos  diag.Pos
+		Type string
+		Vars []Var
+	}
+	// Assign gives something a value. Op is "=", or another operator of assignment.
+	Assign struct {
+		Pos diag.Pos
+		To  Expr
+		Op  string
+		X   Expr
+	}
+	// Eval is an expression for its effects.
+	Eval struct {
+		Pos diag.Pos
+		X   Expr
+	}
+	// Return ends the function.
+	Return struct {
+		Pos diag.Pos
+		X   Expr
+	}
+	// If is a branch. Note is a comment after the condition.
+	If struct {
+		Pos        diag.Pos
+		Cond       Expr
+		Note       string
+		Then, Else []Stmt
+	}
+	// Block has a scope of its own.
+	Block struct{ Body []Stmt }
+	// List are statements without a scope of their own: a place where some may be put later.
+	List struct{ Body []Stmt }
+	// Note is a comment on lines of its own; Short: cut off where the line ends.
+	Note struct {
+		Pos   diag.Pos
+		Text  string
+		Short bool
+	}
+	// Gap is an empty line, except where a block begins or ends, or another one is.
+	Gap struct{}
+)
+
+// Var is a variable that is declared. Tail is what stands after its name: [4], an attribute.
+type Var struct {
+	Name Ident
+	Tail string
+	Init Expr // or nil
+}
+
+func (s *Declare) exprs() (out []*Expr) {
+	for i := range s.Vars {
+		if s.Vars[i].Init != nil {
+			out = append(out, &s.Vars[i].Init)
+		}
+	}
+	return out
+}
+
+func (s *Assign) exprs() []*Expr { return []*Expr{&s.To, &s.X} }
+func (s *Eval) exprs() []*Expr   { return []*Expr{&s.X} }
+func (s *Return) exprs() []*Expr { return []*Expr{&s.X} }
+func (s *If) exprs() []*Expr     { return []*Expr{&s.Cond} }
+func (*Block) exprs() []*Expr    { return nil }
+func (*List) exprs() []*Expr     { return nil }
+func (*Note) exprs() []*Expr     { return nil }
+func (Gap) exprs() []*Expr       { return nil }
+
+func (*Declare) blocks() []*[]Stmt { return nil }
+func (*Assign) blocks() []*[]Stmt  { return nil }
+func (*Eval) blocks() []*[]Stmt    { return nil }
+func (*Return) blocks() []*[]Stmt  { return nil }
+func (s *If) blocks() []*[]Stmt    { return []*[]Stmt{&s.Then, &s.Else} }
+func (s *Block) blocks() []*[]Stmt { return []*[]Stmt{&s.Body} }
+func (s *List) blocks() []*[]Stmt  { return []*[]Stmt{&s.Body} }
+func (*Note) blocks() []*[]Stmt    { return nil }
+func (Gap) blocks() []*[]Stmt      { return nil }
+
+// Each visits statements and all in them, the outer ones first.
+func Each(body []Stmt, visit func(Stmt)) {
+	for _, s := range body {
+		visit(s)
+		for _, b := range s.blocks() {
+			Each(*b, visit)
+		}
+	}
+}
+
+// Exprs visits all expressions in statements, and all in these.
+func Exprs(body []Stmt, visit func(Expr)) {
+	Each(body, func(s Stmt) {
+		for _, x := range s.exprs() {
+			for y := range All(*x) {
+				visit(y)
+			}
+		}
+	})
+}
+
+// Count is how often statements mention a name, declarations included.
+func Count(body []Stmt, name Ident) (n int) {
+	Each(body, func(s Stmt) {
+		if d, ok := s.(*Declare); ok {
+			for _, v := range d.Vars {
+				if v.Name == name {
+					n++
+				}
+			}
+		}
+	})
+	Exprs(body, func(x Expr) {
+		if x == Expr(name) {
+			n++
+		}
+	})
+	return n
+}
+
+// ReplaceIn is [Replace] in all expressions of statements, in place.
+func ReplaceIn(body []Stmt, f func(Expr) Expr) {
+	Each(body, func(s Stmt) {
+		for _, x := range s.exprs() {
+			*x = Replace(*x, f)
+		}
+	})
+}
+
+// KeyOfBody is the key of statements. Where they come from, comments and empty lines make no difference.
+func KeyOfBody(body []Stmt) Key {
+	var b strings.Builder
+	encodeBody(&b, body)
+	return Key{b.String()}
+}
+
+func encodeBody(b *strings.Builder, body []Stmt) {
+	for _, s := range body {
+		switch s := s.(type) {
+		case *Note, Gap:
+			continue
+		case *List:
+			encodeBody(b, s.Body)
+			continue
+		case *Declare:
+			fmt.Fprintf(b, "d%q", s.Type)
+			for _, v := range s.Vars {
+				fmt.Fprintf(b, "%q%q%v", string(v.Name), v.Tail, v.Init != nil)
+			}
+		case *Assign:
+			b.WriteString(s.Op)
+		default:
+			fmt.Fprintf(b, "%T", s)
+		}
+		for _, x := range s.exprs() {
+			encode(b, *x)
+		}
+		for _, inner := range s.blocks() {
+			b.WriteString("{")
+			encodeBody(b, *inner)
+			b.WriteString("}")
+		}
+		b.WriteString(";")
+	}
+}
+
+// Param is a parameter of a function, or a member of a structure.
+type Param struct {
+	Type string
+	Name Ident
+	Tail string
+}
+
+// Top is what a file has: a function or a structure.
+type Top interface{ print(p *Printer) }
+
+// Func is a function. Head is what stands in front of its name: its storage class and the type of its result.
+type Func struct {
+	Head   string
+	Name   string
+	Params []Param
+	Body   []Stmt
+}
+
+// Struct is a structure.
+type Struct struct {
+	Doc     string
+	Name    string
+	Members []Param
+}
+
+// Enum are constants, each one more than the one in front of it.
+type Enum struct {
+	Doc   string
+	Names []Ident
+	First int
+}
