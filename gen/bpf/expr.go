@@ -121,6 +121,9 @@ func (f *function) binary(e *ir.Bin) c.Expr {
 			return c.Binary{Op: "==", X: f.variable(v.Var), Y: partial}
 		}
 	}
+	if name := nameOfValue(e); name != "" {
+		return c.Binary{Op: binOps[e.Op], X: f.expr(e.X), Y: name}
+	}
 	e = difference(e)
 	x, y := f.expr, f.expr // each side is rendered once: it may be deep
 	_, fixedX := e.X.(*ir.Const)

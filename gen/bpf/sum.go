@@ -44,21 +44,21 @@ type summand struct {
 	name c.Expr // where it has one already: it is a sum, and code is nil
 }
 
-// protocols are the names of those that have a pseudo-header in their checksums.
-var protocols = map[uint64]string{6: "IPPROTO_TCP", 17: "IPPROTO_UDP", 58: "IPPROTO_ICMPV6"}
-
 // protocol names the protocol after IP.
 func protocol(n uint64) c.Expr {
-	if name := protocols[n]; name != "" {
-		return c.Ident(name)
+	if name := ipProtocols[n]; name != "" {
+		return name
 	}
 	return c.Num(n)
 }
 
 // protocolOf renders the constant of a pseudo-header that is a protocol, or nothing.
 func protocolOf(t ir.Term) c.Expr {
-	if n, ok := t.Value.(*ir.Const); ok && t.Size == 2 && protocols[n.V] != "" {
-		return c.Do("bpf_htons", protocol(n.V))
+	if n, ok := t.Value.(*ir.Const); ok && t.Size == 2 {
+		switch n.V {
+		case 6, 17, 58: // those that have one
+			return c.Do("bpf_htons", protocol(n.V))
+		}
 	}
 	return nil
 }

@@ -106,10 +106,10 @@ static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *da
 
 	if (skb->vlan_present)
 		return fr_up(skb, reason_naks_vlan_tag + of);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_naks_other_host + of);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_naks_link_broadcast + of);
 		return fr_up(skb, reason_naks_link_multicast + of);
 	}
@@ -148,7 +148,7 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_naks_multicast + of);
 		return fr_up(skb, reason_naks_martian_destination + of);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_naks_not_udp + of);
 
 	*end = ip_end;
@@ -424,7 +424,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_naks_multicast + of);
 		return fr_up(skb, reason_naks_martian_destination + of);
 	}
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_naks_not_udp + of);
 
 	*end = ip_end;
@@ -668,9 +668,9 @@ SEC("tc") int prog_naks(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", {nak: ["short", "long"]}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return naks_ipv4(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return naks_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_naks_not_ip);
 }
@@ -1156,9 +1156,9 @@ SEC("tc") int prog_calls(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", {call: ["reply", "request"]}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return calls_ipv4(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return calls_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_calls_not_ip);
 }
@@ -1622,9 +1622,9 @@ SEC("tc") int prog_stamped(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "stamp?"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return stamped_ipv4(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return stamped_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_stamped_not_ip);
 }

@@ -370,7 +370,7 @@ static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *dat
 	}
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_tap_not_udp);
 	if ((void *)(udp + 1) > data_end || 42ULL > ip_end)
 		return fr_up(skb, reason_tap_truncated);
@@ -619,7 +619,7 @@ static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *dat
 	}
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_tap_not_udp);
 	if ((void *)(udp + 1) > data_end || 62ULL > ip_end)
 		return fr_up(skb, reason_tap_truncated);
@@ -661,10 +661,10 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_tap_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_tap_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_tap_link_broadcast);
 		return fr_up(skb, reason_tap_link_multicast);
 	}
@@ -672,9 +672,9 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 		return fr_up(skb, reason_tap_truncated);
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return tap_ipv4(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return tap_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_tap_not_ip);
 }

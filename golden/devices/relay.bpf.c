@@ -181,10 +181,10 @@ static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *da
 
 	if (skb->vlan_present)
 		return fr_up(skb, reason_frames_vlan_tag + of);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_frames_other_host + of);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_frames_link_broadcast + of);
 		return fr_up(skb, reason_frames_link_multicast + of);
 	}
@@ -530,7 +530,7 @@ static __always_inline int frames_ipv4(struct __sk_buff *skb, void *data, void *
 	}
 
 	/* frames: relay & {stack: ["eth", "ip", "udp"]} */
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_frames_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
 		return TC_ACT_UNSPEC;
@@ -769,7 +769,7 @@ static __always_inline int frames_ipv6(struct __sk_buff *skb, void *data, void *
 	}
 
 	/* frames: relay & {stack: ["eth", "ip", "udp"]} */
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_frames_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
 		return TC_ACT_UNSPEC;
@@ -843,9 +843,9 @@ SEC("tc") int prog_frames(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (check_eth(skb, data, data_end, 0))
 		return TC_ACT_UNSPEC;
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return frames_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return frames_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_frames_not_ip);
 }
@@ -1199,7 +1199,7 @@ static __always_inline int bare_ipv4(struct __sk_buff *skb, void *data, void *da
 	}
 
 	/* bare: relay & {stack: ["ip", "udp"]} */
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_bare_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 20, &udp_end, FR_APART(frames, bare, truncated)))
 		return TC_ACT_UNSPEC;
@@ -1559,7 +1559,7 @@ static __always_inline int bare_ipv6(struct __sk_buff *skb, void *data, void *da
 	}
 
 	/* bare: relay & {stack: ["ip", "udp"]} */
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_bare_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 40, &udp_end, FR_APART(frames, bare, truncated)))
 		return TC_ACT_UNSPEC;
@@ -1764,7 +1764,7 @@ static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void 
 	}
 
 	/* stack: ["eth", "ip", "tcp"] */
-	if (be8(&ipv4->protocol) != 6)
+	if (be8(&ipv4->protocol) != IPPROTO_TCP)
 		return fr_up(skb, reason_streams_not_tcp);
 	if (check_tcp(skb, data, data_end, ip_end, 34, &tcp_options_end))
 		return TC_ACT_UNSPEC;
@@ -1883,7 +1883,7 @@ static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void 
 	}
 
 	/* stack: ["eth", "ip", "tcp"] */
-	if (be8(&ipv6->next_header) != 6)
+	if (be8(&ipv6->next_header) != IPPROTO_TCP)
 		return fr_up(skb, reason_streams_not_tcp);
 	if (check_tcp(skb, data, data_end, ip_end, 54, &tcp_options_end))
 		return TC_ACT_UNSPEC;
@@ -1941,9 +1941,9 @@ SEC("tc") int prog_streams(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "tcp"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return streams_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return streams_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_streams_not_ip);
 }

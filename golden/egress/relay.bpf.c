@@ -251,9 +251,9 @@ static __always_inline int leaving_ipv4(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_leaving_ipv4_total_length);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-	if (be8(&ipv4->protocol) == 17)
+	if (be8(&ipv4->protocol) == IPPROTO_UDP)
 		return leaving_ipv4_udp(skb, data, data_end, ip_end);
-	if (be8(&ipv4->protocol) == 6)
+	if (be8(&ipv4->protocol) == IPPROTO_TCP)
 		return leaving_ipv4_tcp(skb, data, data_end, ip_end);
 	return fr_up(skb, reason_leaving_not_l4);
 }
@@ -385,9 +385,9 @@ static __always_inline int leaving_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_leaving_ipv6_payload_length);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-	if (be8(&ipv6->next_header) == 17)
+	if (be8(&ipv6->next_header) == IPPROTO_UDP)
 		return leaving_ipv6_udp(skb, data, data_end, ip_end);
-	if (be8(&ipv6->next_header) == 6)
+	if (be8(&ipv6->next_header) == IPPROTO_TCP)
 		return leaving_ipv6_tcp(skb, data, data_end, ip_end);
 	return fr_up(skb, reason_leaving_not_l4);
 }
@@ -413,9 +413,9 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 		return fr_up(skb, reason_leaving_truncated);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return leaving_ipv4(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return leaving_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_leaving_not_ip);
 }

@@ -238,16 +238,16 @@ SEC("tc") int prog_mark(struct __sk_buff *skb)
 	/* hook: "tc/ingress", stack: ["eth", "ipv4", "udp", "first", "inside", {second: "seco... */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_mark_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_mark_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_mark_link_broadcast);
 		return fr_up(skb, reason_mark_link_multicast);
 	}
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_mark_truncated);
-	if (be16(&eth->type) != 0x800)
+	if (be16(&eth->type) != ETH_P_IP)
 		return fr_up(skb, reason_mark_not_ipv4);
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_mark_truncated);
@@ -273,7 +273,7 @@ SEC("tc") int prog_mark(struct __sk_buff *skb)
 			return fr_up(skb, reason_mark_multicast);
 		return fr_up(skb, reason_mark_martian_destination);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_mark_not_udp);
 	if ((void *)(udp + 1) > data_end || 42ULL > ipv4_end)
 		return fr_up(skb, reason_mark_truncated);

@@ -115,10 +115,10 @@ static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *da
 
 	if (skb->vlan_present)
 		return fr_up(skb, reason_readdress_vlan_tag + of);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_readdress_other_host + of);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_readdress_link_broadcast + of);
 		return fr_up(skb, reason_readdress_link_multicast + of);
 	}
@@ -330,9 +330,9 @@ SEC("tc") int prog_readdress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip_any"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return readdress_ipv4_any(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return readdress_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_readdress_not_ip_any);
 }
@@ -599,9 +599,9 @@ static __always_inline int out_of_ipv4(struct __sk_buff *skb, void *data, void *
 	}
 
 	/* stack: ["eth", "ip", {inner: "ip_any"}] */
-	if (be8(&ipv4->protocol) == 4)
+	if (be8(&ipv4->protocol) == IPPROTO_IPIP)
 		return out_of_ipv4_ipv4_any(skb, data, data_end, ip_end);
-	if (be8(&ipv4->protocol) == 41)
+	if (be8(&ipv4->protocol) == IPPROTO_IPV6)
 		return out_of_ipv4_ipv6(skb, data, data_end, ip_end);
 	return fr_up(skb, reason_out_of_not_inner);
 }
@@ -756,9 +756,9 @@ static __always_inline int out_of_ipv6(struct __sk_buff *skb, void *data, void *
 	}
 
 	/* stack: ["eth", "ip", {inner: "ip_any"}] */
-	if (be8(&ipv6->next_header) == 4)
+	if (be8(&ipv6->next_header) == IPPROTO_IPIP)
 		return out_of_ipv6_ipv4_any(skb, data, data_end, ip_end);
-	if (be8(&ipv6->next_header) == 41)
+	if (be8(&ipv6->next_header) == IPPROTO_IPV6)
 		return out_of_ipv6_ipv6(skb, data, data_end, ip_end);
 	return fr_up(skb, reason_out_of_not_inner);
 }
@@ -782,9 +782,9 @@ SEC("tc") int prog_out_of(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", {inner: "ip_any"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return out_of_ipv4(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return out_of_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_out_of_not_ip);
 }

@@ -579,10 +579,10 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_unwrap_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_unwrap_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_unwrap_link_broadcast);
 		return fr_up(skb, reason_unwrap_link_multicast);
 	}
@@ -590,9 +590,9 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 		return fr_up(skb, reason_unwrap_truncated);
 
 	/* stack: ["eth", "ip", "shim", {inner: ["ipv4", "ipv6"]}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return unwrap_ipv4(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return unwrap_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_unwrap_not_ip);
 }

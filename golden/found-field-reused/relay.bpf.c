@@ -156,7 +156,7 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 		return fr_up(skb, reason_inside_truncated);
 
 	/* stack: ["eth", "ipv6", "udp", {inner: "ipv6"}] */
-	if (be16(&eth->type) != 0x86dd)
+	if (be16(&eth->type) != ETH_P_IPV6)
 		return fr_up(skb, reason_inside_not_ipv6);
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_inside_truncated);
@@ -167,7 +167,7 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 	__u64 ipv6_end = 54ULL + be16(&ipv6->payload_length);
 	if (ipv6_end > skb->len)
 		return fr_up(skb, reason_inside_ipv6_payload_length);
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_inside_not_udp);
 	if ((void *)(udp + 1) > data_end || 62ULL > ipv6_end)
 		return fr_up(skb, reason_inside_truncated);
@@ -341,7 +341,7 @@ static __always_inline int larger_ipv4(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_larger_ipv4_total_length);
 
 	/* stack: ["eth", "ip", "udp", {inner: "ipv6"}] */
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_larger_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -464,7 +464,7 @@ static __always_inline int larger_ipv6(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_larger_ipv6_payload_length);
 
 	/* stack: ["eth", "ip", "udp", {inner: "ipv6"}] */
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_larger_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -525,9 +525,9 @@ SEC("tc") int prog_larger(struct __sk_buff *skb)
 		return fr_up(skb, reason_larger_truncated);
 
 	/* stack: ["eth", "ip", "udp", {inner: "ipv6"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return larger_ipv4(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return larger_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_larger_not_ip);
 }

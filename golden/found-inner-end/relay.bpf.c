@@ -91,10 +91,10 @@ static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_eth *eth = data;
 
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_untag_other_host + of);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_untag_link_broadcast + of);
 		return fr_up(skb, reason_untag_link_multicast + of);
 	}
@@ -133,7 +133,7 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_untag_multicast + of);
 		return fr_up(skb, reason_untag_martian_destination + of);
 	}
-	if (be8(&ipv4->protocol) != 41)
+	if (be8(&ipv4->protocol) != IPPROTO_IPV6)
 		return fr_up(skb, reason_untag_not_inner + of);
 
 	*end = outer_end;
@@ -154,7 +154,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (inner_end > outer_end)
 		return fr_up(skb, reason_untag_ipv6_payload_length);
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_untag_not_udp);
 
 	*end = inner_end;
@@ -217,7 +217,7 @@ static __always_inline int untag_vlan_in_the_metadata(struct __sk_buff *skb, voi
 	__u64 outer_end, inner_end;
 
 	/* stack: ["eth", "vlan", {outer: "ipv4"}, {inner: "ipv6"}, "udp"] */
-	if (be16(&eth->type) != 0x800)
+	if (be16(&eth->type) != ETH_P_IP)
 		return fr_up(skb, reason_untag_not_outer);
 	if (check_ipv4(skb, data, data_end, 14, &outer_end, 0) ||
 	    check_ipv6(skb, data, data_end, outer_end, 34, &inner_end))
@@ -402,7 +402,7 @@ static __always_inline int check_ipv6_2(struct __sk_buff *skb, void *data, void 
 	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (inner_end > outer_end)
 		return fr_up(skb, reason_untag_tcp_ipv6_payload_length);
-	if (be8(&ipv6->next_header) != 6)
+	if (be8(&ipv6->next_header) != IPPROTO_TCP)
 		return fr_up(skb, reason_untag_tcp_not_tcp);
 
 	*end = inner_end;
@@ -483,7 +483,7 @@ static __always_inline int untag_tcp_vlan_in_the_metadata(struct __sk_buff *skb,
 	__u64 outer_end, inner_end, tcp_options_end;
 
 	/* stack: ["eth", "vlan", {outer: "ipv4"}, {inner: "ipv6"}, "tcp"] */
-	if (be16(&eth->type) != 0x800)
+	if (be16(&eth->type) != ETH_P_IP)
 		return fr_up(skb, reason_untag_tcp_not_outer);
 	if (check_ipv4(skb, data, data_end, 14, &outer_end,
 		       FR_APART(untag, untag_tcp, truncated)) ||

@@ -204,7 +204,7 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *da
 	}
 
 	/* stack: ["eth", "ip", "udp", "seal"] */
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_wrap_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -322,7 +322,7 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *da
 	}
 
 	/* stack: ["eth", "ip", "udp", "seal"] */
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_wrap_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -364,10 +364,10 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_wrap_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_wrap_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_wrap_link_broadcast);
 		return fr_up(skb, reason_wrap_link_multicast);
 	}
@@ -375,9 +375,9 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		return fr_up(skb, reason_wrap_truncated);
 
 	/* stack: ["eth", "ip", "udp", "seal"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return wrap_ipv4(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return wrap_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_wrap_not_ip);
 }

@@ -270,10 +270,10 @@ SEC("tc") int prog_framed(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_framed_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_framed_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_framed_link_broadcast);
 		return fr_up(skb, reason_framed_link_multicast);
 	}
@@ -281,7 +281,7 @@ SEC("tc") int prog_framed(struct __sk_buff *skb)
 		return fr_up(skb, reason_framed_truncated);
 
 	/* stack: ["eth", "ipv4", "udp", "cost"] */
-	if (be16(&eth->type) != 0x800)
+	if (be16(&eth->type) != ETH_P_IP)
 		return fr_up(skb, reason_framed_not_ipv4);
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_framed_truncated);
@@ -307,7 +307,7 @@ SEC("tc") int prog_framed(struct __sk_buff *skb)
 			return fr_up(skb, reason_framed_multicast);
 		return fr_up(skb, reason_framed_martian_destination);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_framed_not_udp);
 
 	return framed_udp(skb, data, data_end, lease, ipv4_end);
@@ -433,7 +433,7 @@ SEC("tc") int prog_bare(struct __sk_buff *skb)
 	}
 
 	/* stack: ["ipv4", "udp", "cost"] */
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_bare_not_udp);
 	if (check_udp(skb, data, data_end, ipv4_end, 20, &udp_end,
 		      FR_APART(framed, bare, truncated), FR_APART(framed, bare, udp_length)))

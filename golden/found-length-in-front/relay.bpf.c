@@ -192,10 +192,10 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_forward_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_forward_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_forward_link_broadcast);
 		return fr_up(skb, reason_forward_link_multicast);
 	}
@@ -236,7 +236,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	}
 
 	/* stack: ["eth", "session", "ipv4", "udp"] */
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_forward_not_udp);
 
 	return forward_udp(skb, data, data_end, session_end, ipv4_end);

@@ -323,10 +323,10 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_spread_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_spread_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_spread_link_broadcast);
 		return fr_up(skb, reason_spread_link_multicast);
 	}
@@ -334,7 +334,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		return fr_up(skb, reason_spread_truncated);
 
 	/* stack: ["eth", {net: ["ipv4"]}, "short"] */
-	if (be16(&eth->type) != 0x800)
+	if (be16(&eth->type) != ETH_P_IP)
 		return fr_up(skb, reason_spread_not_net);
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_spread_truncated);

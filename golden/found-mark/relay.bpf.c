@@ -289,10 +289,10 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_out_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_out_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_out_link_broadcast);
 		return fr_up(skb, reason_out_link_multicast);
 	}
@@ -300,7 +300,7 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 		return fr_up(skb, reason_out_truncated);
 
 	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: ["ipv4", "ipv6"]}] */
-	if (be16(&eth->type) != 0x800)
+	if (be16(&eth->type) != ETH_P_IP)
 		return fr_up(skb, reason_out_not_outer);
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_out_truncated);
@@ -326,7 +326,7 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 			return fr_up(skb, reason_out_multicast);
 		return fr_up(skb, reason_out_martian_destination);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_out_not_udp);
 
 	return out_udp(skb, data, data_end, outer_end);

@@ -382,10 +382,10 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_tap_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_tap_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_tap_link_broadcast);
 		return fr_up(skb, reason_tap_link_multicast);
 	}
@@ -393,7 +393,7 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 		return fr_up(skb, reason_tap_truncated);
 
 	/* stack: ["eth", "ipv4", "udp"] */
-	if (be16(&eth->type) != 0x800)
+	if (be16(&eth->type) != ETH_P_IP)
 		return fr_up(skb, reason_tap_not_ipv4);
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_tap_truncated);
@@ -419,7 +419,7 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 			return fr_up(skb, reason_tap_multicast);
 		return fr_up(skb, reason_tap_martian_destination);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_tap_not_udp);
 
 	return tap_udp(skb, data, data_end, lease, ipv4_end);

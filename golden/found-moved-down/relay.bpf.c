@@ -99,7 +99,7 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_untag_multicast);
 		return fr_up(skb, reason_untag_martian_destination);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_untag_not_udp);
 
 	*end = ipv4_end;
@@ -225,7 +225,7 @@ static __always_inline int untag_vlan_in_the_metadata(struct __sk_buff *skb, voi
 	__u64 ipv4_end, udp_end;
 
 	/* stack: ["eth", "vlan", "ipv4", "udp", "named"] */
-	if (be16(&eth->type) != 0x800)
+	if (be16(&eth->type) != ETH_P_IP)
 		return fr_up(skb, reason_untag_not_ipv4);
 	if (check_ipv4(skb, data, data_end, 14, &ipv4_end) ||
 	    check_udp(skb, data, data_end, ipv4_end, 34, &udp_end))
@@ -440,10 +440,10 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 		return fr_up(skb, reason_untag_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_untag_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_untag_link_broadcast);
 		return fr_up(skb, reason_untag_link_multicast);
 	}

@@ -228,7 +228,7 @@ static __always_inline int number_ipv4(struct __sk_buff *skb, void *data, void *
 	}
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_number_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -340,7 +340,7 @@ static __always_inline int number_ipv6(struct __sk_buff *skb, void *data, void *
 	}
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_number_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -390,10 +390,10 @@ SEC("tc") int prog_number(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_number_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_number_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_number_link_broadcast);
 		return fr_up(skb, reason_number_link_multicast);
 	}
@@ -401,9 +401,9 @@ SEC("tc") int prog_number(struct __sk_buff *skb)
 		return fr_up(skb, reason_number_truncated);
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return number_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return number_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_number_not_ip);
 }

@@ -231,7 +231,7 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 	}
 
 	/* stack: ["eth", "shim", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_relay_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 38, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -339,7 +339,7 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 	}
 
 	/* stack: ["eth", "shim", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_relay_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 58, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -388,10 +388,10 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_relay_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_relay_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_relay_link_broadcast);
 		return fr_up(skb, reason_relay_link_multicast);
 	}

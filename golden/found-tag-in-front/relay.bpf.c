@@ -116,7 +116,7 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	__u64 ipv4_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
 		return fr_up(skb, reason_forward_ipv4_total_length);
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_forward_not_udp);
 
 	*end = ipv4_end;

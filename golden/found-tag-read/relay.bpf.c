@@ -219,7 +219,7 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_tagged_multicast);
 		return fr_up(skb, reason_tagged_martian_destination);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_tagged_not_udp);
 
 	*end = ip_end;
@@ -352,7 +352,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_tagged_multicast);
 		return fr_up(skb, reason_tagged_martian_destination);
 	}
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_tagged_not_udp);
 
 	*end = ip_end;
@@ -452,9 +452,9 @@ static __always_inline int tagged_vlan_in_the_metadata(struct __sk_buff *skb, vo
 	struct hdr_eth *eth = data;
 
 	/* stack: ["eth", {tag: ["vlan"]}, "ip", "udp"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return tagged_vlan_in_the_metadata_ipv4(skb, data, data_end, lease, now);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return tagged_vlan_in_the_metadata_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_tagged_not_ip);
 }
@@ -662,10 +662,10 @@ SEC("tc") int prog_tagged(struct __sk_buff *skb)
 		return fr_up(skb, reason_tagged_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_tagged_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_tagged_link_broadcast);
 		return fr_up(skb, reason_tagged_link_multicast);
 	}

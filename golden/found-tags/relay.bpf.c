@@ -58,10 +58,10 @@ static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_eth *eth = data;
 
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_untag_other_host + of);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_untag_link_broadcast + of);
 		return fr_up(skb, reason_untag_link_multicast + of);
 	}
@@ -270,7 +270,7 @@ static __always_inline int wrap_vlan_in_the_metadata(struct __sk_buff *skb, void
 	__u64 payload_len;
 
 	/* stack: ["eth", "vlan?", "ipv6"] */
-	if (be16(&eth->type) != 0x86dd)
+	if (be16(&eth->type) != ETH_P_IPV6)
 		return fr_up(skb, reason_wrap_not_ipv6);
 	if (check_ipv6(skb, data, data_end, 14, &payload_len))
 		return TC_ACT_UNSPEC;
@@ -385,7 +385,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		return wrap_vlan(skb, data, data_end);
 	if (skb->vlan_present)
 		return fr_up(skb, reason_wrap_vlan_tag);
-	if (be16(&eth->type) != 0x86dd)
+	if (be16(&eth->type) != ETH_P_IPV6)
 		return fr_up(skb, reason_wrap_not_ipv6);
 	if (check_ipv6(skb, data, data_end, 14, &payload_len))
 		return TC_ACT_UNSPEC;

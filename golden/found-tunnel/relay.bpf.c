@@ -158,7 +158,7 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_inside_ipv4_checksum);
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_inside_not_inner_udp);
 
 	*end = inner_ip_end;
@@ -283,7 +283,7 @@ static __always_inline int inside_ipv4(struct __sk_buff *skb, void *data, void *
 	}
 
 	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_inside_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -297,7 +297,7 @@ static __always_inline int inside_ipv4(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_inside_vxlan_flags);
 	if ((void *)(eth + 1) > data_end || 64ULL > udp_end)
 		return fr_up(skb, reason_inside_truncated);
-	if (be16(&eth->type) != 0x800)
+	if (be16(&eth->type) != ETH_P_IP)
 		return fr_up(skb, reason_inside_not_inner_ip);
 	if (check_ipv4(skb, data, data_end, udp_end, 64, &inner_ip_end) ||
 	    check_udp_2(skb, data, data_end, inner_ip_end, 84, &inner_udp_end))
@@ -409,7 +409,7 @@ static __always_inline int inside_ipv6(struct __sk_buff *skb, void *data, void *
 	}
 
 	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_inside_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -423,7 +423,7 @@ static __always_inline int inside_ipv6(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_inside_vxlan_flags);
 	if ((void *)(eth + 1) > data_end || 84ULL > udp_end)
 		return fr_up(skb, reason_inside_truncated);
-	if (be16(&eth->type) != 0x800)
+	if (be16(&eth->type) != ETH_P_IP)
 		return fr_up(skb, reason_inside_not_inner_ip);
 	if (check_ipv4(skb, data, data_end, udp_end, 84, &inner_ip_end) ||
 	    check_udp_2(skb, data, data_end, inner_ip_end, 104, &inner_udp_end))
@@ -465,10 +465,10 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_inside_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_inside_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_inside_link_broadcast);
 		return fr_up(skb, reason_inside_link_multicast);
 	}
@@ -476,9 +476,9 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 		return fr_up(skb, reason_inside_truncated);
 
 	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return inside_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return inside_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_inside_not_ip);
 }

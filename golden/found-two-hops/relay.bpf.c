@@ -452,7 +452,7 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	}
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_forward_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -804,7 +804,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 	}
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_forward_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -875,10 +875,10 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_forward_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_forward_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_forward_link_broadcast);
 		return fr_up(skb, reason_forward_link_multicast);
 	}
@@ -886,9 +886,9 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		return fr_up(skb, reason_forward_truncated);
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return forward_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return forward_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_forward_not_ip);
 }

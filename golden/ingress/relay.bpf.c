@@ -273,7 +273,7 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 	}
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_route_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -360,7 +360,7 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 	}
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_route_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -407,10 +407,10 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_route_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_route_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_route_link_broadcast);
 		return fr_up(skb, reason_route_link_multicast);
 	}
@@ -418,9 +418,9 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 		return fr_up(skb, reason_route_truncated);
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return route_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return route_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_route_not_ip);
 }
@@ -604,10 +604,10 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_unwrap_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_unwrap_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_unwrap_link_broadcast);
 		return fr_up(skb, reason_unwrap_link_multicast);
 	}
@@ -615,7 +615,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 		return fr_up(skb, reason_unwrap_truncated);
 
 	/* stack: ["eth", {outer: ["ipv4"]}, "udp", "tag", {inner: "ipv4"}, "note"] */
-	if (be16(&eth->type) != 0x800)
+	if (be16(&eth->type) != ETH_P_IP)
 		return fr_up(skb, reason_unwrap_not_outer);
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_unwrap_truncated);
@@ -641,7 +641,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 			return fr_up(skb, reason_unwrap_multicast);
 		return fr_up(skb, reason_unwrap_martian_destination);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_unwrap_not_udp);
 
 	return unwrap_udp(skb, data, data_end, lease, outer_end);
@@ -947,8 +947,8 @@ static __always_inline int listen_ipv4(struct __sk_buff *skb, void *data, void *
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_listen_martian_source);
 	if (fr_unicast_v4(ld32(ipv4->dst))) { /* a unicast destination */
-		if (skb->pkt_type != 0) { /* in a broadcast or multicast frame */
-			if (skb->pkt_type == 1)
+		if (skb->pkt_type != PACKET_HOST) { /* in a broadcast or multicast frame */
+			if (skb->pkt_type == PACKET_BROADCAST)
 				return fr_up(skb, reason_listen_link_broadcast);
 			return fr_up(skb, reason_listen_link_multicast);
 		}
@@ -958,7 +958,7 @@ static __always_inline int listen_ipv4(struct __sk_buff *skb, void *data, void *
 	}
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_listen_not_udp);
 	if (check_udp_2(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -1236,8 +1236,8 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, void *data, void *
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_listen_martian_source);
 	if (fr_unicast(ipv6->dst)) { /* a unicast destination */
-		if (skb->pkt_type != 0) { /* in a broadcast or multicast frame */
-			if (skb->pkt_type == 1)
+		if (skb->pkt_type != PACKET_HOST) { /* in a broadcast or multicast frame */
+			if (skb->pkt_type == PACKET_BROADCAST)
 				return fr_up(skb, reason_listen_link_broadcast);
 			return fr_up(skb, reason_listen_link_multicast);
 		}
@@ -1247,7 +1247,7 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, void *data, void *
 	}
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_listen_not_udp);
 	if (check_udp_2(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -1305,15 +1305,15 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 	/* hook:      "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_listen_vlan_tag);
-	if (skb->pkt_type == 3)
+	if (skb->pkt_type == PACKET_OTHERHOST)
 		return fr_up(skb, reason_listen_other_host);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_listen_truncated);
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return listen_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return listen_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_listen_not_ip);
 }

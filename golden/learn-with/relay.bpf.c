@@ -177,10 +177,10 @@ static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *da
 
 	if (skb->vlan_present)
 		return fr_up(skb, reason_asks_vlan_tag + of);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_asks_other_host + of);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_asks_link_broadcast + of);
 		return fr_up(skb, reason_asks_link_multicast + of);
 	}
@@ -219,7 +219,7 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_asks_multicast + of);
 		return fr_up(skb, reason_asks_martian_destination + of);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_asks_not_udp + of);
 
 	*end = ip_end;
@@ -382,7 +382,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_asks_multicast + of);
 		return fr_up(skb, reason_asks_martian_destination + of);
 	}
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_asks_not_udp + of);
 
 	*end = ip_end;
@@ -526,9 +526,9 @@ SEC("tc") int prog_asks(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "ask"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return asks_ipv4(skb, data, data_end, lease, now);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return asks_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_asks_not_ip);
 }
@@ -800,9 +800,9 @@ SEC("tc") int prog_enters(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return enters_ipv4(skb, data, data_end, lease, now);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return enters_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_enters_not_ip);
 }

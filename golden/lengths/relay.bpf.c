@@ -985,7 +985,7 @@ static __always_inline int by_id_ipv4(struct __sk_buff *skb, void *data, void *d
 	}
 
 	/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", "id0"], by: "lookup"}] */
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_by_id_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -1816,7 +1816,7 @@ static __always_inline int by_id_ipv6(struct __sk_buff *skb, void *data, void *d
 	}
 
 	/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", "id0"], by: "lookup"}] */
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_by_id_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -1873,10 +1873,10 @@ SEC("tc") int prog_by_id(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_by_id_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_by_id_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_by_id_link_broadcast);
 		return fr_up(skb, reason_by_id_link_multicast);
 	}
@@ -1884,9 +1884,9 @@ SEC("tc") int prog_by_id(struct __sk_buff *skb)
 		return fr_up(skb, reason_by_id_truncated);
 
 	/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", "id0"], by: "lookup"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return by_id_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return by_id_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_by_id_not_ip);
 }

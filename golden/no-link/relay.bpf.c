@@ -286,7 +286,7 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 	}
 
 	/* stack: ["ip", "udp"] */
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_relay_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 20, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -475,7 +475,7 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 	}
 
 	/* stack: ["ip", "udp"] */
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_relay_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 40, &udp_end))
 		return TC_ACT_UNSPEC;

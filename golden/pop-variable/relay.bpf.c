@@ -359,7 +359,7 @@ static __always_inline int decapsulate_udp(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_decapsulate_ipv4_checksum);
 
 	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}, {inside: "udp"}] */
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_decapsulate_not_inside);
 	udp_2 = at_tun_options_end + 20;
 	if ((void *)(udp_2 + 1) > data_end)
@@ -394,10 +394,10 @@ SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_decapsulate_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_decapsulate_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_decapsulate_link_broadcast);
 		return fr_up(skb, reason_decapsulate_link_multicast);
 	}
@@ -405,7 +405,7 @@ SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 		return fr_up(skb, reason_decapsulate_truncated);
 
 	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}, {inside: "udp"}] */
-	if (be16(&eth->type) != 0x800)
+	if (be16(&eth->type) != ETH_P_IP)
 		return fr_up(skb, reason_decapsulate_not_outer);
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_decapsulate_truncated);
@@ -431,7 +431,7 @@ SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 			return fr_up(skb, reason_decapsulate_multicast);
 		return fr_up(skb, reason_decapsulate_martian_destination);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_decapsulate_not_udp);
 
 	return decapsulate_udp(skb, data, data_end, lease, outer_end);
@@ -467,10 +467,10 @@ static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *da
 
 	if (skb->vlan_present)
 		return fr_up(skb, reason_strip_vlan_tag + of);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_strip_other_host + of);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_strip_link_broadcast + of);
 		return fr_up(skb, reason_strip_link_multicast + of);
 	}
@@ -509,7 +509,7 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_strip_multicast + of);
 		return fr_up(skb, reason_strip_martian_destination + of);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_strip_not_udp + of);
 
 	*end = ip_end;
@@ -823,7 +823,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_strip_multicast + of);
 		return fr_up(skb, reason_strip_martian_destination + of);
 	}
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_strip_not_udp + of);
 
 	*end = ip_end;
@@ -1113,9 +1113,9 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return strip_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return strip_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_strip_not_ip);
 }
@@ -1399,9 +1399,9 @@ SEC("tc") int prog_last(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return last_ipv4(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return last_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_last_not_ip);
 }

@@ -209,10 +209,10 @@ static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *da
 
 	if (skb->vlan_present)
 		return fr_up(skb, reason_streams_vlan_tag + of);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_streams_other_host + of);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_streams_link_broadcast + of);
 		return fr_up(skb, reason_streams_link_multicast + of);
 	}
@@ -251,7 +251,7 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_streams_multicast + of);
 		return fr_up(skb, reason_streams_martian_destination + of);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_streams_not_udp + of);
 
 	*end = ip_end;
@@ -801,7 +801,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_streams_multicast + of);
 		return fr_up(skb, reason_streams_martian_destination + of);
 	}
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_streams_not_udp + of);
 
 	*end = ip_end;
@@ -1330,9 +1330,9 @@ SEC("tc") int prog_streams(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return streams_ipv4(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return streams_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_streams_not_ip);
 }
@@ -2312,9 +2312,9 @@ SEC("tc") int prog_streams_4(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return streams_4_ipv4(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return streams_4_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_streams_4_not_ip);
 }
@@ -3100,9 +3100,9 @@ SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return datagrams_ipv4(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return datagrams_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_datagrams_not_ip);
 }

@@ -202,16 +202,16 @@ static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *da
 
 	if (skb->vlan_present)
 		return fr_up(skb, reason_spread_vlan_tag + of);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_spread_other_host + of);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_spread_link_broadcast + of);
 		return fr_up(skb, reason_spread_link_multicast + of);
 	}
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_spread_truncated + of);
-	if (be16(&eth->type) != 0x800)
+	if (be16(&eth->type) != ETH_P_IP)
 		return fr_up(skb, reason_spread_not_ipv4 + of);
 
 	return 0;
@@ -246,7 +246,7 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_spread_multicast + of);
 		return fr_up(skb, reason_spread_martian_destination + of);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_spread_not_udp + of);
 
 	*end = ipv4_end;
@@ -743,10 +743,10 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_unwrap_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_unwrap_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_unwrap_link_broadcast);
 		return fr_up(skb, reason_unwrap_link_multicast);
 	}
@@ -754,7 +754,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 		return fr_up(skb, reason_unwrap_truncated);
 
 	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}] */
-	if (be16(&eth->type) != 0x800)
+	if (be16(&eth->type) != ETH_P_IP)
 		return fr_up(skb, reason_unwrap_not_outer);
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_unwrap_truncated);
@@ -780,7 +780,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 			return fr_up(skb, reason_unwrap_multicast);
 		return fr_up(skb, reason_unwrap_martian_destination);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_unwrap_not_udp);
 
 	return unwrap_udp(skb, data, data_end, outer_end);

@@ -195,10 +195,10 @@ static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *da
 
 	if (skb->vlan_present)
 		return fr_up(skb, reason_to_peer_vlan_tag + of);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_to_peer_other_host + of);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_to_peer_link_broadcast + of);
 		return fr_up(skb, reason_to_peer_link_multicast + of);
 	}
@@ -237,7 +237,7 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_to_peer_multicast + of);
 		return fr_up(skb, reason_to_peer_martian_destination + of);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_to_peer_not_udp + of);
 
 	*end = ip_end;
@@ -558,7 +558,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_to_peer_multicast + of);
 		return fr_up(skb, reason_to_peer_martian_destination + of);
 	}
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_to_peer_not_udp + of);
 
 	*end = ip_end;
@@ -878,9 +878,9 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return to_peer_ipv4(skb, data, data_end, lease, now);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return to_peer_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_to_peer_not_ip);
 }
@@ -1195,9 +1195,9 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return to_client_ipv4(skb, data, data_end, lease, now);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return to_client_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_to_client_not_ip);
 }

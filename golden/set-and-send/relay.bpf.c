@@ -170,10 +170,10 @@ static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *da
 
 	if (skb->vlan_present)
 		return fr_up(skb, reason_originate_vlan_tag + of);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_originate_other_host + of);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_originate_link_broadcast + of);
 		return fr_up(skb, reason_originate_link_multicast + of);
 	}
@@ -212,7 +212,7 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_originate_multicast + of);
 		return fr_up(skb, reason_originate_martian_destination + of);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_originate_not_udp + of);
 
 	*end = ip_end;
@@ -431,7 +431,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_originate_multicast + of);
 		return fr_up(skb, reason_originate_martian_destination + of);
 	}
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_originate_not_udp + of);
 
 	*end = ip_end;
@@ -648,9 +648,9 @@ SEC("tc") int prog_originate(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return originate_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return originate_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_originate_not_ip);
 }
@@ -812,10 +812,10 @@ SEC("tc") int prog_identify(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_identify_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_identify_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_identify_link_broadcast);
 		return fr_up(skb, reason_identify_link_multicast);
 	}
@@ -823,7 +823,7 @@ SEC("tc") int prog_identify(struct __sk_buff *skb)
 		return fr_up(skb, reason_identify_truncated);
 
 	/* stack: ["eth", "ipv4", "udp"] */
-	if (be16(&eth->type) != 0x800)
+	if (be16(&eth->type) != ETH_P_IP)
 		return fr_up(skb, reason_identify_not_ipv4);
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_identify_truncated);
@@ -849,7 +849,7 @@ SEC("tc") int prog_identify(struct __sk_buff *skb)
 			return fr_up(skb, reason_identify_multicast);
 		return fr_up(skb, reason_identify_martian_destination);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_identify_not_udp);
 
 	return identify_udp(skb, data, data_end, ipv4_end);
@@ -1053,9 +1053,9 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return route_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return route_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_route_not_ip);
 }
@@ -1199,10 +1199,10 @@ SEC("tc") int prog_tunnel(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_tunnel_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_tunnel_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_tunnel_link_broadcast);
 		return fr_up(skb, reason_tunnel_link_multicast);
 	}
@@ -1210,7 +1210,7 @@ SEC("tc") int prog_tunnel(struct __sk_buff *skb)
 		return fr_up(skb, reason_tunnel_truncated);
 
 	/* stack: ["eth", {inner: "ipv4"}, "udp"] */
-	if (be16(&eth->type) != 0x800)
+	if (be16(&eth->type) != ETH_P_IP)
 		return fr_up(skb, reason_tunnel_not_inner);
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_tunnel_truncated);
@@ -1236,7 +1236,7 @@ SEC("tc") int prog_tunnel(struct __sk_buff *skb)
 			return fr_up(skb, reason_tunnel_multicast);
 		return fr_up(skb, reason_tunnel_martian_destination);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_tunnel_not_udp);
 
 	return tunnel_udp(skb, data, data_end, inner_end);

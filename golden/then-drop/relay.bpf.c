@@ -372,7 +372,7 @@ static __always_inline int reflect_ipv4(struct __sk_buff *skb, void *data, void 
 	}
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_reflect_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -585,7 +585,7 @@ static __always_inline int reflect_ipv6(struct __sk_buff *skb, void *data, void 
 	}
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_reflect_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -615,10 +615,10 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_reflect_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_reflect_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_reflect_link_broadcast);
 		return fr_up(skb, reason_reflect_link_multicast);
 	}
@@ -626,9 +626,9 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 		return fr_up(skb, reason_reflect_truncated);
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return reflect_ipv4(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return reflect_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_reflect_not_ip);
 }

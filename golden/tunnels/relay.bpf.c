@@ -348,10 +348,10 @@ static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *da
 
 	if (skb->vlan_present)
 		return fr_up(skb, reason_leave_vxlan_vlan_tag + of);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_leave_vxlan_other_host + of);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_leave_vxlan_link_broadcast + of);
 		return fr_up(skb, reason_leave_vxlan_link_multicast + of);
 	}
@@ -390,7 +390,7 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_leave_vxlan_multicast + of);
 		return fr_up(skb, reason_leave_vxlan_martian_destination + of);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_leave_vxlan_not_udp + of);
 
 	*end = outer_end;
@@ -756,9 +756,9 @@ static __always_inline int leave_vxlan_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_leave_vxlan_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return leave_vxlan_ipv4_ipv4_any(skb, data, data_end, lease, udp_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return leave_vxlan_ipv4_ipv6(skb, data, data_end, lease, udp_end);
 	return fr_up(skb, reason_leave_vxlan_not_inner);
 }
@@ -785,7 +785,7 @@ static __always_inline int check_ipv6_2(struct __sk_buff *skb, void *data, void 
 			return fr_up(skb, reason_leave_vxlan_multicast + of);
 		return fr_up(skb, reason_leave_vxlan_martian_destination + of);
 	}
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_leave_vxlan_not_udp + of);
 
 	*end = outer_end;
@@ -1075,9 +1075,9 @@ static __always_inline int leave_vxlan_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_leave_vxlan_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return leave_vxlan_ipv6_ipv4_any(skb, data, data_end, lease, udp_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return leave_vxlan_ipv6_ipv6(skb, data, data_end, lease, udp_end);
 	return fr_up(skb, reason_leave_vxlan_not_inner);
 }
@@ -1101,9 +1101,9 @@ SEC("tc") int prog_leave_vxlan(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return leave_vxlan_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return leave_vxlan_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_leave_vxlan_not_outer);
 }
@@ -1544,10 +1544,10 @@ static __always_inline int leave_geneve_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_leave_geneve_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return leave_geneve_ipv4_ipv4_any(skb, data, data_end, lease, udp_end,
 						  geneve_options_end, at_geneve_options_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return leave_geneve_ipv4_ipv6(skb, data, data_end, lease, udp_end,
 					      geneve_options_end, at_geneve_options_end);
 	return fr_up(skb, reason_leave_geneve_not_inner);
@@ -1908,10 +1908,10 @@ static __always_inline int leave_geneve_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_leave_geneve_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return leave_geneve_ipv6_ipv4_any(skb, data, data_end, lease, udp_end,
 						  geneve_options_end, at_geneve_options_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return leave_geneve_ipv6_ipv6(skb, data, data_end, lease, udp_end,
 					      geneve_options_end, at_geneve_options_end);
 	return fr_up(skb, reason_leave_geneve_not_inner);
@@ -1936,9 +1936,9 @@ SEC("tc") int prog_leave_geneve(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return leave_geneve_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return leave_geneve_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_leave_geneve_not_outer);
 }
@@ -3762,9 +3762,9 @@ SEC("tc") int prog_enter(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {inner: "ip_any"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return enter_ipv4_any(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return enter_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_enter_not_inner);
 }
@@ -4022,9 +4022,9 @@ static __always_inline int leave_ip_ipv4(struct __sk_buff *skb, void *data, void
 	}
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
-	if (be8(&ipv4->protocol) == 4)
+	if (be8(&ipv4->protocol) == IPPROTO_IPIP)
 		return leave_ip_ipv4_ipv4_any(skb, data, data_end, outer_end);
-	if (be8(&ipv4->protocol) == 41)
+	if (be8(&ipv4->protocol) == IPPROTO_IPV6)
 		return leave_ip_ipv4_ipv6(skb, data, data_end, outer_end);
 	return fr_up(skb, reason_leave_ip_not_inner);
 }
@@ -4212,9 +4212,9 @@ static __always_inline int leave_ip_ipv6(struct __sk_buff *skb, void *data, void
 	}
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
-	if (be8(&ipv6->next_header) == 4)
+	if (be8(&ipv6->next_header) == IPPROTO_IPIP)
 		return leave_ip_ipv6_ipv4_any(skb, data, data_end, outer_end);
-	if (be8(&ipv6->next_header) == 41)
+	if (be8(&ipv6->next_header) == IPPROTO_IPV6)
 		return leave_ip_ipv6_ipv6(skb, data, data_end, outer_end);
 	return fr_up(skb, reason_leave_ip_not_inner);
 }
@@ -4238,9 +4238,9 @@ SEC("tc") int prog_leave_ip(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return leave_ip_ipv4(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return leave_ip_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_leave_ip_not_outer);
 }
@@ -4740,9 +4740,9 @@ SEC("tc") int prog_leave_fou(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return leave_fou_ipv4(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return leave_fou_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_leave_fou_not_outer);
 }

@@ -233,10 +233,10 @@ static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *da
 
 	if (skb->vlan_present)
 		return fr_up(skb, reason_forward_vlan_tag + of);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_forward_other_host + of);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_forward_link_broadcast + of);
 		return fr_up(skb, reason_forward_link_multicast + of);
 	}
@@ -275,7 +275,7 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_forward_multicast + of);
 		return fr_up(skb, reason_forward_martian_destination + of);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_forward_not_udp + of);
 
 	*end = ip_end;
@@ -501,7 +501,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_forward_multicast + of);
 		return fr_up(skb, reason_forward_martian_destination + of);
 	}
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_forward_not_udp + of);
 
 	*end = ip_end;
@@ -702,9 +702,9 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return forward_ipv4(skb, data, data_end, lease, now);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return forward_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_forward_not_ip);
 }
@@ -1122,9 +1122,9 @@ SEC("tc") int prog_tunnels(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return tunnels_ipv4(skb, data, data_end, lease, now);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return tunnels_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_tunnels_not_ip);
 }
@@ -1243,9 +1243,9 @@ SEC("tc") int prog_known(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return known_ipv4(skb, data, data_end, lease, now);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return known_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_known_not_ip);
 }

@@ -141,10 +141,10 @@ static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *da
 
 	if (skb->vlan_present)
 		return fr_up(skb, reason_flow_vlan_tag + of);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_flow_other_host + of);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_flow_link_broadcast + of);
 		return fr_up(skb, reason_flow_link_multicast + of);
 	}
@@ -293,9 +293,9 @@ static __always_inline int flow_ipv4(struct __sk_buff *skb, void *data, void *da
 	}
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-	if (be8(&ipv4->protocol) == 17)
+	if (be8(&ipv4->protocol) == IPPROTO_UDP)
 		return flow_ipv4_udp(skb, data, data_end, ip_end);
-	if (be8(&ipv4->protocol) == 6)
+	if (be8(&ipv4->protocol) == IPPROTO_TCP)
 		return flow_ipv4_tcp(skb, data, data_end, ip_end);
 	return fr_up(skb, reason_flow_not_l4);
 }
@@ -417,9 +417,9 @@ static __always_inline int flow_ipv6(struct __sk_buff *skb, void *data, void *da
 	}
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-	if (be8(&ipv6->next_header) == 17)
+	if (be8(&ipv6->next_header) == IPPROTO_UDP)
 		return flow_ipv6_udp(skb, data, data_end, ip_end);
-	if (be8(&ipv6->next_header) == 6)
+	if (be8(&ipv6->next_header) == IPPROTO_TCP)
 		return flow_ipv6_tcp(skb, data, data_end, ip_end);
 	return fr_up(skb, reason_flow_not_l4);
 }
@@ -443,9 +443,9 @@ SEC("tc") int prog_flow(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return flow_ipv4(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return flow_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_flow_not_ip);
 }
@@ -521,7 +521,7 @@ static __always_inline int peer_ipv4(struct __sk_buff *skb, void *data, void *da
 	}
 
 	/* stack: ["eth", "ip", "udp", "hello"] */
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_peer_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -578,7 +578,7 @@ static __always_inline int peer_ipv6(struct __sk_buff *skb, void *data, void *da
 	}
 
 	/* stack: ["eth", "ip", "udp", "hello"] */
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_peer_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -629,9 +629,9 @@ SEC("tc") int prog_peer(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "hello"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return peer_ipv4(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return peer_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_peer_not_ip);
 }

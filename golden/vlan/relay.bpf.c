@@ -152,7 +152,7 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_forward_multicast);
 		return fr_up(skb, reason_forward_martian_destination);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_forward_not_udp);
 
 	*end = ip_end;
@@ -275,7 +275,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_forward_multicast);
 		return fr_up(skb, reason_forward_martian_destination);
 	}
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_forward_not_udp);
 
 	*end = ip_end;
@@ -362,9 +362,9 @@ static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb, v
 	struct hdr_eth *eth = data;
 
 	/* stack: ["eth", "vlan?", "ip", "udp"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return forward_vlan_in_the_metadata_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return forward_vlan_in_the_metadata_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_forward_not_ip);
 }
@@ -593,10 +593,10 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		return fr_up(skb, reason_forward_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_forward_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_forward_link_broadcast);
 		return fr_up(skb, reason_forward_link_multicast);
 	}
@@ -611,9 +611,9 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		return forward_vlan(skb, data, data_end, lease);
 	if (skb->vlan_present)
 		return fr_up(skb, reason_forward_vlan_tag);
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return forward_ipv4(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return forward_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_forward_not_ip);
 }

@@ -402,10 +402,10 @@ static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *da
 
 	if (skb->vlan_present)
 		return fr_up(skb, reason_long_vlan_tag + of);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_long_other_host + of);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_long_link_broadcast + of);
 		return fr_up(skb, reason_long_link_multicast + of);
 	}
@@ -444,7 +444,7 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_long_multicast + of);
 		return fr_up(skb, reason_long_martian_destination + of);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_long_not_udp + of);
 
 	*end = ip_end;
@@ -1135,7 +1135,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_long_multicast + of);
 		return fr_up(skb, reason_long_martian_destination + of);
 	}
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_long_not_udp + of);
 
 	*end = ip_end;
@@ -1797,9 +1797,9 @@ SEC("tc") int prog_long(struct __sk_buff *skb)
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "long"], when: "udp.dst_port == set... */
 	if (check_eth(skb, data, data_end, 0))
 		return TC_ACT_UNSPEC;
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return long_ipv4(skb, data, data_end, lease, now);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return long_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_long_not_ip);
 }
@@ -2412,9 +2412,9 @@ SEC("tc") int prog_short(struct __sk_buff *skb)
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
 	if (check_eth(skb, data, data_end, FR_APART(long, short, vlan_tag)))
 		return TC_ACT_UNSPEC;
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return short_ipv4(skb, data, data_end, lease, now);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return short_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_short_not_ip);
 }
@@ -2518,9 +2518,9 @@ SEC("tc") int prog_tiny(struct __sk_buff *skb)
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port" */
 	if (check_eth(skb, data, data_end, FR_APART(long, tiny, vlan_tag)))
 		return TC_ACT_UNSPEC;
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return tiny_ipv4(skb, data, data_end, lease, now);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return tiny_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_tiny_not_ip);
 }
@@ -2562,7 +2562,7 @@ static __always_inline int check_ipv4_2(struct __sk_buff *skb, void *data, void 
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_answer_ipv4_total_length + of);
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_answer_not_udp + of);
 
 	*end = ip_end;
@@ -2750,7 +2750,7 @@ static __always_inline int check_ipv6_2(struct __sk_buff *skb, void *data, void 
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
 		return fr_up(skb, reason_answer_ipv6_payload_length + of_2);
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_answer_not_udp + of);
 
 	*end = ip_end;
@@ -2922,9 +2922,9 @@ SEC("tc") int prog_answer(struct __sk_buff *skb)
 		return fr_up(skb, reason_answer_vlan_tag);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_answer_truncated);
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return answer_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return answer_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_answer_not_ip);
 }
@@ -3104,9 +3104,9 @@ SEC("tc") int prog_reply(struct __sk_buff *skb)
 		return fr_up(skb, reason_reply_vlan_tag);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_reply_truncated);
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return reply_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return reply_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_reply_not_ip);
 }

@@ -318,10 +318,10 @@ static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *da
 
 	if (skb->vlan_present)
 		return fr_up(skb, reason_streams_vlan_tag + of);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_streams_other_host + of);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_streams_link_broadcast + of);
 		return fr_up(skb, reason_streams_link_multicast + of);
 	}
@@ -360,7 +360,7 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_streams_multicast + of);
 		return fr_up(skb, reason_streams_martian_destination + of);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_streams_not_udp + of);
 
 	*end = ip_end;
@@ -965,7 +965,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_streams_multicast + of);
 		return fr_up(skb, reason_streams_martian_destination + of);
 	}
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_streams_not_udp + of);
 
 	*end = ip_end;
@@ -1544,9 +1544,9 @@ SEC("tc") int prog_streams(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return streams_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return streams_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_streams_not_ip);
 }
@@ -3068,9 +3068,9 @@ SEC("tc") int prog_streams_after_ack(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return streams_after_ack_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return streams_after_ack_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_streams_after_ack_not_ip);
 }
@@ -3923,9 +3923,9 @@ SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return datagrams_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return datagrams_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_datagrams_not_ip);
 }
@@ -4472,9 +4472,9 @@ SEC("tc") int prog_acks(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "short", "ack"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return acks_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return acks_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_acks_not_ip);
 }

@@ -107,9 +107,21 @@ enum {
 	ETH_HLEN = 14,
 	ETH_P_IP = 0x0800,
 	ETH_P_IPV6 = 0x86DD,
+	IPPROTO_ICMP = 1,
+	IPPROTO_IPIP = 4,
 	IPPROTO_TCP = 6,
 	IPPROTO_UDP = 17,
+	IPPROTO_IPV6 = 41,
+	IPPROTO_GRE = 47,
 	IPPROTO_ICMPV6 = 58,
+};
+
+/* skb->pkt_type: whom the frame is addressed to (linux/if_packet.h). */
+enum {
+	PACKET_HOST,
+	PACKET_BROADCAST,
+	PACKET_MULTICAST,
+	PACKET_OTHERHOST,
 };
 
 struct __sk_buff {

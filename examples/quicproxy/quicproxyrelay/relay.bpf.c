@@ -1954,7 +1954,7 @@ static __always_inline int swap_ipv4(struct __sk_buff *skb, void *data, void *da
 	}
 
 	/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"short?(n)"}], by: "lookup"}] */
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_swap_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -3734,7 +3734,7 @@ static __always_inline int swap_ipv6(struct __sk_buff *skb, void *data, void *da
 	}
 
 	/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"short?(n)"}], by: "lookup"}] */
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_swap_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -3794,10 +3794,10 @@ SEC("tc") int prog_swap(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_swap_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_swap_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_swap_link_broadcast);
 		return fr_up(skb, reason_swap_link_multicast);
 	}
@@ -3805,9 +3805,9 @@ SEC("tc") int prog_swap(struct __sk_buff *skb)
 		return fr_up(skb, reason_swap_truncated);
 
 	/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"short?(n)"}], by: "lookup"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return swap_ipv4(skb, data, data_end, lease, now);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return swap_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_swap_not_ip);
 }

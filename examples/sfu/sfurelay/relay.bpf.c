@@ -242,10 +242,10 @@ static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *da
 
 	if (skb->vlan_present)
 		return fr_up(skb, reason_video_vlan_tag + of);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_video_other_host + of);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_video_link_broadcast + of);
 		return fr_up(skb, reason_video_link_multicast + of);
 	}
@@ -284,7 +284,7 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_video_multicast + of);
 		return fr_up(skb, reason_video_martian_destination + of);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_video_not_udp + of);
 
 	*end = ip_end;
@@ -971,7 +971,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_video_multicast + of);
 		return fr_up(skb, reason_video_martian_destination + of);
 	}
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_video_not_udp + of);
 
 	*end = ip_end;
@@ -1618,9 +1618,9 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return video_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return video_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_video_not_ip);
 }
@@ -2581,9 +2581,9 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (check_eth(skb, data, data_end, FR_APART(video, audio, vlan_tag)))
 		return TC_ACT_UNSPEC;
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return audio_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return audio_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_audio_not_ip);
 }

@@ -244,10 +244,10 @@ static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *da
 
 	if (skb->vlan_present)
 		return fr_up(skb, reason_vxlan_out_vlan_tag + of);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_vxlan_out_other_host + of);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_vxlan_out_link_broadcast + of);
 		return fr_up(skb, reason_vxlan_out_link_multicast + of);
 	}
@@ -1163,9 +1163,9 @@ SEC("tc") int prog_vxlan_out(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {inner: "ip_any"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return vxlan_out_ipv4_any(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return vxlan_out_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_vxlan_out_not_inner);
 }
@@ -2114,9 +2114,9 @@ SEC("tc") int prog_geneve_out(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {inner: "ip_any"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return geneve_out_ipv4_any(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return geneve_out_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_geneve_out_not_inner);
 }
@@ -2518,9 +2518,9 @@ SEC("tc") int prog_ipip_out(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {inner: "ip_any"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return ipip_out_ipv4_any(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return ipip_out_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_ipip_out_not_inner);
 }
@@ -3321,9 +3321,9 @@ SEC("tc") int prog_fou_out(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {inner: "ip_any"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return fou_out_ipv4_any(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return fou_out_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_fou_out_not_inner);
 }
@@ -3388,7 +3388,7 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_vxlan_in_multicast + of);
 		return fr_up(skb, reason_vxlan_in_martian_destination + of);
 	}
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_vxlan_in_not_udp + of);
 
 	*end = outer_end;
@@ -3964,9 +3964,9 @@ static __always_inline int vxlan_in_ipv4(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_vxlan_in_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return vxlan_in_ipv4_ipv4_any(skb, data, data_end, lease, udp_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return vxlan_in_ipv4_ipv6(skb, data, data_end, lease, udp_end);
 	return fr_up(skb, reason_vxlan_in_not_inner);
 }
@@ -3993,7 +3993,7 @@ static __always_inline int check_ipv6_3(struct __sk_buff *skb, void *data, void 
 			return fr_up(skb, reason_vxlan_in_multicast + of);
 		return fr_up(skb, reason_vxlan_in_martian_destination + of);
 	}
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_vxlan_in_not_udp + of);
 
 	*end = outer_end;
@@ -4505,9 +4505,9 @@ static __always_inline int vxlan_in_ipv6(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_vxlan_in_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return vxlan_in_ipv6_ipv4_any(skb, data, data_end, lease, udp_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return vxlan_in_ipv6_ipv6(skb, data, data_end, lease, udp_end);
 	return fr_up(skb, reason_vxlan_in_not_inner);
 }
@@ -4531,9 +4531,9 @@ SEC("tc") int prog_vxlan_in(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return vxlan_in_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return vxlan_in_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_vxlan_in_not_outer);
 }
@@ -5185,10 +5185,10 @@ static __always_inline int geneve_in_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_geneve_in_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return geneve_in_ipv4_ipv4_any(skb, data, data_end, lease, udp_end,
 					       geneve_options_end, at_geneve_options_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return geneve_in_ipv4_ipv6(skb, data, data_end, lease, udp_end, geneve_options_end,
 					   at_geneve_options_end);
 	return fr_up(skb, reason_geneve_in_not_inner);
@@ -5767,10 +5767,10 @@ static __always_inline int geneve_in_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_geneve_in_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return geneve_in_ipv6_ipv4_any(skb, data, data_end, lease, udp_end,
 					       geneve_options_end, at_geneve_options_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return geneve_in_ipv6_ipv6(skb, data, data_end, lease, udp_end, geneve_options_end,
 					   at_geneve_options_end);
 	return fr_up(skb, reason_geneve_in_not_inner);
@@ -5795,9 +5795,9 @@ SEC("tc") int prog_geneve_in(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return geneve_in_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return geneve_in_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_geneve_in_not_outer);
 }
@@ -6312,9 +6312,9 @@ static __always_inline int ipip_in_ipv4(struct __sk_buff *skb, void *data, void 
 	}
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
-	if (be8(&ipv4->protocol) == 4)
+	if (be8(&ipv4->protocol) == IPPROTO_IPIP)
 		return ipip_in_ipv4_ipv4_any(skb, data, data_end, lease, outer_end);
-	if (be8(&ipv4->protocol) == 41)
+	if (be8(&ipv4->protocol) == IPPROTO_IPV6)
 		return ipip_in_ipv4_ipv6(skb, data, data_end, lease, outer_end);
 	return fr_up(skb, reason_ipip_in_not_inner);
 }
@@ -6760,9 +6760,9 @@ static __always_inline int ipip_in_ipv6(struct __sk_buff *skb, void *data, void 
 	}
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
-	if (be8(&ipv6->next_header) == 4)
+	if (be8(&ipv6->next_header) == IPPROTO_IPIP)
 		return ipip_in_ipv6_ipv4_any(skb, data, data_end, lease, outer_end);
-	if (be8(&ipv6->next_header) == 41)
+	if (be8(&ipv6->next_header) == IPPROTO_IPV6)
 		return ipip_in_ipv6_ipv6(skb, data, data_end, lease, outer_end);
 	return fr_up(skb, reason_ipip_in_not_inner);
 }
@@ -6786,9 +6786,9 @@ SEC("tc") int prog_ipip_in(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return ipip_in_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return ipip_in_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_ipip_in_not_outer);
 }
@@ -7867,9 +7867,9 @@ SEC("tc") int prog_fou_in(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return fou_in_ipv4(skb, data, data_end, lease);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return fou_in_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_fou_in_not_outer);
 }

@@ -375,7 +375,7 @@ static __always_inline int deliver_ipv4(struct __sk_buff *skb, void *data, void 
 	}
 
 	/* stack: ["eth", "ip", "udp", "rtp"] */
-	if (be8(&ipv4->protocol) != 17)
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, reason_deliver_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -594,7 +594,7 @@ static __always_inline int deliver_ipv6(struct __sk_buff *skb, void *data, void 
 	}
 
 	/* stack: ["eth", "ip", "udp", "rtp"] */
-	if (be8(&ipv6->next_header) != 17)
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return fr_up(skb, reason_deliver_not_udp);
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
@@ -630,10 +630,10 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_deliver_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
 			return fr_up(skb, reason_deliver_other_host);
-		if (skb->pkt_type == 1)
+		if (skb->pkt_type == PACKET_BROADCAST)
 			return fr_up(skb, reason_deliver_link_broadcast);
 		return fr_up(skb, reason_deliver_link_multicast);
 	}
@@ -641,9 +641,9 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 		return fr_up(skb, reason_deliver_truncated);
 
 	/* stack: ["eth", "ip", "udp", "rtp"] */
-	if (be16(&eth->type) == 0x800)
+	if (be16(&eth->type) == ETH_P_IP)
 		return deliver_ipv4(skb, data, data_end);
-	if (be16(&eth->type) == 0x86dd)
+	if (be16(&eth->type) == ETH_P_IPV6)
 		return deliver_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_deliver_not_ip);
 }
