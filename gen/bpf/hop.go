@@ -87,8 +87,8 @@ func (f *function) hopFits(s *ir.CheckHop, rest []ir.Stmt) {
 	if !f.known.plain {
 		// the kernel segments a GSO packet: each segment has to fit
 		if head := f.headers(ir.NextRewrite(rest)); head != nil {
-			segment := c.Binary{Op: "+", X: ofSKB("gso_size"), Y: head}
-			length = c.Choice{If: ofSKB("gso_size"), Then: segment, Else: length}
+			segment := append([]c.Expr{ofSKB("gso_size")}, c.Terms("+", head)...)
+			length = c.Choice{If: ofSKB("gso_size"), Then: c.Join("+", segment...), Else: length}
 		}
 	}
 	if s.Hop.Row == nil {

@@ -58,6 +58,7 @@ func TestPrint(t *testing.T) {
 		{Join("&&", op(a, "&", b), a), "(a & b) && a"},
 
 		{Choice{op(a, "==", b), a, op(a, "+", b)}, "a == b ? a : a + b"},
+		{Choice{Join("&&", a, b), a, b}, "(a && b) ? a : b"},
 		{Choice{a, b, Choice{b, a, a}}, "a ? b : b ? a : a"},
 		{Choice{Choice{a, b, a}, Choice{a, b, a}, b}, "(a ? b : a) ? (a ? b : a) : b"},
 		{op(Choice{a, b, a}, "+", b), "(a ? b : a) + b"},

@@ -85,7 +85,7 @@ func (x Unary) String() string {
 func (x Cast) String() string { return "(" + x.Type + ")" + inside(x.X, prefix) }
 
 func (x Choice) String() string {
-	return inside(x.If, or) + " ? " + inside(x.Then, or) + " : " + inside(x.Else, choice)
+	return inside(x.If, bitOr) + " ? " + inside(x.Then, or) + " : " + inside(x.Else, choice)
 }
 
 func (x Binary) String() string {

@@ -1171,7 +1171,7 @@ static __always_inline int tunnel_udp(struct __sk_buff *skb, void *data, void *d
 	fib_1.family = AF_INET;
 	fib_1.src[0] = fr_setting_v4(set_here);
 	fib_1.dst[0] = fr_setting_v4(set_there);
-	if (fr_route(skb, &fib_1, skb->gso_size ? skb->gso_size + (segment_front + 6) :
+	if (fr_route(skb, &fib_1, skb->gso_size ? skb->gso_size + segment_front + 6 :
 		     48ULL + payload_len, &hop_1))
 		return fr_up(skb, reason_tunnel_too_big);
 	if (unlikely(!fr_usable(&hop_1)))

@@ -470,8 +470,8 @@ static __always_inline int leave_vxlan_ipv4_ipv4_any_send(struct __sk_buff *skb,
 						   ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 						   ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
 						    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
-						    (be8(&ipv4->dscp_ecn) & 3) == 1 &&
-						    (be8(&ipv4_any->dscp_ecn) & 3) == 2 ? 1ULL :
+						    ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
+						     (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
 						    be8(&ipv4_any->dscp_ecn) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
@@ -630,8 +630,8 @@ static __always_inline int leave_vxlan_ipv4_ipv6_send_ipv6(struct __sk_buff *skb
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
 			    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
-			    (be8(&ipv4->dscp_ecn) & 3) == 1 &&
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ? 1ULL :
+			    ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
@@ -805,8 +805,8 @@ static __always_inline int leave_vxlan_ipv6_ipv4_any_send_ipv4(struct __sk_buff 
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
 			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			   (be8(&ipv4_any->dscp_ecn) & 3) == 2 ? 1ULL :
+			   (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
+			    (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
 			   be8(&ipv4_any->dscp_ecn) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
@@ -947,8 +947,8 @@ static __always_inline int leave_vxlan_ipv6_ipv6_send(struct __sk_buff *skb, voi
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
 			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ? 1ULL :
+			    (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
@@ -1208,8 +1208,8 @@ leave_geneve_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data, __u64 geneve_
 						   ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 						   ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
 						    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
-						    (be8(&ipv4->dscp_ecn) & 3) == 1 &&
-						    (be8(&ipv4_any->dscp_ecn) & 3) == 2 ? 1ULL :
+						    ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
+						     (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
 						    be8(&ipv4_any->dscp_ecn) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
@@ -1383,8 +1383,8 @@ leave_geneve_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data, __u64 geneve
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
 			    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
-			    (be8(&ipv4->dscp_ecn) & 3) == 1 &&
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ? 1ULL :
+			    ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
@@ -1565,8 +1565,8 @@ static __always_inline int leave_geneve_ipv6_ipv4_any_send_ipv4(struct __sk_buff
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
 			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			   (be8(&ipv4_any->dscp_ecn) & 3) == 2 ? 1ULL :
+			   (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
+			    (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
 			   be8(&ipv4_any->dscp_ecn) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
@@ -1744,8 +1744,8 @@ leave_geneve_ipv6_ipv6_send(struct __sk_buff *skb, void *data, __u64 geneve_opti
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
 			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ? 1ULL :
+			    (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
@@ -2189,7 +2189,7 @@ static __always_inline int enter_ipv4_any_rest_2(struct __sk_buff *skb, void *da
 	      ((partial >> 16) >= inner_options_end &&
 	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_enter_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size + (segment_front + 6) :
+	if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 6 :
 			      inner_options_end + (6ULL + payload_len))))
 		return fr_up(skb,
 			     fr_unfit(&r->hop_remote, reason_enter_no_route,
@@ -2601,7 +2601,7 @@ static __always_inline int enter_ipv4_any_rest_6(struct __sk_buff *skb, void *da
 	      ((partial >> 16) >= inner_options_end &&
 	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_enter_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size + (segment_front + 14) :
+	if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 14 :
 			      inner_options_end + (14ULL + payload_len))))
 		return fr_up(skb,
 			     fr_unfit(&r->hop_remote, reason_enter_no_route,
@@ -2711,7 +2711,7 @@ static __always_inline int enter_ipv4_any_rest_3(struct __sk_buff *skb, void *da
 		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_enter_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size +
-				      (segment_front + 26) :
+				      segment_front + 26 :
 				      inner_options_end + (26ULL + payload_len))))
 			return fr_up(skb,
 				     fr_unfit(&r->hop_remote, reason_enter_no_route,
@@ -2797,7 +2797,7 @@ static __always_inline int enter_ipv4_any_rest(struct __sk_buff *skb, void *data
 		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_enter_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size +
-				      (segment_front + 44) :
+				      segment_front + 44 :
 				      inner_options_end + (44ULL + payload_len))))
 			return fr_up(skb,
 				     fr_unfit(&r->hop_remote, reason_enter_no_route,
@@ -3446,7 +3446,7 @@ static __always_inline int enter_ipv6_rest_5(struct __sk_buff *skb, void *data, 
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 		return fr_up(skb, reason_enter_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size + (segment_front + 14) :
+	if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 14 :
 			      68ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&r->hop_remote, reason_enter_no_route,
@@ -3552,7 +3552,7 @@ static __always_inline int enter_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 			return fr_up(skb, reason_enter_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size +
-				      (segment_front + 26) : 80ULL + payload_len)))
+				      segment_front + 26 : 80ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&r->hop_remote, reason_enter_no_route,
 					      reason_enter_unreachable));
@@ -3633,7 +3633,7 @@ static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 			return fr_up(skb, reason_enter_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size +
-				      (segment_front + 44) : 98ULL + payload_len)))
+				      segment_front + 44 : 98ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&r->hop_remote, reason_enter_no_route,
 					      reason_enter_unreachable));
@@ -3671,7 +3671,7 @@ static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __
 		       (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
 			return fr_up(skb, reason_enter_partial_checksum);
 		if (unlikely(!fr_fits(&r_2->hop_remote, skb->gso_size ? skb->gso_size +
-				      (segment_front_2 + 6) : 60ULL + payload_len_2)))
+				      segment_front_2 + 6 : 60ULL + payload_len_2)))
 			return fr_up(skb,
 				     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
 					      reason_enter_unreachable));
@@ -3831,8 +3831,8 @@ static __always_inline int leave_ip_ipv4_ipv4_any_send(struct __sk_buff *skb, vo
 						   ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 						   ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
 						    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
-						    (be8(&ipv4->dscp_ecn) & 3) == 1 &&
-						    (be8(&ipv4_any->dscp_ecn) & 3) == 2 ? 1ULL :
+						    ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
+						     (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
 						    be8(&ipv4_any->dscp_ecn) & 3));
 
 	/* inner.checksum */
@@ -3937,8 +3937,8 @@ static __always_inline int leave_ip_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, v
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
 			    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
-			    (be8(&ipv4->dscp_ecn) & 3) == 1 &&
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ? 1ULL :
+			    ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
@@ -4047,8 +4047,8 @@ static __always_inline int leave_ip_ipv6_ipv4_any_send_ipv4(struct __sk_buff *sk
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
 			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			   (be8(&ipv4_any->dscp_ecn) & 3) == 2 ? 1ULL :
+			   (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
+			    (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
 			   be8(&ipv4_any->dscp_ecn) & 3));
 
 	/* inner.checksum */
@@ -4135,8 +4135,8 @@ static __always_inline int leave_ip_ipv6_ipv6_send(struct __sk_buff *skb, void *
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
 			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ? 1ULL :
+			    (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
@@ -4308,8 +4308,8 @@ static __always_inline int leave_fou_ipv4_ipv4_any_send(struct __sk_buff *skb, v
 						   ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 						   ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
 						    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
-						    (be8(&ipv4->dscp_ecn) & 3) == 1 &&
-						    (be8(&ipv4_any->dscp_ecn) & 3) == 2 ? 1ULL :
+						    ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
+						     (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
 						    be8(&ipv4_any->dscp_ecn) & 3));
 
 	/* inner.checksum */
@@ -4410,8 +4410,8 @@ static __always_inline int leave_fou_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, 
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
 			    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
-			    (be8(&ipv4->dscp_ecn) & 3) == 1 &&
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ? 1ULL :
+			    ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
@@ -4520,8 +4520,8 @@ static __always_inline int leave_fou_ipv6_ipv4_any_send_ipv4(struct __sk_buff *s
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
 			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			   (be8(&ipv4_any->dscp_ecn) & 3) == 2 ? 1ULL :
+			   (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
+			    (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
 			   be8(&ipv4_any->dscp_ecn) & 3));
 
 	/* inner.checksum */
@@ -4625,8 +4625,8 @@ static __always_inline int leave_fou_ipv6_ipv6_send(struct __sk_buff *skb, void 
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
 			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ? 1ULL :
+			    (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));

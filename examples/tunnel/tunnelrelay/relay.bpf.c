@@ -643,7 +643,7 @@ static __always_inline int vxlan_out_ipv4_any_rest(struct __sk_buff *skb, void *
 	      ((partial_3 >> 16) >= inner_options_end &&
 	       (partial_3 & 0xffff) < inner_options_end + payload_len_3 - 1)))
 		return fr_up(skb, reason_vxlan_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + (segment_front + 56) :
+	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 56 :
 			      inner_options_end + (56ULL + payload_len_3))))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
@@ -708,7 +708,7 @@ static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, void *data,
 		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_vxlan_out_partial_checksum);
 		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
-				      (segment_front + 36) :
+				      segment_front + 36 :
 				      inner_options_end + (36ULL + payload_len))))
 			return fr_up(skb,
 				     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
@@ -1061,7 +1061,7 @@ static __always_inline int vxlan_out_ipv6_rest(struct __sk_buff *skb, void *data
 	if (!(partial_2 == 0 ||
 	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
 		return fr_up(skb, reason_vxlan_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + (segment_front + 56) :
+	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 56 :
 			      110ULL + payload_len_2)))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
@@ -1107,7 +1107,7 @@ static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, void *data, voi
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 			return fr_up(skb, reason_vxlan_out_partial_checksum);
 		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
-				      (segment_front + 36) : 90ULL + payload_len)))
+				      segment_front + 36 : 90ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
 					      reason_vxlan_out_unreachable));
@@ -1590,7 +1590,7 @@ static __always_inline int geneve_out_ipv4_any_rest(struct __sk_buff *skb, void 
 	      ((partial_3 >> 16) >= inner_options_end &&
 	       (partial_3 & 0xffff) < inner_options_end + payload_len_3 - 1)))
 		return fr_up(skb, reason_geneve_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + (segment_front + 64) :
+	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 64 :
 			      inner_options_end + (64ULL + payload_len_3))))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
@@ -1656,7 +1656,7 @@ static __always_inline int geneve_out_ipv4_any(struct __sk_buff *skb, void *data
 		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_geneve_out_partial_checksum);
 		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
-				      (segment_front + 44) :
+				      segment_front + 44 :
 				      inner_options_end + (44ULL + payload_len))))
 			return fr_up(skb,
 				     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
@@ -2011,7 +2011,7 @@ static __always_inline int geneve_out_ipv6_rest(struct __sk_buff *skb, void *dat
 	if (!(partial_2 == 0 ||
 	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
 		return fr_up(skb, reason_geneve_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + (segment_front + 64) :
+	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 64 :
 			      118ULL + payload_len_2)))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
@@ -2058,7 +2058,7 @@ static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, void *data, vo
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 			return fr_up(skb, reason_geneve_out_partial_checksum);
 		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
-				      (segment_front + 44) : 98ULL + payload_len)))
+				      segment_front + 44 : 98ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
 					      reason_geneve_out_unreachable));
@@ -2262,7 +2262,7 @@ static __always_inline int ipip_out_ipv4_any_rest(struct __sk_buff *skb, void *d
 	      ((partial >> 16) >= inner_options_end &&
 	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_ipip_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + (segment_front + 26) :
+	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 26 :
 			      inner_options_end + (26ULL + payload_len))))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_ipip_out_no_route,
@@ -2330,7 +2330,7 @@ static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, void *data, 
 		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_ipip_out_partial_checksum);
 		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
-				      (segment_front + 6) :
+				      segment_front + 6 :
 				      inner_options_end + (6ULL + payload_len))))
 			return fr_up(skb,
 				     fr_unfit(&n->hop_remote, reason_ipip_out_no_route,
@@ -2470,7 +2470,7 @@ static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, void *data, void
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 			return fr_up(skb, reason_ipip_out_partial_checksum);
 		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
-				      (segment_front + 6) : 60ULL + payload_len)))
+				      segment_front + 6 : 60ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&n->hop_remote, reason_ipip_out_no_route,
 					      reason_ipip_out_unreachable));
@@ -2490,8 +2490,8 @@ static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, void *data, void
 	if (!(partial_2 == 0 ||
 	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
 		return fr_up(skb, reason_ipip_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
-			      (segment_front_2 + 26) : 80ULL + payload_len_2)))
+	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front_2 + 26 :
+			      80ULL + payload_len_2)))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_ipip_out_no_route,
 				      reason_ipip_out_unreachable));
@@ -2870,7 +2870,7 @@ static __always_inline int fou_out_ipv4_any_rest(struct __sk_buff *skb, void *da
 	      ((partial_3 >> 16) >= inner_options_end &&
 	       (partial_3 & 0xffff) < inner_options_end + payload_len_3 - 1)))
 		return fr_up(skb, reason_fou_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + (segment_front + 34) :
+	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 34 :
 			      inner_options_end + (34ULL + payload_len_3))))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
@@ -2936,7 +2936,7 @@ static __always_inline int fou_out_ipv4_any(struct __sk_buff *skb, void *data, v
 		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_fou_out_partial_checksum);
 		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
-				      (segment_front + 14) :
+				      segment_front + 14 :
 				      inner_options_end + (14ULL + payload_len))))
 			return fr_up(skb,
 				     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
@@ -3218,7 +3218,7 @@ static __always_inline int fou_out_ipv6_rest(struct __sk_buff *skb, void *data, 
 	if (!(partial_2 == 0 ||
 	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
 		return fr_up(skb, reason_fou_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + (segment_front + 34) :
+	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 34 :
 			      88ULL + payload_len_2)))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
@@ -3265,7 +3265,7 @@ static __always_inline int fou_out_ipv6(struct __sk_buff *skb, void *data, void 
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 			return fr_up(skb, reason_fou_out_partial_checksum);
 		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
-				      (segment_front + 14) : 68ULL + payload_len)))
+				      segment_front + 14 : 68ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
 					      reason_fou_out_unreachable));
@@ -3469,10 +3469,10 @@ static __always_inline int vxlan_in_ipv4_ipv4_any_send(struct __sk_buff *skb, vo
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 || (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4->dscp_ecn) & 3) == 2 ? be8(&ipv4_any->dscp_ecn) & 3 :
-			   be8(&ipv4->dscp_ecn) & 3));
+			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -3516,10 +3516,10 @@ vxlan_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_opt
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 || (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4->dscp_ecn) & 3) == 2 ? be8(&ipv4_any->dscp_ecn) & 3 :
-			   be8(&ipv4->dscp_ecn) & 3));
+			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -3733,10 +3733,9 @@ static __always_inline int vxlan_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, v
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 2 ?
+			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
 			    be8(&ipv4->dscp_ecn) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
@@ -3778,10 +3777,9 @@ static __always_inline int vxlan_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb,
 	const __u32 headers_len = 64, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 2 ?
+			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
 			    be8(&ipv4->dscp_ecn) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
@@ -4016,10 +4014,10 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *sk
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
 			   be8(&ipv4_any->dscp_ecn) & 3 :
 			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 
@@ -4065,10 +4063,10 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
 			   be8(&ipv4_any->dscp_ecn) & 3 :
 			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
@@ -4269,10 +4267,10 @@ static __always_inline int vxlan_in_ipv6_ipv6_send(struct __sk_buff *skb, void *
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
 			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
@@ -4314,10 +4312,10 @@ static __always_inline int vxlan_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void
 	const __u32 headers_len = 84, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
 			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
@@ -4637,10 +4635,10 @@ static __always_inline int geneve_in_ipv4_ipv4_any_send(struct __sk_buff *skb, v
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 || (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4->dscp_ecn) & 3) == 2 ? be8(&ipv4_any->dscp_ecn) & 3 :
-			   be8(&ipv4->dscp_ecn) & 3));
+			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -4693,10 +4691,10 @@ geneve_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 geneve_o
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 || (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4->dscp_ecn) & 3) == 2 ? be8(&ipv4_any->dscp_ecn) & 3 :
-			   be8(&ipv4->dscp_ecn) & 3));
+			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -4912,10 +4910,9 @@ geneve_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data, __u64 geneve_op
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 2 ?
+			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
 			    be8(&ipv4->dscp_ecn) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
@@ -4965,10 +4962,9 @@ geneve_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 geneve_
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 2 ?
+			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
 			    be8(&ipv4->dscp_ecn) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
@@ -5209,10 +5205,10 @@ static __always_inline int geneve_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *s
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
 			   be8(&ipv4_any->dscp_ecn) & 3 :
 			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 
@@ -5265,10 +5261,10 @@ static __always_inline int geneve_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff 
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
 			   be8(&ipv4_any->dscp_ecn) & 3 :
 			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
@@ -5493,10 +5489,10 @@ static __always_inline int geneve_in_ipv6_ipv6_send(struct __sk_buff *skb, void 
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
 			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
@@ -5546,10 +5542,10 @@ geneve_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 geneve_optio
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
 			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
@@ -5865,10 +5861,10 @@ static __always_inline int ipip_in_ipv4_ipv4_any_send(struct __sk_buff *skb, voi
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 || (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4->dscp_ecn) & 3) == 2 ? be8(&ipv4_any->dscp_ecn) & 3 :
-			   be8(&ipv4->dscp_ecn) & 3));
+			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -5909,10 +5905,10 @@ ipip_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_opti
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 || (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4->dscp_ecn) & 3) == 2 ? be8(&ipv4_any->dscp_ecn) & 3 :
-			   be8(&ipv4->dscp_ecn) & 3));
+			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -6097,10 +6093,9 @@ static __always_inline int ipip_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, vo
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 2 ?
+			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
 			    be8(&ipv4->dscp_ecn) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
@@ -6139,10 +6134,9 @@ static __always_inline int ipip_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, 
 	const __u32 headers_len = 34, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 2 ?
+			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
 			    be8(&ipv4->dscp_ecn) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
@@ -6335,10 +6329,10 @@ static __always_inline int ipip_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
 			   be8(&ipv4_any->dscp_ecn) & 3 :
 			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 
@@ -6381,10 +6375,10 @@ static __always_inline int ipip_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *s
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
 			   be8(&ipv4_any->dscp_ecn) & 3 :
 			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
@@ -6553,10 +6547,10 @@ static __always_inline int ipip_in_ipv6_ipv6_send(struct __sk_buff *skb, void *d
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
 			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
@@ -6595,10 +6589,10 @@ static __always_inline int ipip_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void 
 	const __u32 headers_len = 54, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
 			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
@@ -6855,10 +6849,10 @@ static __always_inline int fou_in_ipv4_ipv4_any_send(struct __sk_buff *skb, void
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 || (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4->dscp_ecn) & 3) == 2 ? be8(&ipv4_any->dscp_ecn) & 3 :
-			   be8(&ipv4->dscp_ecn) & 3));
+			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -6902,10 +6896,10 @@ fou_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_optio
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 || (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4->dscp_ecn) & 3) == 2 ? be8(&ipv4_any->dscp_ecn) & 3 :
-			   be8(&ipv4->dscp_ecn) & 3));
+			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -7112,10 +7106,9 @@ static __always_inline int fou_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, voi
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 2 ?
+			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
 			    be8(&ipv4->dscp_ecn) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
@@ -7157,10 +7150,9 @@ static __always_inline int fou_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, v
 	const __u32 headers_len = 42, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 2 ?
+			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
 			    be8(&ipv4->dscp_ecn) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
@@ -7361,10 +7353,10 @@ static __always_inline int fou_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
 			   be8(&ipv4_any->dscp_ecn) & 3 :
 			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 
@@ -7411,10 +7403,10 @@ static __always_inline int fou_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *sk
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			   (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
 			   be8(&ipv4_any->dscp_ecn) & 3 :
 			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
@@ -7610,10 +7602,10 @@ static __always_inline int fou_in_ipv6_ipv6_send(struct __sk_buff *skb, void *da
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
 			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
@@ -7655,10 +7647,10 @@ static __always_inline int fou_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *
 	const __u32 headers_len = 62, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2 ?
+			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
 			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
 			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |

@@ -46,8 +46,7 @@ func TestPlantedFaults(t *testing.T) {
 	bpftest.Rights(t)
 	specs := map[string]compiled{}
 	caught, quick := 0, 0
-	faults := slices.Concat(helperFaults, backEndFaults, fanOutFaults, fanOutCodeFaults, ingressFaults, tunnelFaults,
-		congestionFaults, modelFaults)
+	faults := allFaults()
 	for i, f := range faults {
 		name := fmt.Sprintf("%02d %s: %s", i+1, f.where, f.what)
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
@@ -79,6 +78,37 @@ func TestPlantedFaults(t *testing.T) {
 	}
 	if len(faults) < 100 {
 		t.Errorf("only %d faults are planted", len(faults))
+	}
+}
+
+func allFaults() []fault {
+	return slices.Concat(helperFaults, backEndFaults, fanOutFaults, fanOutCodeFaults, ingressFaults, tunnelFaults,
+		congestionFaults, modelFaults)
+}
+
+// The text that a fault is planted into is there, so that who changes it learns of the fault at once, and not from the
+// long run that looks for all of them.
+func TestFaultsHavePlaces(t *testing.T) {
+	sources := map[string]*bpf.Source{}
+	for _, f := range slices.Concat(allFaults(), liveFaults) {
+		if f.where != "helper" && f.where != "code" {
+			continue
+		}
+		t.Run(f.what, func(t *testing.T) {
+			src := sources[f.spec]
+			if src == nil {
+				var err error
+				if src, err = bpf.Render(planOf(t, specFile(t, f.spec)), bpf.Options{}); err != nil {
+					t.Fatal(err)
+				}
+				sources[f.spec] = src
+			}
+			if f.where == "helper" {
+				plant(t, f, src.Header)
+			} else {
+				plant(t, f, src.C)
+			}
+		})
 	}
 }
 
