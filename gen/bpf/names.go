@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -105,6 +106,17 @@ func (f *function) nameOf(v *ir.Var) string {
 		f.varNames[v] = f.take(plain(v.Name))
 	}
 	return f.varNames[v]
+}
+
+// freesNames writes a block, after which the names of variables that it has declared can be taken again.
+func (f *function) freesNames(write func()) {
+	before := maps.Clone(f.own)
+	write()
+	for v := range f.own {
+		if !before[v] {
+			delete(f.names, f.varNames[v])
+		}
+	}
 }
 
 // sharesNames has a function call things what another one does, with which it shares a structure.

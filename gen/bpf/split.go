@@ -15,8 +15,33 @@ import (
 //
 // Both end in return, so that nothing comes back: what a function needs is what its parameters say.
 
-// restName is the name of what goes on in the next function, where it isn't a header's.
-const restName = "rest"
+// topic is the name of what goes on in the next function, by its first statement; path: the names of functions that go
+// on from there begin with it.
+func (f *function) topic(s ir.Stmt) (name string, path bool) {
+	switch s := s.(type) {
+	case *ir.NeedBytes:
+		if s.Part != nil {
+			return s.Part.Header, true
+		}
+	case *ir.Guard:
+		if s.Reason >= 0 && s.Reason < len(f.prog.ir.Reasons) {
+			return f.prog.ir.Reasons[s.Reason].Name, false
+		}
+	case *ir.Lookup:
+		return s.Row.Table.Name, false
+	case *ir.If:
+		if s.Note == ruleNote {
+			return "rules", false
+		}
+		if s.Note != "" {
+			return s.Note, false
+		}
+	}
+	for v := range ir.Sets(s) {
+		return plain(v.Name), false
+	}
+	return "further", false
+}
 
 const (
 	branchSize = 12 // statements from which on a branch is a function
@@ -67,7 +92,7 @@ func (f *function) long(rest []ir.Stmt) bool {
 }
 
 // goOn has statements that end the packet's way in a function of their own. It returns the call.
-func (f *function) goOn(name string, block []ir.Stmt) c.Expr {
+func (f *function) goOn(name string, path bool, block []ir.Stmt) c.Expr {
 	g := f.prog.function()
 	g.fan, g.turn, g.makes = f.fan, f.turn, f.makes
 	g.scope = f.scope
@@ -80,7 +105,7 @@ func (f *function) goOn(name string, block []ir.Stmt) c.Expr {
 		g.sharesNames(f)
 	}
 	g.path, g.name = f.path, f.path+"_"+ident(name)
-	if name != restName {
+	if path {
 		g.path = g.name
 	}
 	g.name = f.prog.unique(g.name)

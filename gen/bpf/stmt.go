@@ -17,11 +17,8 @@ func (f *function) statements(stmts []ir.Stmt) bool {
 		s := stmts[i]
 		if i > 0 && f.long(stmts[i:]) {
 			f.gap()
-			name := restName
-			if header, ok := s.(*ir.NeedBytes); ok && header.Part != nil {
-				name = header.Part.Header
-			}
-			f.end(ir.Pos(s), f.goOn(name, stmts[i:]))
+			name, path := f.topic(s)
+			f.end(ir.Pos(s), f.goOn(name, path, stmts[i:]))
 			return true
 		}
 		if n := f.check(stmts[i:]); n > 0 {
@@ -221,7 +218,7 @@ func (f *function) branch(s *ir.If) bool {
 			if name == "" {
 				name = "branch"
 			}
-			f.end(s.Pos, f.goOn(name, s.Then))
+			f.end(s.Pos, f.goOn(name, true, s.Then))
 		})
 		f.known = before
 		if len(s.Else) == 0 {
@@ -234,7 +231,7 @@ func (f *function) branch(s *ir.If) bool {
 		f.declares(s.Then, s.Else)
 		declared, rows = maps.Clone(f.declared), maps.Clone(f.rowsDeclared)
 	}
-	branch := f.when(s.Pos, f.expr(s.Cond), func() { f.statements(s.Then) })
+	branch := f.when(s.Pos, f.expr(s.Cond), func() { f.freesNames(func() { f.statements(s.Then) }) })
 	if s.Note != ruleNote {
 		branch.Note = comment(s.Note)
 	}
@@ -252,7 +249,7 @@ func (f *function) branch(s *ir.If) bool {
 	}
 	f.last = ends(s.Else)
 	elseEnds := false
-	f.inside(&branch.Else, func() { elseEnds = f.statements(s.Else) })
+	f.inside(&branch.Else, func() { f.freesNames(func() { elseEnds = f.statements(s.Else) }) })
 	f.scope = scope
 	if elseEnds {
 		f.known = then

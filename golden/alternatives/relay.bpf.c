@@ -379,9 +379,9 @@ static __always_inline int naks_ipv4(struct __sk_buff *skb, void *data, void *da
 			/* long: {fields: [{name: "range", bits: 1, is: 1}, {name: "first", bi... */
 			if (check_long(skb, data, data_end, udp_end, 42))
 				return TC_ACT_UNSPEC;
-			__u64 partial_2 = fr_partial(skb);
-			if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-			      (partial_2 >> 16) >= 50) ||
+			__u64 partial = fr_partial(skb);
+			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+			      (partial >> 16) >= 50) ||
 			    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 				return fr_up(skb, reason_naks_partial_checksum);
 			__builtin_memset(&fib_1, 0, sizeof(fib_1));
@@ -395,7 +395,7 @@ static __always_inline int naks_ipv4(struct __sk_buff *skb, void *data, void *da
 				return fr_up(skb,
 					     fr_unrouted(&hop_1, reason_naks_not_forwarded,
 							 reason_naks_unreachable));
-			return naks_ipv4_send_2(skb, data, ip_end, partial_2, &hop_1, &fib_1);
+			return naks_ipv4_send_2(skb, data, ip_end, partial, &hop_1, &fib_1);
 		}
 	}
 	if (47ULL > udp_end)
@@ -909,8 +909,8 @@ static __always_inline int calls_ipv4(struct __sk_buff *skb, void *data, void *d
 	/* request: {fields: [{name: "number", bits: 32}], closed: true} */
 	if (check_request(skb, data, data_end, udp_end, 42))
 		return TC_ACT_UNSPEC;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) || (partial_2 >> 16) >= 46) ||
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 46) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 		return fr_up(skb, reason_calls_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
@@ -924,7 +924,7 @@ static __always_inline int calls_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb,
 			     fr_unrouted(&hop_1, reason_calls_not_forwarded,
 					 reason_calls_unreachable));
-	return calls_ipv4_send_2(skb, data, ip_end, partial_2, &hop_1, &fib_1);
+	return calls_ipv4_send_2(skb, data, ip_end, partial, &hop_1, &fib_1);
 }
 
 static __always_inline int calls_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -1110,8 +1110,8 @@ static __always_inline int calls_ipv6(struct __sk_buff *skb, void *data, void *d
 	/* request: {fields: [{name: "number", bits: 32}], closed: true} */
 	if (check_request(skb, data, data_end, udp_end, 62))
 		return TC_ACT_UNSPEC;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) || (partial_2 >> 16) >= 66))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 66))
 		return fr_up(skb, reason_calls_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_calls_udp_checksum);
@@ -1134,7 +1134,7 @@ static __always_inline int calls_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb,
 			     fr_unrouted(&hop_2, reason_calls_not_forwarded,
 					 reason_calls_unreachable));
-	return calls_ipv6_send_2(skb, data, ip_end, partial_2, &hop_2, &fib_2);
+	return calls_ipv6_send_2(skb, data, ip_end, partial, &hop_2, &fib_2);
 }
 
 SEC("tc") int prog_calls(struct __sk_buff *skb)
@@ -1380,8 +1380,8 @@ static __always_inline int stamped_ipv4(struct __sk_buff *skb, void *data, void 
 			return stamped_ipv4_send(skb, data, ip_end, partial, &hop_1, &fib_1);
 		}
 	}
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) || (partial_2 >> 16) >= 42))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
 		return fr_up(skb, reason_stamped_partial_checksum);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_stamped_gso_packet);
@@ -1398,7 +1398,7 @@ static __always_inline int stamped_ipv4(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb,
 			     fr_unrouted(&hop_1, reason_stamped_not_forwarded,
 					 reason_stamped_unreachable));
-	return stamped_ipv4_send_2(skb, data, ip_end, partial_2, &hop_1, &fib_1);
+	return stamped_ipv4_send_2(skb, data, ip_end, partial, &hop_1, &fib_1);
 }
 
 static __always_inline int stamped_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -1574,8 +1574,8 @@ static __always_inline int stamped_ipv6(struct __sk_buff *skb, void *data, void 
 			return stamped_ipv6_send(skb, data, ip_end, partial, &hop_2, &fib_2);
 		}
 	}
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) || (partial_2 >> 16) >= 62))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
 		return fr_up(skb, reason_stamped_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_stamped_udp_checksum);
@@ -1600,7 +1600,7 @@ static __always_inline int stamped_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb,
 			     fr_unrouted(&hop_2, reason_stamped_not_forwarded,
 					 reason_stamped_unreachable));
-	return stamped_ipv6_send_2(skb, data, ip_end, partial_2, &hop_2, &fib_2);
+	return stamped_ipv6_send_2(skb, data, ip_end, partial, &hop_2, &fib_2);
 }
 
 SEC("tc") int prog_stamped(struct __sk_buff *skb)

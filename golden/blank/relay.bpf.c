@@ -559,9 +559,9 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int downstream_ipv4_ack_rest_7(struct __sk_buff *skb, void *data,
-						      void *data_end, __u64 ip_end,
-						      __u64 short_payload_end, __u64 ack_ce_end)
+static __always_inline int downstream_ipv4_ack_further_6(struct __sk_buff *skb, void *data,
+							 void *data_end, __u64 ip_end,
+							 __u64 short_payload_end, __u64 ack_ce_end)
 {
 	void *at_ack_ce_end;
 	void *at_stream_id_end;
@@ -643,8 +643,8 @@ static __always_inline int downstream_ipv4_ack_rest_7(struct __sk_buff *skb, voi
 }
 
 static __always_inline int
-downstream_ipv4_ack_rest_6(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			   __u64 short_payload_end, __u64 ack_length8_end)
+downstream_ipv4_ack_further_5(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			      __u64 short_payload_end, __u64 ack_length8_end)
 {
 	void *at_ack_length8_end;
 	void *at_ack_ect0_end;
@@ -703,13 +703,13 @@ downstream_ipv4_ack_rest_6(struct __sk_buff *skb, void *data, void *data_end, __
 	}
 	__u64 ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
 
-	return downstream_ipv4_ack_rest_7(skb, data, data_end, ip_end, short_payload_end,
-					  ack_ce_end);
+	return downstream_ipv4_ack_further_6(skb, data, data_end, ip_end, short_payload_end,
+					     ack_ce_end);
 }
 
 static __always_inline int
-downstream_ipv4_ack_rest_5(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			   __u64 short_payload_end, __u64 ack_count, __u64 ack_gap7_end)
+downstream_ipv4_ack_further_4(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			      __u64 short_payload_end, __u64 ack_count, __u64 ack_gap7_end)
 {
 	void *at_ack_gap7_end;
 	void *at_ack_length7_end;
@@ -765,13 +765,13 @@ downstream_ipv4_ack_rest_5(struct __sk_buff *skb, void *data, void *data_end, __
 	}
 	__u64 ack_length8_end = fr_forget(skb, ack_gap8_end + ack_length8_size);
 
-	return downstream_ipv4_ack_rest_6(skb, data, data_end, ip_end, short_payload_end,
-					  ack_length8_end);
+	return downstream_ipv4_ack_further_5(skb, data, data_end, ip_end, short_payload_end,
+					     ack_length8_end);
 }
 
 static __always_inline int
-downstream_ipv4_ack_rest_4(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			   __u64 short_payload_end, __u64 ack_count, __u64 ack_length5_end)
+downstream_ipv4_ack_further_3(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			      __u64 short_payload_end, __u64 ack_count, __u64 ack_length5_end)
 {
 	void *at_ack_length5_end;
 	void *at_ack_gap6_end;
@@ -827,13 +827,13 @@ downstream_ipv4_ack_rest_4(struct __sk_buff *skb, void *data, void *data_end, __
 	}
 	__u64 ack_gap7_end = fr_forget(skb, ack_length6_end + ack_gap7_size);
 
-	return downstream_ipv4_ack_rest_5(skb, data, data_end, ip_end, short_payload_end, ack_count,
-					  ack_gap7_end);
+	return downstream_ipv4_ack_further_4(skb, data, data_end, ip_end, short_payload_end,
+					     ack_count, ack_gap7_end);
 }
 
 static __always_inline int
-downstream_ipv4_ack_rest_3(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			   __u64 short_payload_end, __u64 ack_count, __u64 ack_gap4_end)
+downstream_ipv4_ack_further_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			      __u64 short_payload_end, __u64 ack_count, __u64 ack_gap4_end)
 {
 	void *at_ack_gap4_end;
 	void *at_ack_length4_end;
@@ -889,13 +889,13 @@ downstream_ipv4_ack_rest_3(struct __sk_buff *skb, void *data, void *data_end, __
 	}
 	__u64 ack_length5_end = fr_forget(skb, ack_gap5_end + ack_length5_size);
 
-	return downstream_ipv4_ack_rest_4(skb, data, data_end, ip_end, short_payload_end, ack_count,
-					  ack_length5_end);
+	return downstream_ipv4_ack_further_3(skb, data, data_end, ip_end, short_payload_end,
+					     ack_count, ack_length5_end);
 }
 
 static __always_inline int
-downstream_ipv4_ack_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			   __u64 short_payload_end, __u64 ack_count, __u64 ack_length2_end)
+downstream_ipv4_ack_further(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			    __u64 short_payload_end, __u64 ack_count, __u64 ack_length2_end)
 {
 	void *at_ack_length2_end;
 	void *at_ack_gap3_end;
@@ -951,14 +951,14 @@ downstream_ipv4_ack_rest_2(struct __sk_buff *skb, void *data, void *data_end, __
 	}
 	__u64 ack_gap4_end = fr_forget(skb, ack_length3_end + ack_gap4_size);
 
-	return downstream_ipv4_ack_rest_3(skb, data, data_end, ip_end, short_payload_end, ack_count,
-					  ack_gap4_end);
+	return downstream_ipv4_ack_further_2(skb, data, data_end, ip_end, short_payload_end,
+					     ack_count, ack_gap4_end);
 }
 
-static __always_inline int downstream_ipv4_ack_rest(struct __sk_buff *skb, void *data,
-						    void *data_end, __u64 ip_end,
-						    __u64 short_payload_end, __u64 ack_count,
-						    __u64 ack_first_end, __u64 ack_gap1_size)
+static __always_inline int
+downstream_ipv4_ack_ack_gap1_end(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+				 __u64 short_payload_end, __u64 ack_count, __u64 ack_first_end,
+				 __u64 ack_gap1_size)
 {
 	void *at_ack_gap1_end;
 	void *at_ack_length1_end;
@@ -1015,8 +1015,8 @@ static __always_inline int downstream_ipv4_ack_rest(struct __sk_buff *skb, void 
 	}
 	__u64 ack_length2_end = fr_forget(skb, ack_gap2_end + ack_length2_size);
 
-	return downstream_ipv4_ack_rest_2(skb, data, data_end, ip_end, short_payload_end, ack_count,
-					  ack_length2_end);
+	return downstream_ipv4_ack_further(skb, data, data_end, ip_end, short_payload_end,
+					   ack_count, ack_length2_end);
 }
 
 static __always_inline int downstream_ipv4_ack(struct __sk_buff *skb, void *data, void *data_end,
@@ -1088,8 +1088,8 @@ static __always_inline int downstream_ipv4_ack(struct __sk_buff *skb, void *data
 		ack_gap1_size = 0;
 	}
 
-	return downstream_ipv4_ack_rest(skb, data, data_end, ip_end, short_payload_end, ack_count,
-					ack_first_end, ack_gap1_size);
+	return downstream_ipv4_ack_ack_gap1_end(skb, data, data_end, ip_end, short_payload_end,
+						ack_count, ack_first_end, ack_gap1_size);
 }
 
 /* What is the same for all receivers. */
@@ -1342,9 +1342,9 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int downstream_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-						__u64 ip_end, __u64 short_payload_end,
-						__u64 stream_offset_end)
+static __always_inline int downstream_ipv4_further(struct __sk_buff *skb, void *data,
+						   void *data_end, __u64 ip_end,
+						   __u64 short_payload_end, __u64 stream_offset_end)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -1443,8 +1443,8 @@ static __always_inline int downstream_ipv4(struct __sk_buff *skb, void *data, vo
 	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 
-	return downstream_ipv4_rest(skb, data, data_end, ip_end, short_payload_end,
-				    stream_offset_end);
+	return downstream_ipv4_further(skb, data, data_end, ip_end, short_payload_end,
+				       stream_offset_end);
 }
 
 static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1751,9 +1751,9 @@ static __always_inline int downstream_fan3(struct __sk_buff *skb, void *data, __
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int downstream_ipv6_ack_rest_7(struct __sk_buff *skb, void *data,
-						      void *data_end, __u64 ip_end,
-						      __u64 short_payload_end, __u64 ack_ce_end)
+static __always_inline int downstream_ipv6_ack_further_6(struct __sk_buff *skb, void *data,
+							 void *data_end, __u64 ip_end,
+							 __u64 short_payload_end, __u64 ack_ce_end)
 {
 	void *at_ack_ce_end;
 	void *at_stream_id_end;
@@ -1835,8 +1835,8 @@ static __always_inline int downstream_ipv6_ack_rest_7(struct __sk_buff *skb, voi
 }
 
 static __always_inline int
-downstream_ipv6_ack_rest_6(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			   __u64 short_payload_end, __u64 ack_length8_end)
+downstream_ipv6_ack_further_5(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			      __u64 short_payload_end, __u64 ack_length8_end)
 {
 	void *at_ack_length8_end;
 	void *at_ack_ect0_end;
@@ -1895,13 +1895,13 @@ downstream_ipv6_ack_rest_6(struct __sk_buff *skb, void *data, void *data_end, __
 	}
 	__u64 ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
 
-	return downstream_ipv6_ack_rest_7(skb, data, data_end, ip_end, short_payload_end,
-					  ack_ce_end);
+	return downstream_ipv6_ack_further_6(skb, data, data_end, ip_end, short_payload_end,
+					     ack_ce_end);
 }
 
 static __always_inline int
-downstream_ipv6_ack_rest_5(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			   __u64 short_payload_end, __u64 ack_count, __u64 ack_gap7_end)
+downstream_ipv6_ack_further_4(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			      __u64 short_payload_end, __u64 ack_count, __u64 ack_gap7_end)
 {
 	void *at_ack_gap7_end;
 	void *at_ack_length7_end;
@@ -1957,13 +1957,13 @@ downstream_ipv6_ack_rest_5(struct __sk_buff *skb, void *data, void *data_end, __
 	}
 	__u64 ack_length8_end = fr_forget(skb, ack_gap8_end + ack_length8_size);
 
-	return downstream_ipv6_ack_rest_6(skb, data, data_end, ip_end, short_payload_end,
-					  ack_length8_end);
+	return downstream_ipv6_ack_further_5(skb, data, data_end, ip_end, short_payload_end,
+					     ack_length8_end);
 }
 
 static __always_inline int
-downstream_ipv6_ack_rest_4(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			   __u64 short_payload_end, __u64 ack_count, __u64 ack_length5_end)
+downstream_ipv6_ack_further_3(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			      __u64 short_payload_end, __u64 ack_count, __u64 ack_length5_end)
 {
 	void *at_ack_length5_end;
 	void *at_ack_gap6_end;
@@ -2019,13 +2019,13 @@ downstream_ipv6_ack_rest_4(struct __sk_buff *skb, void *data, void *data_end, __
 	}
 	__u64 ack_gap7_end = fr_forget(skb, ack_length6_end + ack_gap7_size);
 
-	return downstream_ipv6_ack_rest_5(skb, data, data_end, ip_end, short_payload_end, ack_count,
-					  ack_gap7_end);
+	return downstream_ipv6_ack_further_4(skb, data, data_end, ip_end, short_payload_end,
+					     ack_count, ack_gap7_end);
 }
 
 static __always_inline int
-downstream_ipv6_ack_rest_3(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			   __u64 short_payload_end, __u64 ack_count, __u64 ack_gap4_end)
+downstream_ipv6_ack_further_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			      __u64 short_payload_end, __u64 ack_count, __u64 ack_gap4_end)
 {
 	void *at_ack_gap4_end;
 	void *at_ack_length4_end;
@@ -2081,13 +2081,13 @@ downstream_ipv6_ack_rest_3(struct __sk_buff *skb, void *data, void *data_end, __
 	}
 	__u64 ack_length5_end = fr_forget(skb, ack_gap5_end + ack_length5_size);
 
-	return downstream_ipv6_ack_rest_4(skb, data, data_end, ip_end, short_payload_end, ack_count,
-					  ack_length5_end);
+	return downstream_ipv6_ack_further_3(skb, data, data_end, ip_end, short_payload_end,
+					     ack_count, ack_length5_end);
 }
 
 static __always_inline int
-downstream_ipv6_ack_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			   __u64 short_payload_end, __u64 ack_count, __u64 ack_length2_end)
+downstream_ipv6_ack_further(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			    __u64 short_payload_end, __u64 ack_count, __u64 ack_length2_end)
 {
 	void *at_ack_length2_end;
 	void *at_ack_gap3_end;
@@ -2143,14 +2143,14 @@ downstream_ipv6_ack_rest_2(struct __sk_buff *skb, void *data, void *data_end, __
 	}
 	__u64 ack_gap4_end = fr_forget(skb, ack_length3_end + ack_gap4_size);
 
-	return downstream_ipv6_ack_rest_3(skb, data, data_end, ip_end, short_payload_end, ack_count,
-					  ack_gap4_end);
+	return downstream_ipv6_ack_further_2(skb, data, data_end, ip_end, short_payload_end,
+					     ack_count, ack_gap4_end);
 }
 
-static __always_inline int downstream_ipv6_ack_rest(struct __sk_buff *skb, void *data,
-						    void *data_end, __u64 ip_end,
-						    __u64 short_payload_end, __u64 ack_count,
-						    __u64 ack_first_end, __u64 ack_gap1_size)
+static __always_inline int
+downstream_ipv6_ack_ack_gap1_end(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+				 __u64 short_payload_end, __u64 ack_count, __u64 ack_first_end,
+				 __u64 ack_gap1_size)
 {
 	void *at_ack_gap1_end;
 	void *at_ack_length1_end;
@@ -2207,8 +2207,8 @@ static __always_inline int downstream_ipv6_ack_rest(struct __sk_buff *skb, void 
 	}
 	__u64 ack_length2_end = fr_forget(skb, ack_gap2_end + ack_length2_size);
 
-	return downstream_ipv6_ack_rest_2(skb, data, data_end, ip_end, short_payload_end, ack_count,
-					  ack_length2_end);
+	return downstream_ipv6_ack_further(skb, data, data_end, ip_end, short_payload_end,
+					   ack_count, ack_length2_end);
 }
 
 static __always_inline int downstream_ipv6_ack(struct __sk_buff *skb, void *data, void *data_end,
@@ -2280,8 +2280,8 @@ static __always_inline int downstream_ipv6_ack(struct __sk_buff *skb, void *data
 		ack_gap1_size = 0;
 	}
 
-	return downstream_ipv6_ack_rest(skb, data, data_end, ip_end, short_payload_end, ack_count,
-					ack_first_end, ack_gap1_size);
+	return downstream_ipv6_ack_ack_gap1_end(skb, data, data_end, ip_end, short_payload_end,
+						ack_count, ack_first_end, ack_gap1_size);
 }
 
 /* What is the same for all receivers. */
@@ -2538,9 +2538,9 @@ static __always_inline int downstream_fan4(struct __sk_buff *skb, void *data, __
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int downstream_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-						__u64 ip_end, __u64 short_payload_end,
-						__u64 stream_offset_end)
+static __always_inline int downstream_ipv6_further(struct __sk_buff *skb, void *data,
+						   void *data_end, __u64 ip_end,
+						   __u64 short_payload_end, __u64 stream_offset_end)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -2639,8 +2639,8 @@ static __always_inline int downstream_ipv6(struct __sk_buff *skb, void *data, vo
 	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 
-	return downstream_ipv6_rest(skb, data, data_end, ip_end, short_payload_end,
-				    stream_offset_end);
+	return downstream_ipv6_further(skb, data, data_end, ip_end, short_payload_end,
+				       stream_offset_end);
 }
 
 SEC("tc") int prog_downstream(struct __sk_buff *skb)
@@ -2954,8 +2954,8 @@ static __always_inline int other_ipv4_send_4(struct __sk_buff *skb, void *data, 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int other_ipv4_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
-					   __u64 note_text_end, __u64 more_text_end)
+static __always_inline int other_ipv4_rules(struct __sk_buff *skb, void *data, __u64 udp_end,
+					    __u64 note_text_end, __u64 more_text_end)
 {
 	struct hdr_cookie *cookie = data + 42;
 
@@ -2974,19 +2974,18 @@ static __always_inline int other_ipv4_rest(struct __sk_buff *skb, void *data, __
 		if (payload_len + (note_text_end - 14) > 0xffff ||
 		    payload_len + (note_text_end - 34) > 0xffff)
 			return fr_up(skb, reason_other_length);
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40)))
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40)))
 			return fr_up(skb, reason_other_partial_checksum);
 		return other_ipv4_send_3(skb, data, note_text_end, more_text_end, payload_len,
-					 partial_2);
+					 partial);
 	}
 
 	/* {do: [{blank: "cookie"}, "pass"]}, */
-	__u64 partial_3 = fr_partial(skb);
-	if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(34, 40) ||
-	      (partial_3 >> 16) >= more_text_end))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= more_text_end))
 		return fr_up(skb, reason_other_partial_checksum);
-	return other_ipv4_send_4(skb, data, partial_3);
+	return other_ipv4_send_4(skb, data, partial);
 }
 
 static __always_inline int other_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -3062,7 +3061,7 @@ static __always_inline int other_ipv4(struct __sk_buff *skb, void *data, void *d
 		return other_ipv4_send(skb, data, ip_end, note_text_end, partial, p);
 	}
 
-	return other_ipv4_rest(skb, data, udp_end, note_text_end, more_text_end);
+	return other_ipv4_rules(skb, data, udp_end, note_text_end, more_text_end);
 }
 
 static __always_inline int other_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -3294,8 +3293,8 @@ static __always_inline int other_ipv6_send_4(struct __sk_buff *skb, void *data, 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int other_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
-					   __u64 note_text_end, __u64 more_text_end)
+static __always_inline int other_ipv6_rules(struct __sk_buff *skb, void *data, __u64 udp_end,
+					    __u64 note_text_end, __u64 more_text_end)
 {
 	struct hdr_cookie *cookie = data + 62;
 	struct hdr_udp *udp = data + 54;
@@ -3317,23 +3316,22 @@ static __always_inline int other_ipv6_rest(struct __sk_buff *skb, void *data, __
 		if (payload_len + (note_text_end - 54) > 0xffff ||
 		    payload_len + (note_text_end - 54) > 0xffff)
 			return fr_up(skb, reason_other_length);
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60)))
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60)))
 			return fr_up(skb, reason_other_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_other_udp_checksum);
 		return other_ipv6_send_3(skb, data, note_text_end, more_text_end, payload_len,
-					 partial_2);
+					 partial);
 	}
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_other_udp_checksum);
 
 	/* {do: [{blank: "cookie"}, "pass"]}, */
-	__u64 partial_3 = fr_partial(skb);
-	if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(54, 60) ||
-	      (partial_3 >> 16) >= more_text_end))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= more_text_end))
 		return fr_up(skb, reason_other_partial_checksum);
-	return other_ipv6_send_4(skb, data, partial_3);
+	return other_ipv6_send_4(skb, data, partial);
 }
 
 static __always_inline int other_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -3413,7 +3411,7 @@ static __always_inline int other_ipv6(struct __sk_buff *skb, void *data, void *d
 		return other_ipv6_send(skb, data, ip_end, note_text_end, partial, p);
 	}
 
-	return other_ipv6_rest(skb, data, udp_end, note_text_end, more_text_end);
+	return other_ipv6_rules(skb, data, udp_end, note_text_end, more_text_end);
 }
 
 SEC("tc") int prog_other(struct __sk_buff *skb)

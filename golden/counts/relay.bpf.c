@@ -270,9 +270,9 @@ wrap_send_ipv6(struct __sk_buff *skb, __u64 now, __u64 payload_len, struct val_b
 	return fr_send(&s->hop_peer, direct);
 }
 
-static __always_inline int wrap_ipv4_rest(struct __sk_buff *skb, void *data,
-					  const struct fr_lease *lease, __u64 now, __u64 udp_end,
-					  __u64 rtcp_end)
+static __always_inline int wrap_ipv4_rtcp_length(struct __sk_buff *skb, void *data,
+						 const struct fr_lease *lease, __u64 now,
+						 __u64 udp_end, __u64 rtcp_end)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -397,11 +397,12 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *da
 	if (!(rtcp_end == udp_end || skb->gso_size == 0))
 		return fr_up(skb, reason_wrap_gso_packet);
 
-	return wrap_ipv4_rest(skb, data, lease, now, udp_end, rtcp_end);
+	return wrap_ipv4_rtcp_length(skb, data, lease, now, udp_end, rtcp_end);
 }
 
-static __always_inline int wrap_ipv6_rest(struct __sk_buff *skb, void *data,
-					  const struct fr_lease *lease, __u64 now, __u64 rtcp_end)
+static __always_inline int wrap_ipv6_by_ssrc(struct __sk_buff *skb, void *data,
+					     const struct fr_lease *lease, __u64 now,
+					     __u64 rtcp_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -515,7 +516,7 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *da
 	if (be16(&udp->dst_port) != 0x138d)
 		return fr_up(skb, reason_wrap_no_match);
 
-	return wrap_ipv6_rest(skb, data, lease, now, rtcp_end);
+	return wrap_ipv6_by_ssrc(skb, data, lease, now, rtcp_end);
 }
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)

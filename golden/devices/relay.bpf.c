@@ -457,8 +457,9 @@ static __always_inline int frames_ipv4_send_ipv6(struct __sk_buff *skb, void *da
 	return fr_send(&p->hop_remote, direct);
 }
 
-static __always_inline int frames_ipv4_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-					    __u64 udp_end, struct val_peers *p)
+static __always_inline int frames_ipv4_address_family(struct __sk_buff *skb, void *data,
+						      __u64 ip_end, __u64 udp_end,
+						      struct val_peers *p)
 {
 	struct hdr_udp *udp = data + 34;
 
@@ -483,9 +484,9 @@ static __always_inline int frames_ipv4_rest(struct __sk_buff *skb, void *data, _
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_frames_gso_packet);
 	__u64 payload_len = udp_end - 42;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < 42ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
 		return fr_up(skb, reason_frames_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_frames_udp_checksum);
@@ -493,7 +494,7 @@ static __always_inline int frames_ipv4_rest(struct __sk_buff *skb, void *data, _
 		return fr_up(skb,
 			     fr_unfit(&p->hop_remote, reason_frames_no_route,
 				      reason_frames_unreachable));
-	return frames_ipv4_send_ipv6(skb, data, payload_len, partial_2, p);
+	return frames_ipv4_send_ipv6(skb, data, payload_len, partial, p);
 }
 
 static __always_inline int frames_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -582,7 +583,7 @@ static __always_inline int frames_ipv4(struct __sk_buff *skb, void *data, void *
 					bpf_htons(0x1140));
 	}
 
-	return frames_ipv4_rest(skb, data, ip_end, udp_end, p);
+	return frames_ipv4_address_family(skb, data, ip_end, udp_end, p);
 }
 
 static __always_inline int frames_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -702,8 +703,9 @@ static __always_inline int frames_ipv6_send_ipv4(struct __sk_buff *skb, void *da
 	return fr_send(&p->hop_remote, direct);
 }
 
-static __always_inline int frames_ipv6_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-					    __u64 udp_end, struct val_peers *p)
+static __always_inline int frames_ipv6_address_family(struct __sk_buff *skb, void *data,
+						      __u64 ip_end, __u64 udp_end,
+						      struct val_peers *p)
 {
 	struct hdr_udp *udp = data + 54;
 
@@ -730,9 +732,9 @@ static __always_inline int frames_ipv6_rest(struct __sk_buff *skb, void *data, _
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_frames_gso_packet);
 	__u64 payload_len = udp_end - 62;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < 62ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
 		return fr_up(skb, reason_frames_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_frames_udp_checksum);
@@ -740,7 +742,7 @@ static __always_inline int frames_ipv6_rest(struct __sk_buff *skb, void *data, _
 		return fr_up(skb,
 			     fr_unfit(&p->hop_remote, reason_frames_no_route,
 				      reason_frames_unreachable));
-	return frames_ipv6_send_ipv4(skb, data, payload_len, partial_2, p);
+	return frames_ipv6_send_ipv4(skb, data, payload_len, partial, p);
 }
 
 static __always_inline int frames_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -823,7 +825,7 @@ static __always_inline int frames_ipv6(struct __sk_buff *skb, void *data, void *
 					ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
 	}
 
-	return frames_ipv6_rest(skb, data, ip_end, udp_end, p);
+	return frames_ipv6_address_family(skb, data, ip_end, udp_end, p);
 }
 
 SEC("tc") int prog_frames(struct __sk_buff *skb)
@@ -1128,8 +1130,8 @@ static __always_inline int bare_ipv4_send_ipv6_2(struct __sk_buff *skb, void *da
 	return bpf_redirect_neigh(p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int bare_ipv4_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-					  __u64 udp_end, struct val_peers *p)
+static __always_inline int bare_ipv4_address_family(struct __sk_buff *skb, void *data, __u64 ip_end,
+						    __u64 udp_end, struct val_peers *p)
 {
 	struct hdr_udp *udp = data + 20;
 
@@ -1153,9 +1155,9 @@ static __always_inline int bare_ipv4_rest(struct __sk_buff *skb, void *data, __u
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_bare_gso_packet);
 	__u64 payload_len = udp_end - 28;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(20, 26) ||
-	      ((partial_2 >> 16) >= 28 && (partial_2 & 0xffff) < 28ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(20, 26) ||
+	      ((partial >> 16) >= 28 && (partial & 0xffff) < 28ULL + payload_len - 1)))
 		return fr_up(skb, reason_bare_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_bare_udp_checksum);
@@ -1163,7 +1165,7 @@ static __always_inline int bare_ipv4_rest(struct __sk_buff *skb, void *data, __u
 		return fr_up(skb,
 			     fr_unfit(&p->hop_remote, reason_bare_no_route,
 				      reason_bare_unreachable));
-	return bare_ipv4_send_ipv6_2(skb, data, payload_len, partial_2, p);
+	return bare_ipv4_send_ipv6_2(skb, data, payload_len, partial, p);
 }
 
 static __always_inline int bare_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -1240,7 +1242,7 @@ static __always_inline int bare_ipv4(struct __sk_buff *skb, void *data, void *da
 		return bare_ipv4_send_ipv6(skb, data, payload_len, partial, p);
 	}
 
-	return bare_ipv4_rest(skb, data, ip_end, udp_end, p);
+	return bare_ipv4_address_family(skb, data, ip_end, udp_end, p);
 }
 
 static __always_inline int bare_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len,
@@ -1494,8 +1496,8 @@ static __always_inline int bare_ipv6_send_ipv4_2(struct __sk_buff *skb, void *da
 	return bpf_redirect_neigh(p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int bare_ipv6_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-					  __u64 udp_end, struct val_peers *p)
+static __always_inline int bare_ipv6_address_family(struct __sk_buff *skb, void *data, __u64 ip_end,
+						    __u64 udp_end, struct val_peers *p)
 {
 	struct hdr_udp *udp = data + 40;
 
@@ -1521,9 +1523,9 @@ static __always_inline int bare_ipv6_rest(struct __sk_buff *skb, void *data, __u
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_bare_gso_packet);
 	__u64 payload_len = udp_end - 48;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(40, 46) ||
-	      ((partial_2 >> 16) >= 48 && (partial_2 & 0xffff) < 48ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(40, 46) ||
+	      ((partial >> 16) >= 48 && (partial & 0xffff) < 48ULL + payload_len - 1)))
 		return fr_up(skb, reason_bare_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_bare_udp_checksum);
@@ -1531,7 +1533,7 @@ static __always_inline int bare_ipv6_rest(struct __sk_buff *skb, void *data, __u
 		return fr_up(skb,
 			     fr_unfit(&p->hop_remote, reason_bare_no_route,
 				      reason_bare_unreachable));
-	return bare_ipv6_send_ipv4_2(skb, data, payload_len, partial_2, p);
+	return bare_ipv6_send_ipv4_2(skb, data, payload_len, partial, p);
 }
 
 static __always_inline int bare_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1600,7 +1602,7 @@ static __always_inline int bare_ipv6(struct __sk_buff *skb, void *data, void *da
 		return bare_ipv6_send_ipv4(skb, data, payload_len, partial, p);
 	}
 
-	return bare_ipv6_rest(skb, data, ip_end, udp_end, p);
+	return bare_ipv6_address_family(skb, data, ip_end, udp_end, p);
 }
 
 SEC("tc") int prog_bare(struct __sk_buff *skb)

@@ -395,8 +395,9 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 udp_end, struct val_peers *p)
+static __always_inline int forward_ipv4_address_family(struct __sk_buff *skb, void *data,
+						       __u64 ip_end, __u64 udp_end,
+						       struct val_peers *p)
 {
 	struct hdr_msg *msg = data + 42;
 	struct hdr_udp *udp = data + 34;
@@ -434,9 +435,9 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 		return forward_ipv4_send(skb, data, ip_end, udp_end, topic, partial, p);
 	}
 	__u64 payload_len = udp_end - 50;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 50 && (partial_2 & 0xffff) < 50ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      ((partial >> 16) >= 50 && (partial & 0xffff) < 50ULL + payload_len - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
@@ -459,7 +460,7 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 		topics = translation->value;
 	}
 	__u64 topic = topics;
-	return forward_ipv4_send_ipv6(skb, data, udp_end, topic, payload_len, partial_2, p);
+	return forward_ipv4_send_ipv6(skb, data, udp_end, topic, payload_len, partial, p);
 }
 
 static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -533,7 +534,7 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 		return fr_drop(skb->len, reason_forward_unwanted);
 	}
 
-	return forward_ipv4_rest(skb, data, ip_end, udp_end, p);
+	return forward_ipv4_address_family(skb, data, ip_end, udp_end, p);
 }
 
 static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -755,8 +756,9 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 udp_end, struct val_peers *p)
+static __always_inline int forward_ipv6_address_family(struct __sk_buff *skb, void *data,
+						       __u64 ip_end, __u64 udp_end,
+						       struct val_peers *p)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_msg *msg = data + 62;
@@ -797,9 +799,9 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 		return forward_ipv6_send(skb, data, ip_end, udp_end, topic, partial, p);
 	}
 	__u64 payload_len = udp_end - 70;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 70 && (partial_2 & 0xffff) < 70ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 70 && (partial & 0xffff) < 70ULL + payload_len - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
@@ -822,7 +824,7 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 		topics = translation->value;
 	}
 	__u64 topic = topics;
-	return forward_ipv6_send_ipv4(skb, data, udp_end, topic, payload_len, partial_2, p);
+	return forward_ipv6_send_ipv4(skb, data, udp_end, topic, payload_len, partial, p);
 }
 
 static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -887,7 +889,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_drop(skb->len, reason_forward_unwanted);
 	}
 
-	return forward_ipv6_rest(skb, data, ip_end, udp_end, p);
+	return forward_ipv6_address_family(skb, data, ip_end, udp_end, p);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)

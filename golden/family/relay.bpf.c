@@ -331,9 +331,9 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_forward_gso_packet);
 	__u64 payload_len = udp_end - 42;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < 42ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
@@ -341,7 +341,7 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb,
 			     fr_unfit(&p->hop_peer, reason_forward_no_route,
 				      reason_forward_unreachable));
-	return forward_ipv4_send_ipv6(skb, data, now, payload_len, partial_2, p);
+	return forward_ipv4_send_ipv6(skb, data, now, payload_len, partial, p);
 }
 
 static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -526,9 +526,9 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_forward_gso_packet);
 	__u64 payload_len = udp_end - 62;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < 62ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
@@ -536,7 +536,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb,
 			     fr_unfit(&p->hop_peer, reason_forward_no_route,
 				      reason_forward_unreachable));
-	return forward_ipv6_send_ipv4(skb, data, now, payload_len, partial_2, p);
+	return forward_ipv6_send_ipv4(skb, data, now, payload_len, partial, p);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)

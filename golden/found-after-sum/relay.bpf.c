@@ -212,11 +212,10 @@ static __always_inline int mark_first(struct __sk_buff *skb, void *data, void *d
 	}
 
 	/* {do: [{set: "second.value": 2}, "pass"]}, */
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      (partial_2 >> 16) >= second_start + 2))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= second_start + 2))
 		return fr_up(skb, reason_mark_partial_checksum);
-	return mark_first_send_2(skb, data, second_start, at_second_start, partial_2);
+	return mark_first_send_2(skb, data, second_start, at_second_start, partial);
 }
 
 SEC("tc") int prog_mark(struct __sk_buff *skb)

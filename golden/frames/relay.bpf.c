@@ -478,12 +478,12 @@ static __always_inline int two_ipv4_object_send(struct __sk_buff *skb, void *dat
 }
 
 static __always_inline int
-two_ipv4_object_rest(struct __sk_buff *skb, void *data, void *data_end,
-		     const struct fr_lease *lease, __u64 short_payload_end, __u64 first_id_size,
-		     __u64 first_id, __u64 first_length_end, void *at_first_length_end,
-		     __u64 first_end, __u64 second_start, void *at_second_start,
-		     __u64 second_id_size, __u64 second_id, __u64 second_length_present,
-		     __u64 second_length, __u64 second_length_end)
+two_ipv4_object_further(struct __sk_buff *skb, void *data, void *data_end,
+			const struct fr_lease *lease, __u64 short_payload_end, __u64 first_id_size,
+			__u64 first_id, __u64 first_length_end, void *at_first_length_end,
+			__u64 first_end, __u64 second_start, void *at_second_start,
+			__u64 second_id_size, __u64 second_id, __u64 second_length_present,
+			__u64 second_length, __u64 second_length_end)
 {
 	void *at_second_length_end;
 	void *at_last_start;
@@ -617,10 +617,10 @@ two_ipv4_object(struct __sk_buff *skb, void *data, void *data_end, const struct 
 	}
 	__u64 second_length_end = fr_forget(skb, second_id_end + second_length_size);
 
-	return two_ipv4_object_rest(skb, data, data_end, lease, short_payload_end, first_id_size,
-				    first_id, first_length_end, at_first_length_end, first_end,
-				    second_start, at_second_start, second_id_size, second_id,
-				    second_length_present, second_length, second_length_end);
+	return two_ipv4_object_further(skb, data, data_end, lease, short_payload_end, first_id_size,
+				       first_id, first_length_end, at_first_length_end, first_end,
+				       second_start, at_second_start, second_id_size, second_id,
+				       second_length_present, second_length, second_length_end);
 }
 
 static __always_inline int two_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -926,12 +926,12 @@ static __always_inline int two_ipv6_object_send(struct __sk_buff *skb, void *dat
 }
 
 static __always_inline int
-two_ipv6_object_rest(struct __sk_buff *skb, void *data, void *data_end,
-		     const struct fr_lease *lease, __u64 short_payload_end, __u64 first_id_size,
-		     __u64 first_id, __u64 first_length_end, void *at_first_length_end,
-		     __u64 first_end, __u64 second_start, void *at_second_start,
-		     __u64 second_id_size, __u64 second_id, __u64 second_length_present,
-		     __u64 second_length, __u64 second_length_end)
+two_ipv6_object_further(struct __sk_buff *skb, void *data, void *data_end,
+			const struct fr_lease *lease, __u64 short_payload_end, __u64 first_id_size,
+			__u64 first_id, __u64 first_length_end, void *at_first_length_end,
+			__u64 first_end, __u64 second_start, void *at_second_start,
+			__u64 second_id_size, __u64 second_id, __u64 second_length_present,
+			__u64 second_length, __u64 second_length_end)
 {
 	void *at_second_length_end;
 	void *at_last_start;
@@ -1067,10 +1067,10 @@ two_ipv6_object(struct __sk_buff *skb, void *data, void *data_end, const struct 
 	}
 	__u64 second_length_end = fr_forget(skb, second_id_end + second_length_size);
 
-	return two_ipv6_object_rest(skb, data, data_end, lease, short_payload_end, first_id_size,
-				    first_id, first_length_end, at_first_length_end, first_end,
-				    second_start, at_second_start, second_id_size, second_id,
-				    second_length_present, second_length, second_length_end);
+	return two_ipv6_object_further(skb, data, data_end, lease, short_payload_end, first_id_size,
+				       first_id, first_length_end, at_first_length_end, first_end,
+				       second_start, at_second_start, second_id_size, second_id,
+				       second_length_present, second_length, second_length_end);
 }
 
 static __always_inline int two_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1398,9 +1398,10 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, __u64 ip_end, __u6
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int spread_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 ip_end, __u64 short_payload_end,
-					    __u64 stream_id_size, __u64 stream_id, __u64 stream_end)
+static __always_inline int spread_ipv4_second_start(struct __sk_buff *skb, void *data,
+						    void *data_end, __u64 ip_end,
+						    __u64 short_payload_end, __u64 stream_id_size,
+						    __u64 stream_id, __u64 stream_end)
 {
 	void *at_second_start;
 	void *at_second_id_end;
@@ -1551,8 +1552,8 @@ static __always_inline int spread_ipv4(struct __sk_buff *skb, void *data, void *
 	if (stream_end > 0x7ff)
 		return fr_up(skb, reason_spread_second_far);
 
-	return spread_ipv4_rest(skb, data, data_end, ip_end, short_payload_end, stream_id_size,
-				stream_id, stream_end);
+	return spread_ipv4_second_start(skb, data, data_end, ip_end, short_payload_end,
+					stream_id_size, stream_id, stream_end);
 }
 
 static __always_inline int spread_ipv6_send(struct __sk_buff *skb)
@@ -1765,10 +1766,10 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, __u64 ip_end, __u6
 }
 
 static __always_inline int
-spread_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-		   __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
-		   __u64 second_start, __u64 second_id_size, __u64 second_id,
-		   __u64 second_length_present, __u64 second_length, __u64 second_length_end)
+spread_ipv6_further(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+		    __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+		    __u64 second_start, __u64 second_id_size, __u64 second_id,
+		    __u64 second_length_present, __u64 second_length, __u64 second_length_end)
 {
 	void *at_second_length_end;
 	struct hdr_udp *udp = data + 54;
@@ -1805,9 +1806,10 @@ spread_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_e
 			   second_id, second_length_end);
 }
 
-static __always_inline int spread_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 ip_end, __u64 short_payload_end,
-					    __u64 stream_id_size, __u64 stream_id, __u64 stream_end)
+static __always_inline int spread_ipv6_no_second(struct __sk_buff *skb, void *data, void *data_end,
+						 __u64 ip_end, __u64 short_payload_end,
+						 __u64 stream_id_size, __u64 stream_id,
+						 __u64 stream_end)
 {
 	void *at_second_start;
 	void *at_second_id_end;
@@ -1867,9 +1869,9 @@ static __always_inline int spread_ipv6_rest(struct __sk_buff *skb, void *data, v
 	}
 	__u64 second_length_end = fr_forget(skb, second_id_end + second_length_size);
 
-	return spread_ipv6_rest_2(skb, data, data_end, ip_end, short_payload_end, stream_id_size,
-				  stream_id, second_start, second_id_size, second_id,
-				  second_length_present, second_length, second_length_end);
+	return spread_ipv6_further(skb, data, data_end, ip_end, short_payload_end, stream_id_size,
+				   stream_id, second_start, second_id_size, second_id,
+				   second_length_present, second_length, second_length_end);
 }
 
 static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *data_end)
@@ -1932,8 +1934,8 @@ static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *
 	if (!(!stream_length_present || stream_end <= short_payload_end))
 		return fr_up(skb, reason_spread_stream_length);
 
-	return spread_ipv6_rest(skb, data, data_end, ip_end, short_payload_end, stream_id_size,
-				stream_id, stream_end);
+	return spread_ipv6_no_second(skb, data, data_end, ip_end, short_payload_end, stream_id_size,
+				     stream_id, stream_end);
 }
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)

@@ -486,8 +486,8 @@ static __always_inline int unwrap_udp_send(struct __sk_buff *skb, void *data, __
 	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
 }
 
-static __always_inline int unwrap_udp_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
-					   __u64 inner_end, struct val_routes *r)
+static __always_inline int unwrap_udp_udp_checksum(struct __sk_buff *skb, void *data, __u64 udp_end,
+						   __u64 inner_end, struct val_routes *r)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -583,7 +583,7 @@ static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *d
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_unwrap_no_routes, reason_unwrap_changing);
 
-	return unwrap_udp_rest(skb, data, udp_end, inner_end, r);
+	return unwrap_udp_udp_checksum(skb, data, udp_end, inner_end, r);
 }
 
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)
@@ -853,8 +853,8 @@ static __always_inline int listen_ipv4_send_3(struct __sk_buff *skb, void *data,
 	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
 }
 
-static __always_inline int listen_ipv4_rest(struct __sk_buff *skb, void *data,
-					    const struct fr_lease *lease, __u64 ip_end)
+static __always_inline int listen_ipv4_rules(struct __sk_buff *skb, void *data,
+					     const struct fr_lease *lease, __u64 ip_end)
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
@@ -988,7 +988,7 @@ static __always_inline int listen_ipv4(struct __sk_buff *skb, void *data, void *
 		return listen_ipv4_send(skb, data, ip_end, partial, &hop_1, &fib_1);
 	}
 
-	return listen_ipv4_rest(skb, data, lease, ip_end);
+	return listen_ipv4_rules(skb, data, lease, ip_end);
 }
 
 static __always_inline int listen_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -1141,8 +1141,8 @@ static __always_inline int listen_ipv6_send_3(struct __sk_buff *skb, void *data,
 	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET6, r->hop.addr);
 }
 
-static __always_inline int listen_ipv6_rest(struct __sk_buff *skb, void *data,
-					    const struct fr_lease *lease, __u64 ip_end)
+static __always_inline int listen_ipv6_rules(struct __sk_buff *skb, void *data,
+					     const struct fr_lease *lease, __u64 ip_end)
 {
 	struct fr_hop hop_4;
 	struct bpf_fib_lookup fib_4;
@@ -1285,7 +1285,7 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, void *data, void *
 		return listen_ipv6_send(skb, data, ip_end, partial, &hop_3, &fib_3);
 	}
 
-	return listen_ipv6_rest(skb, data, lease, ip_end);
+	return listen_ipv6_rules(skb, data, lease, ip_end);
 }
 
 SEC("tc") int prog_listen(struct __sk_buff *skb)

@@ -332,9 +332,9 @@ static __always_inline int main_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	return fr_send(&v_double->hop_close, direct);
 }
 
-static __always_inline int main_ipv4_rest(struct __sk_buff *skb, void *data, __u64 now,
-					  __u64 ip_end, __u64 udp_end, struct val_map *package,
-					  struct val_void *v_double)
+static __always_inline int main_ipv4_rules(struct __sk_buff *skb, void *data, __u64 now,
+					   __u64 ip_end, __u64 udp_end, struct val_map *package,
+					   struct val_void *v_double)
 {
 	struct hdr_udp *udp = data + 34;
 
@@ -360,9 +360,9 @@ static __always_inline int main_ipv4_rest(struct __sk_buff *skb, void *data, __u
 		return main_ipv4_send(skb, data, now, ip_end, partial, v_double);
 	}
 	__u64 payload_len = udp_end - 46;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 46 && (partial_2 & 0xffff) < 46ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      ((partial >> 16) >= 46 && (partial & 0xffff) < 46ULL + payload_len - 1)))
 		return fr_up(skb, reason_main_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_main_udp_checksum);
@@ -371,7 +371,7 @@ static __always_inline int main_ipv4_rest(struct __sk_buff *skb, void *data, __u
 			     fr_unfit(&v_double->hop_close, reason_main_no_route,
 				      reason_main_unreachable));
 	fr_named_add(0, 1);
-	return main_ipv4_send_ipv6(skb, data, now, payload_len, partial_2, v_double);
+	return main_ipv4_send_ipv6(skb, data, now, payload_len, partial, v_double);
 }
 
 static __always_inline int main_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -440,7 +440,7 @@ static __always_inline int main_ipv4(struct __sk_buff *skb, void *data, void *da
 			return fr_missed(skb, found, reason_main_no_void, reason_main_changing);
 	}
 
-	return main_ipv4_rest(skb, data, now, ip_end, udp_end, package, v_double);
+	return main_ipv4_rules(skb, data, now, ip_end, udp_end, package, v_double);
 }
 
 static __always_inline int main_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -565,8 +565,9 @@ static __always_inline int main_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	return fr_send(&v_double->hop_close, direct);
 }
 
-static __always_inline int main_ipv6_rest(struct __sk_buff *skb, void *data, __u64 now,
-					  __u64 ip_end, __u64 udp_end, struct val_void *v_double)
+static __always_inline int main_ipv6_address_family(struct __sk_buff *skb, void *data, __u64 now,
+						    __u64 ip_end, __u64 udp_end,
+						    struct val_void *v_double)
 {
 	struct hdr_udp *udp = data + 54;
 
@@ -589,9 +590,9 @@ static __always_inline int main_ipv6_rest(struct __sk_buff *skb, void *data, __u
 		return main_ipv6_send(skb, data, now, ip_end, partial, v_double);
 	}
 	__u64 payload_len = udp_end - 66;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 66 && (partial_2 & 0xffff) < 66ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 66 && (partial & 0xffff) < 66ULL + payload_len - 1)))
 		return fr_up(skb, reason_main_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_main_udp_checksum);
@@ -600,7 +601,7 @@ static __always_inline int main_ipv6_rest(struct __sk_buff *skb, void *data, __u
 			     fr_unfit(&v_double->hop_close, reason_main_no_route,
 				      reason_main_unreachable));
 	fr_named_add(0, 1);
-	return main_ipv6_send_ipv4(skb, data, now, payload_len, partial_2, v_double);
+	return main_ipv6_send_ipv4(skb, data, now, payload_len, partial, v_double);
 }
 
 static __always_inline int main_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -667,7 +668,7 @@ static __always_inline int main_ipv6(struct __sk_buff *skb, void *data, void *da
 		return fr_drop(skb->len, reason_main_float);
 	}
 
-	return main_ipv6_rest(skb, data, now, ip_end, udp_end, v_double);
+	return main_ipv6_address_family(skb, data, now, ip_end, udp_end, v_double);
 }
 
 SEC("tc") int prog_main(struct __sk_buff *skb)

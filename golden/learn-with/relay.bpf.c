@@ -245,8 +245,8 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 	return 0;
 }
 
-static __always_inline int asks_ipv4_rest(struct __sk_buff *skb, void *data,
-					  const struct fr_lease *lease, __u64 now, __u64 udp_end)
+static __always_inline int asks_ipv4_clients(struct __sk_buff *skb, void *data,
+					     const struct fr_lease *lease, __u64 now, __u64 udp_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -358,7 +358,7 @@ static __always_inline int asks_ipv4(struct __sk_buff *skb, void *data, void *da
 		}
 	}
 
-	return asks_ipv4_rest(skb, data, lease, now, udp_end);
+	return asks_ipv4_clients(skb, data, lease, now, udp_end);
 }
 
 static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -389,8 +389,8 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 	return 0;
 }
 
-static __always_inline int asks_ipv6_rest(struct __sk_buff *skb, void *data,
-					  const struct fr_lease *lease, __u64 now, __u64 udp_end)
+static __always_inline int asks_ipv6_clients(struct __sk_buff *skb, void *data,
+					     const struct fr_lease *lease, __u64 now, __u64 udp_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -504,7 +504,7 @@ static __always_inline int asks_ipv6(struct __sk_buff *skb, void *data, void *da
 		}
 	}
 
-	return asks_ipv6_rest(skb, data, lease, now, udp_end);
+	return asks_ipv6_clients(skb, data, lease, now, udp_end);
 }
 
 SEC("tc") int prog_asks(struct __sk_buff *skb)

@@ -285,12 +285,12 @@ put_ipv4_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int put_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 udp_end, __u64 outer_length_size, __u64 outer_length,
-					 __u64 outer_length_end, void *at_outer_length_end,
-					 __u64 frame_id_size, __u64 frame_id_end,
-					 void *at_frame_id_end, __u64 frame_length_present,
-					 __u64 frame_length_size, __u64 frame_length)
+static __always_inline int
+put_ipv4_frame_length_end(struct __sk_buff *skb, void *data, void *data_end, __u64 udp_end,
+			  __u64 outer_length_size, __u64 outer_length, __u64 outer_length_end,
+			  void *at_outer_length_end, __u64 frame_id_size, __u64 frame_id_end,
+			  void *at_frame_id_end, __u64 frame_length_present,
+			  __u64 frame_length_size, __u64 frame_length)
 {
 	void *at_frame_length_end;
 	struct hdr_udp *udp = data + 34;
@@ -402,10 +402,10 @@ static __always_inline int put_ipv4(struct __sk_buff *skb, void *data, void *dat
 		frame_length = 0;
 	}
 
-	return put_ipv4_rest(skb, data, data_end, udp_end, outer_length_size, outer_length,
-			     outer_length_end, at_outer_length_end, frame_id_size, frame_id_end,
-			     at_frame_id_end, frame_length_present, frame_length_size,
-			     frame_length);
+	return put_ipv4_frame_length_end(skb, data, data_end, udp_end, outer_length_size,
+					 outer_length, outer_length_end, at_outer_length_end,
+					 frame_id_size, frame_id_end, at_frame_id_end,
+					 frame_length_present, frame_length_size, frame_length);
 }
 
 static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -550,12 +550,12 @@ put_ipv6_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int put_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 udp_end, __u64 outer_length_size, __u64 outer_length,
-					 __u64 outer_length_end, void *at_outer_length_end,
-					 __u64 frame_id_size, __u64 frame_id_end,
-					 void *at_frame_id_end, __u64 frame_length_present,
-					 __u64 frame_length_size, __u64 frame_length)
+static __always_inline int
+put_ipv6_frame_length_end(struct __sk_buff *skb, void *data, void *data_end, __u64 udp_end,
+			  __u64 outer_length_size, __u64 outer_length, __u64 outer_length_end,
+			  void *at_outer_length_end, __u64 frame_id_size, __u64 frame_id_end,
+			  void *at_frame_id_end, __u64 frame_length_present,
+			  __u64 frame_length_size, __u64 frame_length)
 {
 	void *at_frame_length_end;
 	struct hdr_udp *udp = data + 54;
@@ -669,10 +669,10 @@ static __always_inline int put_ipv6(struct __sk_buff *skb, void *data, void *dat
 		frame_length = 0;
 	}
 
-	return put_ipv6_rest(skb, data, data_end, udp_end, outer_length_size, outer_length,
-			     outer_length_end, at_outer_length_end, frame_id_size, frame_id_end,
-			     at_frame_id_end, frame_length_present, frame_length_size,
-			     frame_length);
+	return put_ipv6_frame_length_end(skb, data, data_end, udp_end, outer_length_size,
+					 outer_length, outer_length_end, at_outer_length_end,
+					 frame_id_size, frame_id_end, at_frame_id_end,
+					 frame_length_present, frame_length_size, frame_length);
 }
 
 SEC("tc") int prog_put(struct __sk_buff *skb)

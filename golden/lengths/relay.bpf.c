@@ -467,8 +467,8 @@ static __always_inline int by_id_ipv4_id8_send_ipv6(struct __sk_buff *skb, void 
 	return fr_send(&f->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv4_id8(struct __sk_buff *skb, void *data, __u64 ip_end,
-					  __u64 udp_end, struct val_flows *f)
+static __always_inline int by_id_ipv4_id8_2(struct __sk_buff *skb, void *data, __u64 ip_end,
+					    __u64 udp_end, struct val_flows *f)
 {
 	struct hdr_udp *udp = data + 34;
 
@@ -492,9 +492,9 @@ static __always_inline int by_id_ipv4_id8(struct __sk_buff *skb, void *data, __u
 		return by_id_ipv4_id8_send(skb, data, ip_end, partial, f);
 	}
 	__u64 payload_len = udp_end - 51;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 51 && (partial_2 & 0xffff) < 51ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      ((partial >> 16) >= 51 && (partial & 0xffff) < 51ULL + payload_len - 1)))
 		return fr_up(skb, reason_by_id_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_by_id_udp_checksum);
@@ -502,7 +502,7 @@ static __always_inline int by_id_ipv4_id8(struct __sk_buff *skb, void *data, __u
 		return fr_up(skb,
 			     fr_unfit(&f->hop_to, reason_by_id_no_route, reason_by_id_unreachable));
 	fr_shared_add(f->packets, 1);
-	return by_id_ipv4_id8_send_ipv6(skb, data, payload_len, partial_2, f);
+	return by_id_ipv4_id8_send_ipv6(skb, data, payload_len, partial, f);
 }
 
 static __always_inline int by_id_ipv4_id4_send(struct __sk_buff *skb, void *data, __u64 payload_len,
@@ -877,9 +877,8 @@ static __always_inline int by_id_ipv4_id0(struct __sk_buff *skb, void *data, voi
 	return by_id_ipv4_id0_send_ipv6(skb, data, payload_len, partial, f);
 }
 
-static __always_inline int by_id_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 ip_end,
-					   __u64 udp_end)
+static __always_inline int by_id_ipv4_id8(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease, __u64 ip_end, __u64 udp_end)
 {
 	struct hdr_id8 *id8 = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -914,7 +913,7 @@ static __always_inline int by_id_ipv4_rest(struct __sk_buff *skb, void *data, vo
 						f = NULL;
 				}
 				if (fr_has(f))
-					return by_id_ipv4_id8(skb, data, ip_end, udp_end, f);
+					return by_id_ipv4_id8_2(skb, data, ip_end, udp_end, f);
 			}
 		}
 	}
@@ -1022,7 +1021,7 @@ static __always_inline int by_id_ipv4(struct __sk_buff *skb, void *data, void *d
 		}
 	}
 
-	return by_id_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end);
+	return by_id_ipv4_id8(skb, data, data_end, lease, ip_end, udp_end);
 }
 
 static __always_inline int by_id_ipv6_id12_send(struct __sk_buff *skb, void *data,
@@ -1322,8 +1321,8 @@ static __always_inline int by_id_ipv6_id8_send_ipv4(struct __sk_buff *skb, void 
 	return fr_send(&f->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv6_id8(struct __sk_buff *skb, void *data, __u64 ip_end,
-					  __u64 udp_end, struct val_flows *f)
+static __always_inline int by_id_ipv6_id8_2(struct __sk_buff *skb, void *data, __u64 ip_end,
+					    __u64 udp_end, struct val_flows *f)
 {
 	struct hdr_udp *udp = data + 54;
 
@@ -1350,9 +1349,9 @@ static __always_inline int by_id_ipv6_id8(struct __sk_buff *skb, void *data, __u
 		return by_id_ipv6_id8_send(skb, data, ip_end, partial, f);
 	}
 	__u64 payload_len = udp_end - 71;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 71 && (partial_2 & 0xffff) < 71ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 71 && (partial & 0xffff) < 71ULL + payload_len - 1)))
 		return fr_up(skb, reason_by_id_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_by_id_udp_checksum);
@@ -1360,7 +1359,7 @@ static __always_inline int by_id_ipv6_id8(struct __sk_buff *skb, void *data, __u
 		return fr_up(skb,
 			     fr_unfit(&f->hop_to, reason_by_id_no_route, reason_by_id_unreachable));
 	fr_shared_add(f->packets, 1);
-	return by_id_ipv6_id8_send_ipv4(skb, data, payload_len, partial_2, f);
+	return by_id_ipv6_id8_send_ipv4(skb, data, payload_len, partial, f);
 }
 
 static __always_inline int by_id_ipv6_id4_send(struct __sk_buff *skb, void *data, __u64 payload_len,
@@ -1716,9 +1715,8 @@ static __always_inline int by_id_ipv6_id0(struct __sk_buff *skb, void *data, voi
 	return by_id_ipv6_id0_send_ipv4(skb, data, payload_len, partial, f);
 }
 
-static __always_inline int by_id_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 ip_end,
-					   __u64 udp_end)
+static __always_inline int by_id_ipv6_id8(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease, __u64 ip_end, __u64 udp_end)
 {
 	struct hdr_id8 *id8 = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -1753,7 +1751,7 @@ static __always_inline int by_id_ipv6_rest(struct __sk_buff *skb, void *data, vo
 						f = NULL;
 				}
 				if (fr_has(f))
-					return by_id_ipv6_id8(skb, data, ip_end, udp_end, f);
+					return by_id_ipv6_id8_2(skb, data, ip_end, udp_end, f);
 			}
 		}
 	}
@@ -1853,7 +1851,7 @@ static __always_inline int by_id_ipv6(struct __sk_buff *skb, void *data, void *d
 		}
 	}
 
-	return by_id_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end);
+	return by_id_ipv6_id8(skb, data, data_end, lease, ip_end, udp_end);
 }
 
 SEC("tc") int prog_by_id(struct __sk_buff *skb)

@@ -532,9 +532,9 @@ static __always_inline int renumber_ipv4(struct __sk_buff *skb, void *data, void
 					  partial, p);
 	}
 	__u64 payload_len = udp_end - 47;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 47 && (partial_2 & 0xffff) < 47ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      ((partial >> 16) >= 47 && (partial & 0xffff) < 47ULL + payload_len - 1)))
 		return fr_up(skb, reason_renumber_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_renumber_udp_checksum);
@@ -544,7 +544,7 @@ static __always_inline int renumber_ipv4(struct __sk_buff *skb, void *data, void
 				      reason_renumber_unreachable));
 	fr_named_add(0, 1);
 	return renumber_ipv4_send_ipv6(skb, data, length, limit, peers, sent, renumber, payload_len,
-				       partial_2, p);
+				       partial, p);
 }
 
 static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -817,9 +817,9 @@ static __always_inline int renumber_ipv6(struct __sk_buff *skb, void *data, void
 					  partial, p);
 	}
 	__u64 payload_len = udp_end - 67;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 67 && (partial_2 & 0xffff) < 67ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 67 && (partial & 0xffff) < 67ULL + payload_len - 1)))
 		return fr_up(skb, reason_renumber_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_renumber_udp_checksum);
@@ -829,7 +829,7 @@ static __always_inline int renumber_ipv6(struct __sk_buff *skb, void *data, void
 				      reason_renumber_unreachable));
 	fr_named_add(0, 1);
 	return renumber_ipv6_send_ipv4(skb, data, length, limit, peers, sent, renumber, payload_len,
-				       partial_2, p);
+				       partial, p);
 }
 
 SEC("tc") int prog_renumber(struct __sk_buff *skb)

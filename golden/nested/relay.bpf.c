@@ -243,9 +243,9 @@ static __always_inline int balance_ipv4_send_2(struct __sk_buff *skb, void *data
 	return fr_redirect_neigh(b->hop.hop.ifindex, AF_INET, fr_v4_in(b->hop.addr));
 }
 
-static __always_inline int balance_ipv4_rest(struct __sk_buff *skb, void *data,
-					     const struct fr_lease *lease, __u64 ip_end,
-					     struct val_services *s)
+static __always_inline int balance_ipv4_backends(struct __sk_buff *skb, void *data,
+						 const struct fr_lease *lease, __u64 ip_end,
+						 struct val_services *s)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -359,7 +359,7 @@ static __always_inline int balance_ipv4(struct __sk_buff *skb, void *data, void 
 		}
 	}
 
-	return balance_ipv4_rest(skb, data, lease, ip_end, s);
+	return balance_ipv4_backends(skb, data, lease, ip_end, s);
 }
 
 static __always_inline int balance_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -426,9 +426,9 @@ static __always_inline int balance_ipv6_send_2(struct __sk_buff *skb, void *data
 	return fr_redirect_neigh(b->hop.hop.ifindex, AF_INET6, b->hop.addr);
 }
 
-static __always_inline int balance_ipv6_rest(struct __sk_buff *skb, void *data,
-					     const struct fr_lease *lease, __u64 ip_end,
-					     struct val_services *s)
+static __always_inline int balance_ipv6_backends(struct __sk_buff *skb, void *data,
+						 const struct fr_lease *lease, __u64 ip_end,
+						 struct val_services *s)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -534,7 +534,7 @@ static __always_inline int balance_ipv6(struct __sk_buff *skb, void *data, void 
 		}
 	}
 
-	return balance_ipv6_rest(skb, data, lease, ip_end, s);
+	return balance_ipv6_backends(skb, data, lease, ip_end, s);
 }
 
 SEC("tc") int prog_balance(struct __sk_buff *skb)

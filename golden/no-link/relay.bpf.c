@@ -320,9 +320,9 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_relay_gso_packet);
 	__u64 payload_len = udp_end - 28;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(20, 26) ||
-	      ((partial_2 >> 16) >= 28 && (partial_2 & 0xffff) < 28ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(20, 26) ||
+	      ((partial >> 16) >= 28 && (partial & 0xffff) < 28ULL + payload_len - 1)))
 		return fr_up(skb, reason_relay_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_relay_udp_checksum);
@@ -330,7 +330,7 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb,
 			     fr_unfit(&p->hop_remote, reason_relay_no_route,
 				      reason_relay_unreachable));
-	return relay_ipv4_send_ipv6(skb, data, payload_len, partial_2, p);
+	return relay_ipv4_send_ipv6(skb, data, payload_len, partial, p);
 }
 
 static __always_inline int relay_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -511,9 +511,9 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_relay_gso_packet);
 	__u64 payload_len = udp_end - 48;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(40, 46) ||
-	      ((partial_2 >> 16) >= 48 && (partial_2 & 0xffff) < 48ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(40, 46) ||
+	      ((partial >> 16) >= 48 && (partial & 0xffff) < 48ULL + payload_len - 1)))
 		return fr_up(skb, reason_relay_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_relay_udp_checksum);
@@ -521,7 +521,7 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb,
 			     fr_unfit(&p->hop_remote, reason_relay_no_route,
 				      reason_relay_unreachable));
-	return relay_ipv6_send_ipv4(skb, data, payload_len, partial_2, p);
+	return relay_ipv6_send_ipv4(skb, data, payload_len, partial, p);
 }
 
 SEC("tc") int prog_relay(struct __sk_buff *skb)

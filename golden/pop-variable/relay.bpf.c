@@ -253,10 +253,10 @@ static __always_inline int decapsulate_udp_send(struct __sk_buff *skb, void *dat
 	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
 }
 
-static __always_inline int decapsulate_udp_rest(struct __sk_buff *skb, void *data,
-						const struct fr_lease *lease, __u64 udp_end,
-						__u64 tun_options_end, void *at_tun_options_end,
-						__u64 inner_end, __u64 inside_end)
+static __always_inline int
+decapsulate_udp_udp_length(struct __sk_buff *skb, void *data, const struct fr_lease *lease,
+			   __u64 udp_end, __u64 tun_options_end, void *at_tun_options_end,
+			   __u64 inner_end, __u64 inside_end)
 {
 	struct hdr_ipv4 *ipv4 = at_tun_options_end;
 	struct hdr_udp *udp = data + 34;
@@ -372,8 +372,8 @@ static __always_inline int decapsulate_udp(struct __sk_buff *skb, void *data, vo
 	if (!(inside_end == inner_end || skb->gso_size == 0))
 		return fr_up(skb, reason_decapsulate_gso_packet);
 
-	return decapsulate_udp_rest(skb, data, lease, udp_end, tun_options_end, at_tun_options_end,
-				    inner_end, inside_end);
+	return decapsulate_udp_udp_length(skb, data, lease, udp_end, tun_options_end,
+					  at_tun_options_end, inner_end, inside_end);
 }
 
 SEC("tc") int prog_decapsulate(struct __sk_buff *skb)

@@ -161,9 +161,9 @@ static __always_inline int sort_ipv4_send(struct __sk_buff *skb, __u64 gre_key,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int sort_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease, __u64 udp_end,
-					  __u64 gre_key, __u64 gre_key_end)
+static __always_inline int sort_ipv4_further(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease, __u64 udp_end,
+					     __u64 gre_key, __u64 gre_key_end)
 {
 	void *at_gre_key_end;
 	void *at_gre_sequence_end;
@@ -272,7 +272,7 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 	}
 	__u64 gre_key_end = fr_forget(skb, 46ULL + gre_key_size);
 
-	return sort_ipv4_rest(skb, data, data_end, lease, udp_end, gre_key, gre_key_end);
+	return sort_ipv4_further(skb, data, data_end, lease, udp_end, gre_key, gre_key_end);
 }
 
 static __always_inline int sort_ipv6_send(struct __sk_buff *skb, __u64 gre_key,
@@ -289,9 +289,10 @@ static __always_inline int sort_ipv6_send(struct __sk_buff *skb, __u64 gre_key,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int sort_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease, __u64 udp_end,
-					  __u64 gre_key, __u64 gre_key_end, __u64 gre_sequence_size)
+static __always_inline int sort_ipv6_gre_sequence_end(struct __sk_buff *skb, void *data,
+						      void *data_end, const struct fr_lease *lease,
+						      __u64 udp_end, __u64 gre_key,
+						      __u64 gre_key_end, __u64 gre_sequence_size)
 {
 	void *at_gre_sequence_end;
 	struct hdr_udp *udp = data + 54;
@@ -393,8 +394,8 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 		gre_sequence_size = 0;
 	}
 
-	return sort_ipv6_rest(skb, data, data_end, lease, udp_end, gre_key, gre_key_end,
-			      gre_sequence_size);
+	return sort_ipv6_gre_sequence_end(skb, data, data_end, lease, udp_end, gre_key, gre_key_end,
+					  gre_sequence_size);
 }
 
 SEC("tc") int prog_sort(struct __sk_buff *skb)

@@ -629,9 +629,10 @@ streams_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 }
 
 static __always_inline int
-streams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end, __u64 udp_end,
-		  __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end, __u64 short_pn,
-		  __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id)
+streams_ipv4_stream_id_end(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			   __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
+			   void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end,
+			   __u64 stream_id_size, __u64 stream_id)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
@@ -775,9 +776,9 @@ static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void 
 	if (!stream_id_size)
 		return fr_up(skb, reason_streams_truncated);
 
-	return streams_ipv4_rest(skb, data, data_end, ip_end, udp_end, short_pn_size, short_pn_end,
-				 at_short_pn_end, short_pn, short_payload_end, stream_id_size,
-				 stream_id);
+	return streams_ipv4_stream_id_end(skb, data, data_end, ip_end, udp_end, short_pn_size,
+					  short_pn_end, at_short_pn_end, short_pn,
+					  short_payload_end, stream_id_size, stream_id);
 }
 
 static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1160,9 +1161,10 @@ streams_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 }
 
 static __always_inline int
-streams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end, __u64 udp_end,
-		  __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end, __u64 short_pn,
-		  __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id)
+streams_ipv6_stream_id_end(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			   __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
+			   void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end,
+			   __u64 stream_id_size, __u64 stream_id)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
@@ -1306,9 +1308,9 @@ static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void 
 	if (!stream_id_size)
 		return fr_up(skb, reason_streams_truncated);
 
-	return streams_ipv6_rest(skb, data, data_end, ip_end, udp_end, short_pn_size, short_pn_end,
-				 at_short_pn_end, short_pn, short_payload_end, stream_id_size,
-				 stream_id);
+	return streams_ipv6_stream_id_end(skb, data, data_end, ip_end, udp_end, short_pn_size,
+					  short_pn_end, at_short_pn_end, short_pn,
+					  short_payload_end, stream_id_size, stream_id);
 }
 
 SEC("tc") int prog_streams(struct __sk_buff *skb)
@@ -1695,9 +1697,9 @@ streams_4_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 }
 
 static __always_inline int
-streams_4_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end, __u64 udp_end,
-		    __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
-		    __u64 stream_id_end, void *at_stream_id_end, __u64 stream_offset_present)
+streams_4_ipv4_offset(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+		      __u64 udp_end, __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+		      __u64 stream_id_end, void *at_stream_id_end, __u64 stream_offset_present)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -1826,9 +1828,9 @@ static __always_inline int streams_4_ipv4(struct __sk_buff *skb, void *data, voi
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
 
-	return streams_4_ipv4_rest(skb, data, data_end, ip_end, udp_end, short_payload_end,
-				   stream_id_size, stream_id, stream_id_end, at_stream_id_end,
-				   stream_offset_present);
+	return streams_4_ipv4_offset(skb, data, data_end, ip_end, udp_end, short_payload_end,
+				     stream_id_size, stream_id, stream_id_end, at_stream_id_end,
+				     stream_offset_present);
 }
 
 /* What is the same for all receivers. */
@@ -2156,10 +2158,10 @@ streams_4_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_4_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					       __u64 ip_end, __u64 udp_end, __u64 short_payload_end,
-					       __u64 stream_id_size, __u64 stream_id,
-					       __u64 stream_id_end)
+static __always_inline int streams_4_ipv6_further(struct __sk_buff *skb, void *data, void *data_end,
+						  __u64 ip_end, __u64 udp_end,
+						  __u64 short_payload_end, __u64 stream_id_size,
+						  __u64 stream_id, __u64 stream_id_end)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
@@ -2289,8 +2291,8 @@ static __always_inline int streams_4_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_streams_4_truncated);
 	__u64 stream_id_end = fr_forget(skb, 76ULL + stream_id_size);
 
-	return streams_4_ipv6_rest(skb, data, data_end, ip_end, udp_end, short_payload_end,
-				   stream_id_size, stream_id, stream_id_end);
+	return streams_4_ipv6_further(skb, data, data_end, ip_end, udp_end, short_payload_end,
+				      stream_id_size, stream_id, stream_id_end);
 }
 
 SEC("tc") int prog_streams_4(struct __sk_buff *skb)
@@ -2595,10 +2597,9 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, void *data, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int datagrams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					       __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
-					       __u64 short_pn_end, void *at_short_pn_end,
-					       __u64 short_pn, __u64 short_payload_end)
+static __always_inline int datagrams_ipv4_datagram_length_present(struct __sk_buff *skb, void *data,
+	void *data_end, __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
+	void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end)
 {
 	void *at_datagram_length_end;
 	struct hdr_datagram *datagram = at_short_pn_end;
@@ -2710,8 +2711,9 @@ static __always_inline int datagrams_ipv4(struct __sk_buff *skb, void *data, voi
 	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
 		return fr_up(skb, reason_datagrams_other_frame);
 
-	return datagrams_ipv4_rest(skb, data, data_end, ip_end, udp_end, short_pn_size,
-				   short_pn_end, at_short_pn_end, short_pn, short_payload_end);
+	return datagrams_ipv4_datagram_length_present(skb, data, data_end, ip_end, udp_end,
+						      short_pn_size, short_pn_end, at_short_pn_end,
+						      short_pn, short_payload_end);
 }
 
 /* What is the same for all receivers. */
@@ -2961,10 +2963,9 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, void *data, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int datagrams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					       __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
-					       __u64 short_pn_end, void *at_short_pn_end,
-					       __u64 short_pn, __u64 short_payload_end)
+static __always_inline int datagrams_ipv6_datagram_length_present(struct __sk_buff *skb, void *data,
+	void *data_end, __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
+	void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end)
 {
 	void *at_datagram_length_end;
 	struct hdr_datagram *datagram = at_short_pn_end;
@@ -3077,8 +3078,9 @@ static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, voi
 	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
 		return fr_up(skb, reason_datagrams_other_frame);
 
-	return datagrams_ipv6_rest(skb, data, data_end, ip_end, udp_end, short_pn_size,
-				   short_pn_end, at_short_pn_end, short_pn, short_payload_end);
+	return datagrams_ipv6_datagram_length_present(skb, data, data_end, ip_end, udp_end,
+						      short_pn_size, short_pn_end, at_short_pn_end,
+						      short_pn, short_payload_end);
 }
 
 SEC("tc") int prog_datagrams(struct __sk_buff *skb)

@@ -601,9 +601,9 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		if (fr_has(s)) {
 			if (!fr_is_v4(s->to.addr))
 				return fr_up(skb, reason_spread_address_family_2);
-			__u64 partial_2 = fr_partial(skb);
-			if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-			      (partial_2 >> 16) >= 45) ||
+			__u64 partial = fr_partial(skb);
+			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+			      (partial >> 16) >= 45) ||
 			    !(skb->len <= ipv4_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
 				return fr_up(skb, reason_spread_partial_checksum);
@@ -611,7 +611,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 				return fr_up(skb,
 					     fr_unfit(&s->hop_to, reason_spread_no_route_2,
 						      reason_spread_unreachable_2));
-			return spread_send(skb, data, ipv4_end, partial_2, s);
+			return spread_send(skb, data, ipv4_end, partial, s);
 		}
 	}
 
@@ -1143,8 +1143,8 @@ static __always_inline int narrow_send(struct __sk_buff *skb, void *data, __u64 
 	return fr_send(&s->hop_to, direct);
 }
 
-static __always_inline int narrow_rest(struct __sk_buff *skb, void *data, __u64 ipv4_end,
-				       struct val_senders *s)
+static __always_inline int narrow_rules(struct __sk_buff *skb, void *data, __u64 ipv4_end,
+					struct val_senders *s)
 {
 	struct hdr_ports *ports = data + 34;
 
@@ -1162,8 +1162,8 @@ static __always_inline int narrow_rest(struct __sk_buff *skb, void *data, __u64 
 		return fr_up(skb, reason_narrow_address_family_2);
 	if (s->to.port < 0x400)
 		return fr_up(skb, reason_narrow_unfit_ports_dst_port_2);
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || (partial_2 >> 16) >= 38) ||
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || (partial >> 16) >= 38) ||
 	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
 		return fr_up(skb, reason_narrow_partial_checksum);
 	if (unlikely(!fr_fits(&s->hop_to, ipv4_end - 14)))
@@ -1239,5 +1239,5 @@ SEC("tc") int prog_narrow(struct __sk_buff *skb)
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_narrow_no_senders, reason_narrow_changing);
 
-	return narrow_rest(skb, data, ipv4_end, s);
+	return narrow_rules(skb, data, ipv4_end, s);
 }

@@ -493,8 +493,8 @@ static __always_inline int relay_send_3(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int relay_rest(struct __sk_buff *skb, void *data,
-				      const struct fr_lease *lease, __u64 ipv4_end)
+static __always_inline int relay_muted(struct __sk_buff *skb, void *data,
+				       const struct fr_lease *lease, __u64 ipv4_end)
 {
 	struct hdr_msg *msg = data + 42;
 
@@ -634,7 +634,7 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 		}
 	}
 
-	return relay_rest(skb, data, lease, ipv4_end);
+	return relay_muted(skb, data, lease, ipv4_end);
 }
 
 /*

@@ -524,9 +524,9 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void 
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_to_peer_gso_packet);
 	__u64 payload_len = udp_end - 42;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < 42ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
 		return fr_up(skb, reason_to_peer_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_to_peer_udp_checksum);
@@ -534,7 +534,7 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb,
 			     fr_unfit(&c->hop_peer, reason_to_peer_no_route,
 				      reason_to_peer_unreachable));
-	return to_peer_ipv4_send_ipv6(skb, data, now, udp_end, priority, payload_len, partial_2, c);
+	return to_peer_ipv4_send_ipv6(skb, data, now, udp_end, priority, payload_len, partial, c);
 }
 
 static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -846,9 +846,9 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void 
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_to_peer_gso_packet);
 	__u64 payload_len = udp_end - 62;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < 62ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
 		return fr_up(skb, reason_to_peer_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_to_peer_udp_checksum);
@@ -856,7 +856,7 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb,
 			     fr_unfit(&c->hop_peer, reason_to_peer_no_route,
 				      reason_to_peer_unreachable));
-	return to_peer_ipv6_send_ipv4(skb, data, now, udp_end, priority, payload_len, partial_2, c);
+	return to_peer_ipv6_send_ipv4(skb, data, now, udp_end, priority, payload_len, partial, c);
 }
 
 SEC("tc") int prog_to_peer(struct __sk_buff *skb)

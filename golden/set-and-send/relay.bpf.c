@@ -397,9 +397,9 @@ static __always_inline int originate_ipv4(struct __sk_buff *skb, void *data, voi
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_originate_gso_packet);
 	__u64 payload_len = udp_end - 42;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < 42ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
 		return fr_up(skb, reason_originate_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_originate_udp_checksum);
@@ -407,7 +407,7 @@ static __always_inline int originate_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb,
 			     fr_unfit(&p->hop_remote, reason_originate_no_route,
 				      reason_originate_unreachable));
-	return originate_ipv4_send_ipv6(skb, data, payload_len, partial_2, p);
+	return originate_ipv4_send_ipv6(skb, data, payload_len, partial, p);
 }
 
 static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -616,9 +616,9 @@ static __always_inline int originate_ipv6(struct __sk_buff *skb, void *data, voi
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_originate_gso_packet);
 	__u64 payload_len = udp_end - 62;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < 62ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
 		return fr_up(skb, reason_originate_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_originate_udp_checksum);
@@ -626,7 +626,7 @@ static __always_inline int originate_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb,
 			     fr_unfit(&p->hop_remote, reason_originate_no_route,
 				      reason_originate_unreachable));
-	return originate_ipv6_send_ipv4(skb, data, payload_len, partial_2, p);
+	return originate_ipv6_send_ipv4(skb, data, payload_len, partial, p);
 }
 
 SEC("tc") int prog_originate(struct __sk_buff *skb)

@@ -236,10 +236,11 @@ static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, void *data,
 }
 
 static __always_inline int
-change_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		 __u64 udp_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_id_end,
-		 void *at_stream_id_end, __u64 stream_offset_present, __u64 stream_offset_size,
-		 __u64 stream_offset)
+change_ipv4_stream_offset_end(struct __sk_buff *skb, void *data, void *data_end,
+			      const struct fr_lease *lease, __u64 udp_end, __u64 stream_id_size,
+			      __u64 stream_id, __u64 stream_id_end, void *at_stream_id_end,
+			      __u64 stream_offset_present, __u64 stream_offset_size,
+			      __u64 stream_offset)
 {
 	void *at_stream_offset_end;
 	struct hdr_stream *stream = data + 42;
@@ -288,13 +289,13 @@ change_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struct
 	/* {do: [{set: "stream.id": "m.other"}, "pass"]}, */
 	if (m->other > fr_varint_room(stream_id_size))
 		return fr_up(skb, reason_change_unfit_stream_id);
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      (partial_2 >> 16) >= stream_offset_end))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      (partial >> 16) >= stream_offset_end))
 		return fr_up(skb, reason_change_partial_checksum);
 	if (data + 44 > data_end)
 		return fr_up(skb, reason_change_truncated);
-	return change_ipv4_send_2(skb, data, stream_id_size, stream_id, partial_2, m);
+	return change_ipv4_send_2(skb, data, stream_id_size, stream_id, partial, m);
 }
 
 static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -367,9 +368,10 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *
 		stream_offset = 0;
 	}
 
-	return change_ipv4_rest(skb, data, data_end, lease, udp_end, stream_id_size, stream_id,
-				stream_id_end, at_stream_id_end, stream_offset_present,
-				stream_offset_size, stream_offset);
+	return change_ipv4_stream_offset_end(skb, data, data_end, lease, udp_end, stream_id_size,
+					     stream_id, stream_id_end, at_stream_id_end,
+					     stream_offset_present, stream_offset_size,
+					     stream_offset);
 }
 
 static __always_inline int change_ipv6_send(struct __sk_buff *skb, void *data, __u64 stream_id_size,
@@ -474,10 +476,11 @@ static __always_inline int change_ipv6_send_2(struct __sk_buff *skb, void *data,
 }
 
 static __always_inline int
-change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		 __u64 udp_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_id_end,
-		 void *at_stream_id_end, __u64 stream_offset_present, __u64 stream_offset_size,
-		 __u64 stream_offset)
+change_ipv6_stream_offset_end(struct __sk_buff *skb, void *data, void *data_end,
+			      const struct fr_lease *lease, __u64 udp_end, __u64 stream_id_size,
+			      __u64 stream_id, __u64 stream_id_end, void *at_stream_id_end,
+			      __u64 stream_offset_present, __u64 stream_offset_size,
+			      __u64 stream_offset)
 {
 	void *at_stream_offset_end;
 	struct hdr_stream *stream = data + 62;
@@ -531,13 +534,13 @@ change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct
 		return fr_up(skb, reason_change_unfit_stream_id);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_change_udp_checksum);
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      (partial_2 >> 16) >= stream_offset_end))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      (partial >> 16) >= stream_offset_end))
 		return fr_up(skb, reason_change_partial_checksum);
 	if (data + 64 > data_end)
 		return fr_up(skb, reason_change_truncated);
-	return change_ipv6_send_2(skb, data, stream_id_size, stream_id, partial_2, m);
+	return change_ipv6_send_2(skb, data, stream_id_size, stream_id, partial, m);
 }
 
 static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -602,9 +605,10 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 		stream_offset = 0;
 	}
 
-	return change_ipv6_rest(skb, data, data_end, lease, udp_end, stream_id_size, stream_id,
-				stream_id_end, at_stream_id_end, stream_offset_present,
-				stream_offset_size, stream_offset);
+	return change_ipv6_stream_offset_end(skb, data, data_end, lease, udp_end, stream_id_size,
+					     stream_id, stream_id_end, at_stream_id_end,
+					     stream_offset_present, stream_offset_size,
+					     stream_offset);
 }
 
 SEC("tc") int prog_change(struct __sk_buff *skb)

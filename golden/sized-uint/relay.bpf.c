@@ -339,11 +339,10 @@ static __always_inline int change_ipv4_send_4(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int change_ipv4_rest_2(struct __sk_buff *skb, void *data,
-					      const struct fr_lease *lease, __u64 short_pn_size,
-					      __u64 short_pn_end, __u64 short_pn,
-					      __u64 short_wide_present, __u64 short_wide_size,
-					      __u64 short_wide, __u64 short_small_end)
+static __always_inline int
+change_ipv4_rules(struct __sk_buff *skb, void *data, const struct fr_lease *lease,
+		  __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn, __u64 short_wide_present,
+		  __u64 short_wide_size, __u64 short_wide, __u64 short_small_end)
 {
 	struct hdr_short *v_short = data + 42;
 
@@ -390,12 +389,11 @@ static __always_inline int change_ipv4_rest_2(struct __sk_buff *skb, void *data,
 		}
 		if (fr_has(n_2)) {
 			/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
-			__u64 partial_2 = fr_partial(skb);
-			if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-			      (partial_2 >> 16) >= short_small_end))
+			__u64 partial = fr_partial(skb);
+			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+			      (partial >> 16) >= short_small_end))
 				return fr_up(skb, reason_change_partial_checksum);
-			return change_ipv4_send_3(skb, data, short_pn_size, short_pn, partial_2,
-						  n_2);
+			return change_ipv4_send_3(skb, data, short_pn_size, short_pn, partial, n_2);
 		}
 	}
 
@@ -414,17 +412,17 @@ static __always_inline int change_ipv4_rest_2(struct __sk_buff *skb, void *data,
 	/* do: [{set: "short.pn": "n.other"}, "pass"] */
 	if (n_3->other > fr_room(short_pn_size))
 		return fr_up(skb, reason_change_unfit_short_pn);
-	__u64 partial_3 = fr_partial(skb);
-	if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(34, 40) ||
-	      (partial_3 >> 16) >= short_small_end))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= short_small_end))
 		return fr_up(skb, reason_change_partial_checksum);
-	return change_ipv4_send_4(skb, data, short_pn_size, short_pn, partial_3, n_3);
+	return change_ipv4_send_4(skb, data, short_pn_size, short_pn, partial, n_3);
 }
 
-static __always_inline int change_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 udp_end,
-					    __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-					    __u64 short_wide_present, __u64 short_wide_size)
+static __always_inline int
+change_ipv4_short_wide_end(struct __sk_buff *skb, void *data, void *data_end,
+			   const struct fr_lease *lease, __u64 udp_end, __u64 short_pn_size,
+			   __u64 short_pn_end, __u64 short_pn, __u64 short_wide_present,
+			   __u64 short_wide_size)
 {
 	void *at_short_wide_end;
 	void *at_short_small_end;
@@ -492,8 +490,8 @@ static __always_inline int change_ipv4_rest(struct __sk_buff *skb, void *data, v
 		return change_ipv4_send(skb);
 	}
 
-	return change_ipv4_rest_2(skb, data, lease, short_pn_size, short_pn_end, short_pn,
-				  short_wide_present, short_wide_size, short_wide, short_small_end);
+	return change_ipv4_rules(skb, data, lease, short_pn_size, short_pn_end, short_pn,
+				 short_wide_present, short_wide_size, short_wide, short_small_end);
 }
 
 static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -563,8 +561,9 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *
 		short_wide_size = 0;
 	}
 
-	return change_ipv4_rest(skb, data, data_end, lease, udp_end, short_pn_size, short_pn_end,
-				short_pn, short_wide_present, short_wide_size);
+	return change_ipv4_short_wide_end(skb, data, data_end, lease, udp_end, short_pn_size,
+					  short_pn_end, short_pn, short_wide_present,
+					  short_wide_size);
 }
 
 static __always_inline int change_ipv6_send(struct __sk_buff *skb)
@@ -734,9 +733,9 @@ static __always_inline int change_ipv6_send_4(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int change_ipv6_rest_3(struct __sk_buff *skb, void *data,
-					      const struct fr_lease *lease, __u64 short_pn_size,
-					      __u64 short_pn, __u64 short_small_end)
+static __always_inline int change_ipv6_numbers(struct __sk_buff *skb, void *data,
+					       const struct fr_lease *lease, __u64 short_pn_size,
+					       __u64 short_pn, __u64 short_small_end)
 {
 	struct hdr_udp *udp = data + 54;
 
@@ -763,11 +762,10 @@ static __always_inline int change_ipv6_rest_3(struct __sk_buff *skb, void *data,
 	return change_ipv6_send_4(skb, data, short_pn_size, short_pn, partial, n);
 }
 
-static __always_inline int change_ipv6_rest_2(struct __sk_buff *skb, void *data,
-					      const struct fr_lease *lease, __u64 short_pn_size,
-					      __u64 short_pn_end, __u64 short_pn,
-					      __u64 short_wide_present, __u64 short_wide_size,
-					      __u64 short_wide, __u64 short_small_end)
+static __always_inline int
+change_ipv6_rules(struct __sk_buff *skb, void *data, const struct fr_lease *lease,
+		  __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn, __u64 short_wide_present,
+		  __u64 short_wide_size, __u64 short_wide, __u64 short_small_end)
 {
 	struct hdr_short *v_short = data + 62;
 	struct hdr_udp *udp = data + 54;
@@ -820,22 +818,21 @@ static __always_inline int change_ipv6_rest_2(struct __sk_buff *skb, void *data,
 				return fr_up(skb, reason_change_udp_checksum);
 
 			/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
-			__u64 partial_2 = fr_partial(skb);
-			if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-			      (partial_2 >> 16) >= short_small_end))
+			__u64 partial = fr_partial(skb);
+			if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+			      (partial >> 16) >= short_small_end))
 				return fr_up(skb, reason_change_partial_checksum);
-			return change_ipv6_send_3(skb, data, short_pn_size, short_pn, partial_2,
-						  n_2);
+			return change_ipv6_send_3(skb, data, short_pn_size, short_pn, partial, n_2);
 		}
 	}
 
-	return change_ipv6_rest_3(skb, data, lease, short_pn_size, short_pn, short_small_end);
+	return change_ipv6_numbers(skb, data, lease, short_pn_size, short_pn, short_small_end);
 }
 
 static __always_inline int
-change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		 __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-		 __u64 short_wide_present, __u64 short_wide_size, __u64 short_wide_end)
+change_ipv6_further(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		    __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
+		    __u64 short_wide_present, __u64 short_wide_size, __u64 short_wide_end)
 {
 	void *at_short_wide_end;
 	void *at_short_small_end;
@@ -902,8 +899,8 @@ change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct
 		return change_ipv6_send(skb);
 	}
 
-	return change_ipv6_rest_2(skb, data, lease, short_pn_size, short_pn_end, short_pn,
-				  short_wide_present, short_wide_size, short_wide, short_small_end);
+	return change_ipv6_rules(skb, data, lease, short_pn_size, short_pn_end, short_pn,
+				 short_wide_present, short_wide_size, short_wide, short_small_end);
 }
 
 static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -966,8 +963,8 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 	}
 	__u64 short_wide_end = fr_forget(skb, short_pn_end + short_wide_size);
 
-	return change_ipv6_rest(skb, data, data_end, lease, udp_end, short_pn_size, short_pn_end,
-				short_pn, short_wide_present, short_wide_size, short_wide_end);
+	return change_ipv6_further(skb, data, data_end, lease, udp_end, short_pn_size, short_pn_end,
+				   short_pn, short_wide_present, short_wide_size, short_wide_end);
 }
 
 SEC("tc") int prog_change(struct __sk_buff *skb)

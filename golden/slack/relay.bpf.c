@@ -523,30 +523,30 @@ static __always_inline int messages_ipv4_rule(struct __sk_buff *skb, void *data,
 			return messages_ipv4_rule_send(skb, data, now, ip_end, partial, p);
 		}
 		__u64 payload_len = message_end - 45;
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-		      ((partial_2 >> 16) >= 45 && (partial_2 & 0xffff) < 45ULL + payload_len - 1)))
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+		      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
 			return fr_up(skb, reason_messages_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_peer, 31ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&p->hop_peer, reason_messages_no_route,
 					      reason_messages_unreachable));
 		return messages_ipv4_rule_send_2(skb, data, now, udp_end, message_end, payload_len,
-						 partial_2, p);
+						 partial, p);
 	}
-	__u64 payload_len_2 = message_end - 45;
-	__u64 partial_3 = fr_partial(skb);
-	if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(34, 40) ||
-	      ((partial_3 >> 16) >= 45 && (partial_3 & 0xffff) < 45ULL + payload_len_2 - 1)))
+	__u64 payload_len = message_end - 45;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
 		return fr_up(skb, reason_messages_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_messages_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 51ULL + payload_len_2)))
+	if (unlikely(!fr_fits(&p->hop_peer, 51ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&p->hop_peer, reason_messages_no_route,
 				      reason_messages_unreachable));
-	return messages_ipv4_rule_send_ipv6(skb, data, now, udp_end, message_end, payload_len_2,
-					    partial_3, p);
+	return messages_ipv4_rule_send_ipv6(skb, data, now, udp_end, message_end, payload_len,
+					    partial, p);
 }
 
 static __always_inline int messages_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -1082,47 +1082,45 @@ static __always_inline int messages_ipv4_rule_2(struct __sk_buff *skb, void *dat
 						      reason_messages_unreachable));
 			return messages_ipv4_rule_send_3(skb, data, now, payload_len, partial, p);
 		}
-		__u64 payload_len_2 = message_end - 45;
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-		      ((partial_2 >> 16) >= 45 &&
-		       (partial_2 & 0xffff) < 45ULL + payload_len_2 - 1)))
+		__u64 payload_len = message_end - 45;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+		      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
 			return fr_up(skb, reason_messages_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len_2)))
+		if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&p->hop_peer, reason_messages_no_route,
 					      reason_messages_unreachable));
-		return messages_ipv4_rule_send_4(skb, data, now, udp_end, message_end,
-						 payload_len_2, partial_2, p);
+		return messages_ipv4_rule_send_4(skb, data, now, udp_end, message_end, payload_len,
+						 partial, p);
 	}
 	if (message_end == udp_end) { /* no padding */
-		__u64 payload_len_3 = udp_end - 45;
-		__u64 partial_3 = fr_partial(skb);
-		if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(34, 40) ||
-		      ((partial_3 >> 16) >= 45 &&
-		       (partial_3 & 0xffff) < 45ULL + payload_len_3 - 1)))
+		__u64 payload_len = udp_end - 45;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+		      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
 			return fr_up(skb, reason_messages_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_messages_udp_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len_3)))
+		if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&p->hop_peer, reason_messages_no_route,
 					      reason_messages_unreachable));
-		return messages_ipv4_rule_send_ipv6_2(skb, data, now, payload_len_3, partial_3, p);
+		return messages_ipv4_rule_send_ipv6_2(skb, data, now, payload_len, partial, p);
 	}
-	__u64 payload_len_4 = message_end - 45;
-	__u64 partial_4 = fr_partial(skb);
-	if (!(partial_4 == 0 || partial_4 == FR_PARTIAL(34, 40) ||
-	      ((partial_4 >> 16) >= 45 && (partial_4 & 0xffff) < 45ULL + payload_len_4 - 1)))
+	__u64 payload_len = message_end - 45;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
 		return fr_up(skb, reason_messages_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_messages_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len_4)))
+	if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&p->hop_peer, reason_messages_no_route,
 				      reason_messages_unreachable));
-	return messages_ipv4_rule_send_ipv6_3(skb, data, now, udp_end, message_end, payload_len_4,
-					      partial_4, p);
+	return messages_ipv4_rule_send_ipv6_3(skb, data, now, udp_end, message_end, payload_len,
+					      partial, p);
 }
 
 static __always_inline int messages_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 now,
@@ -1529,9 +1527,9 @@ static __always_inline int messages_fan1(struct __sk_buff *skb, void *data, __u6
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int messages_ipv4_rest(struct __sk_buff *skb, void *data, __u64 now,
-					      __u64 ip_end, __u64 udp_end, __u64 message_end,
-					      struct val_by_source *p)
+static __always_inline int messages_ipv4_rules(struct __sk_buff *skb, void *data, __u64 now,
+					       __u64 ip_end, __u64 udp_end, __u64 message_end,
+					       struct val_by_source *p)
 {
 	struct hdr_message *message = data + 42;
 	struct hdr_udp *udp = data + 34;
@@ -1567,29 +1565,27 @@ static __always_inline int messages_ipv4_rest(struct __sk_buff *skb, void *data,
 	/* {match: "?(h).todo": 4 | 20, do: [{set: "udp.src_port": 77}, "pass"]}, */
 	if (be8(&message->todo) == 4 || be8(&message->todo) == 20) {
 		if (message_end == udp_end) { /* no padding */
-			__u64 partial_2 = fr_partial(skb);
-			if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-			      (partial_2 >> 16) >= 45))
+			__u64 partial = fr_partial(skb);
+			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+			      (partial >> 16) >= 45))
 				return fr_up(skb, reason_messages_partial_checksum);
-			return messages_ipv4_send_3(skb, data, now, partial_2, p);
+			return messages_ipv4_send_3(skb, data, now, partial, p);
 		}
-		__u64 payload_len_2 = message_end - 45;
-		if (payload_len_2 + 31 > 0xffff || payload_len_2 + 11 > 0xffff)
+		__u64 payload_len = message_end - 45;
+		if (payload_len + 31 > 0xffff || payload_len + 11 > 0xffff)
 			return fr_up(skb, reason_messages_length);
-		__u64 partial_3 = fr_partial(skb);
-		if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(34, 40) ||
-		      ((partial_3 >> 16) >= 45 &&
-		       (partial_3 & 0xffff) < 45ULL + payload_len_2 - 1)))
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+		      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
 			return fr_up(skb, reason_messages_partial_checksum);
-		return messages_ipv4_send_4(skb, data, now, udp_end, message_end, payload_len_2,
-					    partial_3, p);
+		return messages_ipv4_send_4(skb, data, now, udp_end, message_end, payload_len,
+					    partial, p);
 	}
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
 	if (be8(&message->todo) == 5 || be8(&message->todo) == 21) {
-		__u64 partial_4 = fr_partial(skb);
-		if (!(partial_4 == 0 || partial_4 == FR_PARTIAL(34, 40) ||
-		      (partial_4 >> 16) >= 45) ||
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 45) ||
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_messages_partial_checksum);
 		if (message_end != udp_end)
@@ -1663,7 +1659,7 @@ static __always_inline int messages_ipv4(struct __sk_buff *skb, void *data, void
 	if (be8(&message->todo) == 2 || be8(&message->todo) == 18)
 		return messages_ipv4_rule_2(skb, data, now, udp_end, message_end, p);
 
-	return messages_ipv4_rest(skb, data, now, ip_end, udp_end, message_end, p);
+	return messages_ipv4_rules(skb, data, now, ip_end, udp_end, message_end, p);
 }
 
 static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1828,9 +1824,9 @@ static __always_inline int messages_ipv6_rule_ipv6_stays(struct __sk_buff *skb, 
 		return messages_ipv6_rule_ipv6_stays_send(skb, data, now, ip_end, partial, p);
 	}
 	__u64 payload_len = message_end - 65;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 65 && (partial_2 & 0xffff) < 65ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
 		return fr_up(skb, reason_messages_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_messages_udp_checksum);
@@ -1839,7 +1835,7 @@ static __always_inline int messages_ipv6_rule_ipv6_stays(struct __sk_buff *skb, 
 			     fr_unfit(&p->hop_peer, reason_messages_no_route,
 				      reason_messages_unreachable));
 	return messages_ipv6_rule_ipv6_stays_send_2(skb, data, now, udp_end, message_end,
-						    payload_len, partial_2, p);
+						    payload_len, partial, p);
 }
 
 static __always_inline int messages_ipv6_rule_send_ipv4(struct __sk_buff *skb, void *data,
@@ -2294,19 +2290,19 @@ messages_ipv6_rule_ipv6_stays_2(struct __sk_buff *skb, void *data, __u64 now, __
 		return messages_ipv6_rule_ipv6_stays_send_3(skb, data, now, payload_len, partial,
 							    p);
 	}
-	__u64 payload_len_2 = message_end - 65;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 65 && (partial_2 & 0xffff) < 65ULL + payload_len_2 - 1)))
+	__u64 payload_len = message_end - 65;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
 		return fr_up(skb, reason_messages_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_messages_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len_2)))
+	if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&p->hop_peer, reason_messages_no_route,
 				      reason_messages_unreachable));
 	return messages_ipv6_rule_ipv6_stays_send_4(skb, data, now, udp_end, message_end,
-						    payload_len_2, partial_2, p);
+						    payload_len, partial, p);
 }
 
 static __always_inline int messages_ipv6_rule_send_ipv4_2(struct __sk_buff *skb, void *data,
@@ -2503,19 +2499,19 @@ static __always_inline int messages_ipv6_rule_2(struct __sk_buff *skb, void *dat
 					      reason_messages_unreachable));
 		return messages_ipv6_rule_send_ipv4_2(skb, data, now, payload_len, partial, p);
 	}
-	__u64 payload_len_2 = message_end - 65;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 65 && (partial_2 & 0xffff) < 65ULL + payload_len_2 - 1)))
+	__u64 payload_len = message_end - 65;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
 		return fr_up(skb, reason_messages_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_messages_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len_2)))
+	if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&p->hop_peer, reason_messages_no_route,
 				      reason_messages_unreachable));
-	return messages_ipv6_rule_send_ipv4_3(skb, data, now, udp_end, message_end, payload_len_2,
-					      partial_2, p);
+	return messages_ipv6_rule_send_ipv4_3(skb, data, now, udp_end, message_end, payload_len,
+					      partial, p);
 }
 
 static __always_inline int messages_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 now,
@@ -2771,14 +2767,14 @@ static __always_inline int messages_ipv6_rule_3(struct __sk_buff *skb, void *dat
 	__u64 payload_len = message_end - 65;
 	if (payload_len + 11 > 0xffff || payload_len + 11 > 0xffff)
 		return fr_up(skb, reason_messages_length);
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 65 && (partial_2 & 0xffff) < 65ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
 		return fr_up(skb, reason_messages_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_messages_udp_checksum);
-	return messages_ipv6_rule_send_2(skb, data, now, udp_end, message_end, payload_len,
-					 partial_2, p);
+	return messages_ipv6_rule_send_2(skb, data, now, udp_end, message_end, payload_len, partial,
+					 p);
 }
 
 /* What is the same for all receivers. */
@@ -2943,9 +2939,9 @@ static __always_inline int messages_fan2(struct __sk_buff *skb, void *data, __u6
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int messages_ipv6_rest(struct __sk_buff *skb, void *data, __u64 now,
-					      __u64 ip_end, __u64 udp_end, __u64 message_end,
-					      struct val_by_source *p)
+static __always_inline int messages_ipv6_rules(struct __sk_buff *skb, void *data, __u64 now,
+					       __u64 ip_end, __u64 udp_end, __u64 message_end,
+					       struct val_by_source *p)
 {
 	struct hdr_message *message = data + 62;
 	struct hdr_udp *udp = data + 54;
@@ -2984,9 +2980,8 @@ static __always_inline int messages_ipv6_rest(struct __sk_buff *skb, void *data,
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
 	if (be8(&message->todo) == 5 || be8(&message->todo) == 21) {
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-		      (partial_2 >> 16) >= 65) ||
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 65) ||
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_messages_partial_checksum);
 		if (message_end != udp_end)
@@ -3061,7 +3056,7 @@ static __always_inline int messages_ipv6(struct __sk_buff *skb, void *data, void
 	if (be8(&message->todo) == 2 || be8(&message->todo) == 18)
 		return messages_ipv6_rule_2(skb, data, now, udp_end, message_end, p);
 
-	return messages_ipv6_rest(skb, data, now, ip_end, udp_end, message_end, p);
+	return messages_ipv6_rules(skb, data, now, ip_end, udp_end, message_end, p);
 }
 
 SEC("tc") int prog_messages(struct __sk_buff *skb)
@@ -3288,9 +3283,9 @@ static __always_inline int records_ipv4_rule(struct __sk_buff *skb, void *data, 
 		return records_ipv4_rule_send(skb, data, now, ip_end, partial, p);
 	}
 	__u64 payload_len = udp_end - 45;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 45 && (partial_2 & 0xffff) < 45ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
 		return fr_up(skb, reason_records_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_records_udp_checksum);
@@ -3298,7 +3293,7 @@ static __always_inline int records_ipv4_rule(struct __sk_buff *skb, void *data, 
 		return fr_up(skb,
 			     fr_unfit(&p->hop_peer, reason_records_no_route,
 				      reason_records_unreachable));
-	return records_ipv4_rule_send_ipv6(skb, data, now, record_end, payload_len, partial_2, p);
+	return records_ipv4_rule_send_ipv6(skb, data, now, record_end, payload_len, partial, p);
 }
 
 static __always_inline int records_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -3985,9 +3980,9 @@ static __always_inline int records_fan1(struct __sk_buff *skb, void *data, __u64
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int records_ipv4_rest(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 ip_end, __u64 udp_end, __u64 record_end,
-					     struct val_by_source *p)
+static __always_inline int records_ipv4_rules(struct __sk_buff *skb, void *data, __u64 now,
+					      __u64 ip_end, __u64 udp_end, __u64 record_end,
+					      struct val_by_source *p)
 {
 	struct hdr_record *record = data + 42;
 	struct hdr_udp *udp = data + 34;
@@ -4022,17 +4017,16 @@ static __always_inline int records_ipv4_rest(struct __sk_buff *skb, void *data, 
 
 	/* {match: "?(h).todo": 4 | 20, do: [{set: "udp.src_port": 77}, "pass"]}, */
 	if (be8(&record->todo) == 4 || be8(&record->todo) == 20) {
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) || (partial_2 >> 16) >= 45))
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 45))
 			return fr_up(skb, reason_records_partial_checksum);
-		return records_ipv4_send_4(skb, data, now, partial_2, p);
+		return records_ipv4_send_4(skb, data, now, partial, p);
 	}
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
 	if (be8(&record->todo) == 5 || be8(&record->todo) == 21) {
-		__u64 partial_3 = fr_partial(skb);
-		if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(34, 40) ||
-		      (partial_3 >> 16) >= 45) ||
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 45) ||
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_records_partial_checksum);
 		return records_fan1(skb, data, now, ip_end, p);
@@ -4103,29 +4097,28 @@ static __always_inline int records_ipv4(struct __sk_buff *skb, void *data, void 
 	if (be8(&record->todo) == 2 || be8(&record->todo) == 18) {
 		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
 			return fr_up(skb, reason_records_address_family);
-		__u64 payload_len_2 = udp_end - 45;
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-		      ((partial_2 >> 16) >= 45 &&
-		       (partial_2 & 0xffff) < 45ULL + payload_len_2 - 1)))
+		__u64 payload_len = udp_end - 45;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+		      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
 			return fr_up(skb, reason_records_partial_checksum);
 		if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len_2)))
+			if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
 				return fr_up(skb,
 					     fr_unfit(&p->hop_peer, reason_records_no_route,
 						      reason_records_unreachable));
-			return records_ipv4_send_2(skb, data, now, payload_len_2, partial_2, p);
+			return records_ipv4_send_2(skb, data, now, payload_len, partial, p);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_records_udp_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len_2)))
+		if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&p->hop_peer, reason_records_no_route,
 					      reason_records_unreachable));
-		return records_ipv4_send_ipv6_2(skb, data, now, payload_len_2, partial_2, p);
+		return records_ipv4_send_ipv6_2(skb, data, now, payload_len, partial, p);
 	}
 
-	return records_ipv4_rest(skb, data, now, ip_end, udp_end, record_end, p);
+	return records_ipv4_rules(skb, data, now, ip_end, udp_end, record_end, p);
 }
 
 static __always_inline int records_ipv6_rule_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -4277,9 +4270,9 @@ static __always_inline int records_ipv6_rule(struct __sk_buff *skb, void *data, 
 		return records_ipv6_rule_send(skb, data, now, ip_end, partial, p);
 	}
 	__u64 payload_len = udp_end - 65;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 65 && (partial_2 & 0xffff) < 65ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
 		return fr_up(skb, reason_records_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_records_udp_checksum);
@@ -4287,7 +4280,7 @@ static __always_inline int records_ipv6_rule(struct __sk_buff *skb, void *data, 
 		return fr_up(skb,
 			     fr_unfit(&p->hop_peer, reason_records_no_route,
 				      reason_records_unreachable));
-	return records_ipv6_rule_send_ipv4(skb, data, now, record_end, payload_len, partial_2, p);
+	return records_ipv6_rule_send_ipv4(skb, data, now, record_end, payload_len, partial, p);
 }
 
 static __always_inline int records_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -4966,9 +4959,9 @@ static __always_inline int records_fan2(struct __sk_buff *skb, void *data, __u64
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int records_ipv6_rest(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 ip_end, __u64 udp_end, __u64 record_end,
-					     struct val_by_source *p)
+static __always_inline int records_ipv6_rules(struct __sk_buff *skb, void *data, __u64 now,
+					      __u64 ip_end, __u64 udp_end, __u64 record_end,
+					      struct val_by_source *p)
 {
 	struct hdr_record *record = data + 62;
 	struct hdr_udp *udp = data + 54;
@@ -5005,17 +4998,16 @@ static __always_inline int records_ipv6_rest(struct __sk_buff *skb, void *data, 
 	if (be8(&record->todo) == 4 || be8(&record->todo) == 20) {
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_records_udp_checksum);
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) || (partial_2 >> 16) >= 65))
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 65))
 			return fr_up(skb, reason_records_partial_checksum);
-		return records_ipv6_send_4(skb, data, now, partial_2, p);
+		return records_ipv6_send_4(skb, data, now, partial, p);
 	}
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
 	if (be8(&record->todo) == 5 || be8(&record->todo) == 21) {
-		__u64 partial_3 = fr_partial(skb);
-		if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(54, 60) ||
-		      (partial_3 >> 16) >= 65) ||
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 65) ||
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
 			return fr_up(skb, reason_records_partial_checksum);
 		return records_fan2(skb, data, now, ip_end, p);
@@ -5088,29 +5080,28 @@ static __always_inline int records_ipv6(struct __sk_buff *skb, void *data, void 
 	if (be8(&record->todo) == 2 || be8(&record->todo) == 18) {
 		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
 			return fr_up(skb, reason_records_address_family);
-		__u64 payload_len_2 = udp_end - 65;
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-		      ((partial_2 >> 16) >= 65 &&
-		       (partial_2 & 0xffff) < 65ULL + payload_len_2 - 1)))
+		__u64 payload_len = udp_end - 65;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+		      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
 			return fr_up(skb, reason_records_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_records_udp_checksum);
 		if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len_2)))
+			if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len)))
 				return fr_up(skb,
 					     fr_unfit(&p->hop_peer, reason_records_no_route,
 						      reason_records_unreachable));
-			return records_ipv6_send_2(skb, data, now, payload_len_2, partial_2, p);
+			return records_ipv6_send_2(skb, data, now, payload_len, partial, p);
 		}
-		if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len_2)))
+		if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&p->hop_peer, reason_records_no_route,
 					      reason_records_unreachable));
-		return records_ipv6_send_ipv4_2(skb, data, now, payload_len_2, partial_2, p);
+		return records_ipv6_send_ipv4_2(skb, data, now, payload_len, partial, p);
 	}
 
-	return records_ipv6_rest(skb, data, now, ip_end, udp_end, record_end, p);
+	return records_ipv6_rules(skb, data, now, ip_end, udp_end, record_end, p);
 }
 
 SEC("tc") int prog_records(struct __sk_buff *skb)
@@ -5356,15 +5347,15 @@ static __always_inline int both_ipv4_rule_ipv4_stays(struct __sk_buff *skb, void
 	if (record_end != udp_end)
 		return fr_up(skb, reason_both_padding);
 	__u64 payload_len = message_end - 48;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 48 && (partial_2 & 0xffff) < 48ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      ((partial >> 16) >= 48 && (partial & 0xffff) < 48ULL + payload_len - 1)))
 		return fr_up(skb, reason_both_partial_checksum);
 	if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&p->hop_peer, reason_both_no_route, reason_both_unreachable));
 	return both_ipv4_rule_ipv4_stays_send_2(skb, data, now, udp_end, message_end, payload_len,
-						partial_2, p);
+						partial, p);
 }
 
 static __always_inline int both_ipv4_rule_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
@@ -5539,18 +5530,18 @@ static __always_inline int both_ipv4_rule(struct __sk_buff *skb, void *data, __u
 	}
 	if (record_end != udp_end)
 		return fr_up(skb, reason_both_padding);
-	__u64 payload_len_2 = message_end - 48;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 48 && (partial_2 & 0xffff) < 48ULL + payload_len_2 - 1)))
+	__u64 payload_len = message_end - 48;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      ((partial >> 16) >= 48 && (partial & 0xffff) < 48ULL + payload_len - 1)))
 		return fr_up(skb, reason_both_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_both_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len_2)))
+	if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&p->hop_peer, reason_both_no_route, reason_both_unreachable));
-	return both_ipv4_rule_send_ipv6_2(skb, data, now, udp_end, message_end, payload_len_2,
-					  partial_2, p);
+	return both_ipv4_rule_send_ipv6_2(skb, data, now, udp_end, message_end, payload_len,
+					  partial, p);
 }
 
 static __always_inline int both_ipv4_ipv4_stays_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -5772,16 +5763,16 @@ static __always_inline int both_ipv4_ipv4_stays(struct __sk_buff *skb, void *dat
 	}
 	if (record_end != udp_end)
 		return fr_up(skb, reason_both_padding);
-	__u64 payload_len_2 = message_end - 48;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 48 && (partial_2 & 0xffff) < 48ULL + payload_len_2 - 1)))
+	__u64 payload_len = message_end - 48;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      ((partial >> 16) >= 48 && (partial & 0xffff) < 48ULL + payload_len - 1)))
 		return fr_up(skb, reason_both_partial_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 37ULL + payload_len_2)))
+	if (unlikely(!fr_fits(&p->hop_peer, 37ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&p->hop_peer, reason_both_no_route, reason_both_unreachable));
-	return both_ipv4_ipv4_stays_send_2(skb, data, now, udp_end, message_end, payload_len_2,
-					   partial_2, p);
+	return both_ipv4_ipv4_stays_send_2(skb, data, now, udp_end, message_end, payload_len,
+					   partial, p);
 }
 
 static __always_inline int
@@ -6015,18 +6006,17 @@ static __always_inline int both_ipv4(struct __sk_buff *skb, void *data, void *da
 	}
 	if (record_end != udp_end)
 		return fr_up(skb, reason_both_padding);
-	__u64 payload_len_2 = message_end - 48;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 48 && (partial_2 & 0xffff) < 48ULL + payload_len_2 - 1)))
+	__u64 payload_len = message_end - 48;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      ((partial >> 16) >= 48 && (partial & 0xffff) < 48ULL + payload_len - 1)))
 		return fr_up(skb, reason_both_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_both_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 57ULL + payload_len_2)))
+	if (unlikely(!fr_fits(&p->hop_peer, 57ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&p->hop_peer, reason_both_no_route, reason_both_unreachable));
-	return both_ipv4_send_ipv6_2(skb, data, now, udp_end, message_end, payload_len_2, partial_2,
-				     p);
+	return both_ipv4_send_ipv6_2(skb, data, now, udp_end, message_end, payload_len, partial, p);
 }
 
 static __always_inline int both_ipv6_rule_ipv6_stays_send(struct __sk_buff *skb, void *data,
@@ -6172,9 +6162,9 @@ static __always_inline int both_ipv6_rule_ipv6_stays(struct __sk_buff *skb, void
 	if (record_end != udp_end)
 		return fr_up(skb, reason_both_padding);
 	__u64 payload_len = message_end - 68;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 68 && (partial_2 & 0xffff) < 68ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 68 && (partial & 0xffff) < 68ULL + payload_len - 1)))
 		return fr_up(skb, reason_both_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_both_udp_checksum);
@@ -6182,7 +6172,7 @@ static __always_inline int both_ipv6_rule_ipv6_stays(struct __sk_buff *skb, void
 		return fr_up(skb,
 			     fr_unfit(&p->hop_peer, reason_both_no_route, reason_both_unreachable));
 	return both_ipv6_rule_ipv6_stays_send_2(skb, data, now, udp_end, message_end, payload_len,
-						partial_2, p);
+						partial, p);
 }
 
 static __always_inline int both_ipv6_rule_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
@@ -6369,18 +6359,18 @@ static __always_inline int both_ipv6_rule(struct __sk_buff *skb, void *data, __u
 	}
 	if (record_end != udp_end)
 		return fr_up(skb, reason_both_padding);
-	__u64 payload_len_2 = message_end - 68;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 68 && (partial_2 & 0xffff) < 68ULL + payload_len_2 - 1)))
+	__u64 payload_len = message_end - 68;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 68 && (partial & 0xffff) < 68ULL + payload_len - 1)))
 		return fr_up(skb, reason_both_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_both_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len_2)))
+	if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&p->hop_peer, reason_both_no_route, reason_both_unreachable));
-	return both_ipv6_rule_send_ipv4_2(skb, data, now, udp_end, message_end, payload_len_2,
-					  partial_2, p);
+	return both_ipv6_rule_send_ipv4_2(skb, data, now, udp_end, message_end, payload_len,
+					  partial, p);
 }
 
 static __always_inline int both_ipv6_ipv6_stays_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -6588,18 +6578,18 @@ static __always_inline int both_ipv6_ipv6_stays(struct __sk_buff *skb, void *dat
 	}
 	if (record_end != udp_end)
 		return fr_up(skb, reason_both_padding);
-	__u64 payload_len_2 = message_end - 68;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 68 && (partial_2 & 0xffff) < 68ULL + payload_len_2 - 1)))
+	__u64 payload_len = message_end - 68;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 68 && (partial & 0xffff) < 68ULL + payload_len - 1)))
 		return fr_up(skb, reason_both_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_both_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 57ULL + payload_len_2)))
+	if (unlikely(!fr_fits(&p->hop_peer, 57ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&p->hop_peer, reason_both_no_route, reason_both_unreachable));
-	return both_ipv6_ipv6_stays_send_2(skb, data, now, udp_end, message_end, payload_len_2,
-					   partial_2, p);
+	return both_ipv6_ipv6_stays_send_2(skb, data, now, udp_end, message_end, payload_len,
+					   partial, p);
 }
 
 static __always_inline int
@@ -6847,18 +6837,17 @@ static __always_inline int both_ipv6(struct __sk_buff *skb, void *data, void *da
 	}
 	if (record_end != udp_end)
 		return fr_up(skb, reason_both_padding);
-	__u64 payload_len_2 = message_end - 68;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 68 && (partial_2 & 0xffff) < 68ULL + payload_len_2 - 1)))
+	__u64 payload_len = message_end - 68;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 68 && (partial & 0xffff) < 68ULL + payload_len - 1)))
 		return fr_up(skb, reason_both_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_both_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 37ULL + payload_len_2)))
+	if (unlikely(!fr_fits(&p->hop_peer, 37ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&p->hop_peer, reason_both_no_route, reason_both_unreachable));
-	return both_ipv6_send_ipv4_2(skb, data, now, udp_end, message_end, payload_len_2, partial_2,
-				     p);
+	return both_ipv6_send_ipv4_2(skb, data, now, udp_end, message_end, payload_len, partial, p);
 }
 
 SEC("tc") int prog_both(struct __sk_buff *skb)

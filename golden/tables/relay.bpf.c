@@ -251,9 +251,9 @@ static __always_inline int gate_ipv4_send_2(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int gate_ipv4_rest(struct __sk_buff *skb, void *data,
-					  const struct fr_lease *lease, struct val_blocked *b,
-					  struct val_ports *p, struct val_recent *r)
+static __always_inline int gate_ipv4_rates(struct __sk_buff *skb, void *data,
+					   const struct fr_lease *lease, struct val_blocked *b,
+					   struct val_ports *p, struct val_recent *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -360,7 +360,7 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *da
 			r = NULL;
 	}
 
-	return gate_ipv4_rest(skb, data, lease, b, p, r);
+	return gate_ipv4_rates(skb, data, lease, b, p, r);
 }
 
 static __always_inline int gate_ipv6_send(struct __sk_buff *skb, void *data)
@@ -391,9 +391,9 @@ static __always_inline int gate_ipv6_send_2(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int gate_ipv6_rest(struct __sk_buff *skb, void *data,
-					  const struct fr_lease *lease, struct val_blocked *b,
-					  struct val_ports *p, struct val_recent *r)
+static __always_inline int gate_ipv6_rates(struct __sk_buff *skb, void *data,
+					   const struct fr_lease *lease, struct val_blocked *b,
+					   struct val_ports *p, struct val_recent *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -492,7 +492,7 @@ static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *da
 			r = NULL;
 	}
 
-	return gate_ipv6_rest(skb, data, lease, b, p, r);
+	return gate_ipv6_rates(skb, data, lease, b, p, r);
 }
 
 SEC("tc") int prog_gate(struct __sk_buff *skb)

@@ -515,8 +515,8 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 ip_end, __u64 udp_end, struct val_by_client *p)
+static __always_inline int forward_ipv4_rules(struct __sk_buff *skb, void *data, __u64 now,
+					      __u64 ip_end, __u64 udp_end, struct val_by_client *p)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -565,8 +565,8 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
 		return fr_up(skb, reason_forward_address_family);
 	if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) || (partial_2 >> 16) >= 42))
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_forward_gso_packet);
@@ -577,22 +577,22 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 			return fr_up(skb,
 				     fr_unfit(&p->hop_peer, reason_forward_no_route,
 					      reason_forward_unreachable));
-		return forward_ipv4_send(skb, data, now, ip_end, partial_2, p);
+		return forward_ipv4_send(skb, data, now, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_forward_gso_packet);
-	__u64 payload_len_2 = udp_end - 42;
-	__u64 partial_3 = fr_partial(skb);
-	if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(34, 40) ||
-	      ((partial_3 >> 16) >= 42 && (partial_3 & 0xffff) < 42ULL + payload_len_2 - 1)))
+	__u64 payload_len = udp_end - 42;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 48ULL + payload_len_2)))
+	if (unlikely(!fr_fits(&p->hop_peer, 48ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&p->hop_peer, reason_forward_no_route,
 				      reason_forward_unreachable));
-	return forward_ipv4_send_ipv6(skb, data, now, payload_len_2, partial_3, p);
+	return forward_ipv4_send_ipv6(skb, data, now, payload_len, partial, p);
 }
 
 static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -682,7 +682,7 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 					 bpf_htons(0x1140));
 	}
 
-	return forward_ipv4_rest(skb, data, now, ip_end, udp_end, p);
+	return forward_ipv4_rules(skb, data, now, ip_end, udp_end, p);
 }
 
 static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -804,8 +804,8 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 ip_end, __u64 udp_end, struct val_by_client *p)
+static __always_inline int forward_ipv6_rules(struct __sk_buff *skb, void *data, __u64 now,
+					      __u64 ip_end, __u64 udp_end, struct val_by_client *p)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -855,8 +855,8 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
 		return fr_up(skb, reason_forward_address_family);
 	if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) || (partial_2 >> 16) >= 62))
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_forward_udp_checksum);
@@ -869,22 +869,22 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 			return fr_up(skb,
 				     fr_unfit(&p->hop_peer, reason_forward_no_route,
 					      reason_forward_unreachable));
-		return forward_ipv6_send(skb, data, now, ip_end, partial_2, p);
+		return forward_ipv6_send(skb, data, now, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_forward_gso_packet);
-	__u64 payload_len_2 = udp_end - 62;
-	__u64 partial_3 = fr_partial(skb);
-	if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(54, 60) ||
-	      ((partial_3 >> 16) >= 62 && (partial_3 & 0xffff) < 62ULL + payload_len_2 - 1)))
+	__u64 payload_len = udp_end - 62;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 28ULL + payload_len_2)))
+	if (unlikely(!fr_fits(&p->hop_peer, 28ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&p->hop_peer, reason_forward_no_route,
 				      reason_forward_unreachable));
-	return forward_ipv6_send_ipv4(skb, data, now, payload_len_2, partial_3, p);
+	return forward_ipv6_send_ipv4(skb, data, now, payload_len, partial, p);
 }
 
 static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -968,7 +968,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 					 udp_csum, ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
 	}
 
-	return forward_ipv6_rest(skb, data, now, ip_end, udp_end, p);
+	return forward_ipv6_rules(skb, data, now, ip_end, udp_end, p);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)

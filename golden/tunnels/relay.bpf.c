@@ -1258,10 +1258,9 @@ leave_geneve_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data, __u64 geneve_
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int
-leave_geneve_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 geneve_options_end,
-				void *at_geneve_options_end, __u64 inner_options_end,
-				__u64 inner_end, struct val_networks *n)
+static __always_inline int leave_geneve_ipv4_ipv4_any_hop_limit(struct __sk_buff *skb, void *data,
+	__u64 geneve_options_end, void *at_geneve_options_end, __u64 inner_options_end,
+	__u64 inner_end, struct val_networks *n)
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
@@ -1367,8 +1366,9 @@ static __always_inline int leave_geneve_ipv4_ipv4_any(struct __sk_buff *skb, voi
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return fr_up(skb, reason_leave_geneve_udp_checksum);
 
-	return leave_geneve_ipv4_ipv4_any_rest(skb, data, geneve_options_end, at_geneve_options_end,
-					       inner_options_end, inner_end, n);
+	return leave_geneve_ipv4_ipv4_any_hop_limit(skb, data, geneve_options_end,
+						    at_geneve_options_end, inner_options_end,
+						    inner_end, n);
 }
 
 static __always_inline int
@@ -1615,10 +1615,9 @@ static __always_inline int leave_geneve_ipv6_ipv4_any_send_ipv4(struct __sk_buff
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int
-leave_geneve_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 geneve_options_end,
-				void *at_geneve_options_end, __u64 inner_options_end,
-				__u64 inner_end, struct val_networks *n)
+static __always_inline int leave_geneve_ipv6_ipv4_any_hop_limit(struct __sk_buff *skb, void *data,
+	__u64 geneve_options_end, void *at_geneve_options_end, __u64 inner_options_end,
+	__u64 inner_end, struct val_networks *n)
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
@@ -1728,8 +1727,9 @@ static __always_inline int leave_geneve_ipv6_ipv4_any(struct __sk_buff *skb, voi
 			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 		return fr_up(skb, reason_leave_geneve_udp_checksum);
 
-	return leave_geneve_ipv6_ipv4_any_rest(skb, data, geneve_options_end, at_geneve_options_end,
-					       inner_options_end, inner_end, n);
+	return leave_geneve_ipv6_ipv4_any_hop_limit(skb, data, geneve_options_end,
+						    at_geneve_options_end, inner_options_end,
+						    inner_end, n);
 }
 
 static __always_inline int
@@ -2167,9 +2167,9 @@ static __always_inline int enter_ipv4_any_send_3(struct __sk_buff *skb, void *da
 	return fr_send(&r->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv4_any_rest_2(struct __sk_buff *skb, void *data,
-						 __u64 inner_options_end, __u64 inner_end,
-						 __u64 segment_front, struct val_ipip4 *r)
+static __always_inline int enter_ipv4_any_gso_packet(struct __sk_buff *skb, void *data,
+						     __u64 inner_options_end, __u64 inner_end,
+						     __u64 segment_front, struct val_ipip4 *r)
 {
 	/* {send: {from: "setting.local4", to: "r.remote"}}, */
 	if (!(skb->gso_size == 0 ||
@@ -2470,9 +2470,9 @@ static __always_inline int enter_ipv4_any_send_4(struct __sk_buff *skb, void *da
 	return fr_send(&r->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv4_any_rest_5(struct __sk_buff *skb, void *data,
-						 __u64 inner_options_end, __u64 inner_end,
-						 struct val_fou4 *r)
+static __always_inline int enter_ipv4_any_address_family(struct __sk_buff *skb, void *data,
+							 __u64 inner_options_end, __u64 inner_end,
+							 struct val_fou4 *r)
 {
 	/* {send: {from: "setting.local4", to: "r.remote"}}, */
 	if ((ldv64(set_local4) == 0 &&
@@ -2564,8 +2564,8 @@ static __always_inline int enter_ipv4_any_send_5(struct __sk_buff *skb, void *da
 	return fr_send(&r->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv4_any_rest_6(struct __sk_buff *skb, void *data,
-						 __u64 inner_options_end, __u64 inner_end)
+static __always_inline int enter_ipv4_any_fou4(struct __sk_buff *skb, void *data,
+					       __u64 inner_options_end, __u64 inner_end)
 {
 	struct hdr_ipv4_any *ipv4_any = data + 14;
 
@@ -2609,7 +2609,7 @@ static __always_inline int enter_ipv4_any_rest_6(struct __sk_buff *skb, void *da
 	return enter_ipv4_any_send_5(skb, data, inner_options_end, payload_len, r);
 }
 
-static __always_inline int enter_ipv4_any_rest_4(struct __sk_buff *skb, void *data,
+static __always_inline int enter_ipv4_any_vxlan6(struct __sk_buff *skb, void *data,
 						 __u64 inner_options_end, __u64 inner_end)
 {
 	struct hdr_ipv4_any *ipv4_any = data + 14;
@@ -2668,15 +2668,16 @@ static __always_inline int enter_ipv4_any_rest_4(struct __sk_buff *skb, void *da
 			if (skb->gso_size != 0)
 				return fr_up(skb, reason_enter_gso_packet);
 
-			return enter_ipv4_any_rest_5(skb, data, inner_options_end, inner_end, r_2);
+			return enter_ipv4_any_address_family(skb, data, inner_options_end,
+				inner_end, r_2);
 		}
 	}
 
-	return enter_ipv4_any_rest_6(skb, data, inner_options_end, inner_end);
+	return enter_ipv4_any_fou4(skb, data, inner_options_end, inner_end);
 }
 
-static __always_inline int enter_ipv4_any_rest_3(struct __sk_buff *skb, void *data,
-						 __u64 inner_options_end, __u64 inner_end)
+static __always_inline int enter_ipv4_any_ipip6(struct __sk_buff *skb, void *data,
+						__u64 inner_options_end, __u64 inner_end)
 {
 	struct hdr_ipv4_any *ipv4_any = data + 14;
 
@@ -2737,32 +2738,32 @@ static __always_inline int enter_ipv4_any_rest_3(struct __sk_buff *skb, void *da
 			     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(r_2->remote) ||
 			    fr_is_v4(r_2->remote))
 				return fr_up(skb, reason_enter_address_family);
-			__u64 local6_2[2];
-			st64((void *)local6_2, ldv64(set_local6));
-			st64((void *)local6_2 + 8, ldv64(set_local6 + 8));
-			if (!fr_unicast((void *)local6_2))
+			__u64 local6[2];
+			st64((void *)local6, ldv64(set_local6));
+			st64((void *)local6 + 8, ldv64(set_local6 + 8));
+			if (!fr_unicast((void *)local6))
 				return fr_up(skb, reason_enter_martian_source);
-			__u64 payload_len_2 = inner_end - inner_options_end;
-			__u64 partial_2 = fr_partial(skb);
-			if (!(partial_2 == 0 ||
-			      ((partial_2 >> 16) >= inner_options_end &&
-			       (partial_2 & 0xffff) < inner_options_end + payload_len_2 - 1)))
+			__u64 payload_len = inner_end - inner_options_end;
+			__u64 partial = fr_partial(skb);
+			if (!(partial == 0 ||
+			      ((partial >> 16) >= inner_options_end &&
+			       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 				return fr_up(skb, reason_enter_partial_checksum);
 			if (unlikely(!fr_fits(&r_2->hop_remote, inner_options_end +
-					      (56ULL + payload_len_2))))
+					      (56ULL + payload_len))))
 				return fr_up(skb,
 					     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
 						      reason_enter_unreachable));
-			return enter_ipv4_any_send_ipv6_2(skb, data, inner_options_end,
-							  payload_len_2, r_2);
+			return enter_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len,
+							  r_2);
 		}
 	}
 
-	return enter_ipv4_any_rest_4(skb, data, inner_options_end, inner_end);
+	return enter_ipv4_any_vxlan6(skb, data, inner_options_end, inner_end);
 }
 
-static __always_inline int enter_ipv4_any_rest(struct __sk_buff *skb, void *data,
-					       __u64 inner_options_end, __u64 inner_end)
+static __always_inline int enter_ipv4_any_geneve4(struct __sk_buff *skb, void *data,
+						  __u64 inner_options_end, __u64 inner_end)
 {
 	struct hdr_ipv4_any *ipv4_any = data + 14;
 
@@ -2816,13 +2817,13 @@ static __always_inline int enter_ipv4_any_rest(struct __sk_buff *skb, void *data
 	}
 	if (fr_has(r_2)) {
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
-		__u64 segment_front_2 = fr_segment_front(skb);
+		__u64 segment_front = fr_segment_front(skb);
 
-		return enter_ipv4_any_rest_2(skb, data, inner_options_end, inner_end,
-					     segment_front_2, r_2);
+		return enter_ipv4_any_gso_packet(skb, data, inner_options_end, inner_end,
+						 segment_front, r_2);
 	}
 
-	return enter_ipv4_any_rest_3(skb, data, inner_options_end, inner_end);
+	return enter_ipv4_any_ipip6(skb, data, inner_options_end, inner_end);
 }
 
 static __always_inline int enter_ipv4_any(struct __sk_buff *skb, void *data, void *data_end)
@@ -2897,7 +2898,7 @@ static __always_inline int enter_ipv4_any(struct __sk_buff *skb, void *data, voi
 		return enter_ipv4_any_send(skb, data, inner_options_end, payload_len, r);
 	}
 
-	return enter_ipv4_any_rest(skb, data, inner_options_end, inner_end);
+	return enter_ipv4_any_geneve4(skb, data, inner_options_end, inner_end);
 }
 
 static __always_inline int enter_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
@@ -3327,8 +3328,8 @@ static __always_inline int enter_ipv6_send_ipv4_4(struct __sk_buff *skb, void *d
 	return fr_send(&r->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv6_rest_4(struct __sk_buff *skb, void *data, __u64 inner_end,
-					     struct val_fou4 *r)
+static __always_inline int enter_ipv6_address_family(struct __sk_buff *skb, void *data,
+						     __u64 inner_end, struct val_fou4 *r)
 {
 	/* {send: {from: "setting.local4", to: "r.remote"}}, */
 	if ((ldv64(set_local4) == 0 &&
@@ -3411,7 +3412,7 @@ static __always_inline int enter_ipv6_send_ipv4_5(struct __sk_buff *skb, void *d
 	return fr_send(&r->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv6_rest_5(struct __sk_buff *skb, void *data, __u64 inner_end)
+static __always_inline int enter_ipv6_fou4(struct __sk_buff *skb, void *data, __u64 inner_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -3454,7 +3455,7 @@ static __always_inline int enter_ipv6_rest_5(struct __sk_buff *skb, void *data, 
 	return enter_ipv6_send_ipv4_5(skb, data, payload_len, r);
 }
 
-static __always_inline int enter_ipv6_rest_3(struct __sk_buff *skb, void *data, __u64 inner_end)
+static __always_inline int enter_ipv6_vxlan6(struct __sk_buff *skb, void *data, __u64 inner_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -3511,14 +3512,14 @@ static __always_inline int enter_ipv6_rest_3(struct __sk_buff *skb, void *data, 
 			if (skb->gso_size != 0)
 				return fr_up(skb, reason_enter_gso_packet);
 
-			return enter_ipv6_rest_4(skb, data, inner_end, r_2);
+			return enter_ipv6_address_family(skb, data, inner_end, r_2);
 		}
 	}
 
-	return enter_ipv6_rest_5(skb, data, inner_end);
+	return enter_ipv6_fou4(skb, data, inner_end);
 }
 
-static __always_inline int enter_ipv6_rest_2(struct __sk_buff *skb, void *data, __u64 inner_end)
+static __always_inline int enter_ipv6_ipip6(struct __sk_buff *skb, void *data, __u64 inner_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -3577,29 +3578,29 @@ static __always_inline int enter_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 			     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(r_2->remote) ||
 			    fr_is_v4(r_2->remote))
 				return fr_up(skb, reason_enter_address_family);
-			__u64 local6_2[2];
-			st64((void *)local6_2, ldv64(set_local6));
-			st64((void *)local6_2 + 8, ldv64(set_local6 + 8));
-			if (!fr_unicast((void *)local6_2))
+			__u64 local6[2];
+			st64((void *)local6, ldv64(set_local6));
+			st64((void *)local6 + 8, ldv64(set_local6 + 8));
+			if (!fr_unicast((void *)local6))
 				return fr_up(skb, reason_enter_martian_source);
-			__u64 payload_len_2 = inner_end - 54;
-			__u64 partial_2 = fr_partial(skb);
-			if (!(partial_2 == 0 ||
-			      ((partial_2 >> 16) >= 54 &&
-			       (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
+			__u64 payload_len = inner_end - 54;
+			__u64 partial = fr_partial(skb);
+			if (!(partial == 0 ||
+			      ((partial >> 16) >= 54 &&
+			       (partial & 0xffff) < 54ULL + payload_len - 1)))
 				return fr_up(skb, reason_enter_partial_checksum);
-			if (unlikely(!fr_fits(&r_2->hop_remote, 110ULL + payload_len_2)))
+			if (unlikely(!fr_fits(&r_2->hop_remote, 110ULL + payload_len)))
 				return fr_up(skb,
 					     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
 						      reason_enter_unreachable));
-			return enter_ipv6_send_2(skb, data, payload_len_2, r_2);
+			return enter_ipv6_send_2(skb, data, payload_len, r_2);
 		}
 	}
 
-	return enter_ipv6_rest_3(skb, data, inner_end);
+	return enter_ipv6_vxlan6(skb, data, inner_end);
 }
 
-static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __u64 inner_end)
+static __always_inline int enter_ipv6_geneve4(struct __sk_buff *skb, void *data, __u64 inner_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -3651,34 +3652,33 @@ static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __
 	}
 	if (fr_has(r_2)) {
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
-		__u64 segment_front_2 = fr_segment_front(skb);
+		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
-		      (segment_front_2 != 0 && skb->len <= 0xfff9 && skb->len <= inner_end)))
+		      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= inner_end)))
 			return fr_up(skb, reason_enter_gso_packet);
 		if ((ldv64(set_local4) == 0 &&
 		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r_2->remote) ||
 		    !fr_is_v4(r_2->remote))
 			return fr_up(skb, reason_enter_address_family);
-		__u64 local4_2[2];
-		st64((void *)local4_2, ldv64(set_local4));
-		st64((void *)local4_2 + 8, ldv64(set_local4 + 8));
-		if (!fr_unicast((void *)local4_2))
+		__u64 local4[2];
+		st64((void *)local4, ldv64(set_local4));
+		st64((void *)local4 + 8, ldv64(set_local4 + 8));
+		if (!fr_unicast((void *)local4))
 			return fr_up(skb, reason_enter_martian_source);
-		__u64 payload_len_2 = inner_end - 54;
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 ||
-		      ((partial_2 >> 16) >= 54 &&
-		       (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
+		__u64 payload_len = inner_end - 54;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 			return fr_up(skb, reason_enter_partial_checksum);
 		if (unlikely(!fr_fits(&r_2->hop_remote, skb->gso_size ? skb->gso_size +
-				      segment_front_2 + 6 : 60ULL + payload_len_2)))
+				      segment_front + 6 : 60ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
 					      reason_enter_unreachable));
-		return enter_ipv6_send_ipv4_3(skb, data, payload_len_2, r_2);
+		return enter_ipv6_send_ipv4_3(skb, data, payload_len, r_2);
 	}
 
-	return enter_ipv6_rest_2(skb, data, inner_end);
+	return enter_ipv6_ipip6(skb, data, inner_end);
 }
 
 static __always_inline int enter_ipv6(struct __sk_buff *skb, void *data, void *data_end)
@@ -3740,7 +3740,7 @@ static __always_inline int enter_ipv6(struct __sk_buff *skb, void *data, void *d
 		return enter_ipv6_send_ipv4(skb, data, payload_len, r);
 	}
 
-	return enter_ipv6_rest(skb, data, inner_end);
+	return enter_ipv6_geneve4(skb, data, inner_end);
 }
 
 SEC("tc") int prog_enter(struct __sk_buff *skb)

@@ -467,9 +467,9 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_forward_gso_packet);
 	__u64 payload_len = udp_end - 42;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < 42ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
@@ -477,7 +477,7 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb,
 			     fr_unfit(&f->hop_peer, reason_forward_no_route,
 				      reason_forward_unreachable));
-	return forward_ipv4_send_ipv6(skb, data, now, payload_len, partial_2, f);
+	return forward_ipv4_send_ipv6(skb, data, now, payload_len, partial, f);
 }
 
 static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -670,9 +670,9 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_forward_gso_packet);
 	__u64 payload_len = udp_end - 62;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < 62ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
@@ -680,7 +680,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb,
 			     fr_unfit(&f->hop_peer, reason_forward_no_route,
 				      reason_forward_unreachable));
-	return forward_ipv6_send_ipv4(skb, data, now, payload_len, partial_2, f);
+	return forward_ipv6_send_ipv4(skb, data, now, payload_len, partial, f);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
@@ -911,9 +911,9 @@ static __always_inline int tunnels_ipv4(struct __sk_buff *skb, void *data, void 
 		return tunnels_ipv4_send(skb, data, now, ip_end, partial, t);
 	}
 	__u64 payload_len = udp_end - 44;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 44 && (partial_2 & 0xffff) < 44ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      ((partial >> 16) >= 44 && (partial & 0xffff) < 44ULL + payload_len - 1)))
 		return fr_up(skb, reason_tunnels_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_tunnels_udp_checksum);
@@ -921,7 +921,7 @@ static __always_inline int tunnels_ipv4(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb,
 			     fr_unfit(&t->hop_remote, reason_tunnels_no_route,
 				      reason_tunnels_unreachable));
-	return tunnels_ipv4_send_ipv6(skb, data, now, payload_len, partial_2, t);
+	return tunnels_ipv4_send_ipv6(skb, data, now, payload_len, partial, t);
 }
 
 static __always_inline int tunnels_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -1090,9 +1090,9 @@ static __always_inline int tunnels_ipv6(struct __sk_buff *skb, void *data, void 
 		return tunnels_ipv6_send(skb, data, now, ip_end, partial, t);
 	}
 	__u64 payload_len = udp_end - 64;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 64 && (partial_2 & 0xffff) < 64ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 64 && (partial & 0xffff) < 64ULL + payload_len - 1)))
 		return fr_up(skb, reason_tunnels_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_tunnels_udp_checksum);
@@ -1100,7 +1100,7 @@ static __always_inline int tunnels_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb,
 			     fr_unfit(&t->hop_remote, reason_tunnels_no_route,
 				      reason_tunnels_unreachable));
-	return tunnels_ipv6_send_ipv4(skb, data, now, payload_len, partial_2, t);
+	return tunnels_ipv6_send_ipv4(skb, data, now, payload_len, partial, t);
 }
 
 SEC("tc") int prog_tunnels(struct __sk_buff *skb)

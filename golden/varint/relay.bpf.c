@@ -99,9 +99,10 @@ static __always_inline int filter_ipv4_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int filter_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 udp_end, __u64 stream_id, __u64 stream_id_end,
-					    __u64 stream_offset_size, __u64 stream_offset)
+static __always_inline int
+filter_ipv4_stream_offset_end(struct __sk_buff *skb, void *data, void *data_end, __u64 udp_end,
+			      __u64 stream_id, __u64 stream_id_end, __u64 stream_offset_size,
+			      __u64 stream_offset)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -220,8 +221,8 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *
 		stream_offset = 0;
 	}
 
-	return filter_ipv4_rest(skb, data, data_end, udp_end, stream_id, stream_id_end,
-				stream_offset_size, stream_offset);
+	return filter_ipv4_stream_offset_end(skb, data, data_end, udp_end, stream_id, stream_id_end,
+					     stream_offset_size, stream_offset);
 }
 
 static __always_inline int filter_ipv6_send(struct __sk_buff *skb)
@@ -232,9 +233,10 @@ static __always_inline int filter_ipv6_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int filter_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 udp_end, __u64 stream_id, __u64 stream_id_end,
-					    __u64 stream_offset_size, __u64 stream_offset)
+static __always_inline int
+filter_ipv6_stream_offset_end(struct __sk_buff *skb, void *data, void *data_end, __u64 udp_end,
+			      __u64 stream_id, __u64 stream_id_end, __u64 stream_offset_size,
+			      __u64 stream_offset)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -345,8 +347,8 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 		stream_offset = 0;
 	}
 
-	return filter_ipv6_rest(skb, data, data_end, udp_end, stream_id, stream_id_end,
-				stream_offset_size, stream_offset);
+	return filter_ipv6_stream_offset_end(skb, data, data_end, udp_end, stream_id, stream_id_end,
+					     stream_offset_size, stream_offset);
 }
 
 SEC("tc") int prog_filter(struct __sk_buff *skb)

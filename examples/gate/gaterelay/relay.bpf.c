@@ -795,7 +795,7 @@ static __always_inline int long_ipv4_send_9(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv4_rest_4(struct __sk_buff *skb, void *data,
+static __always_inline int long_ipv4_totals(struct __sk_buff *skb, void *data,
 					    const struct fr_lease *lease)
 {
 	struct hdr_udp *udp = data + 34;
@@ -828,8 +828,8 @@ static __always_inline int long_ipv4_rest_4(struct __sk_buff *skb, void *data,
 	return long_ipv4_send_9(skb, data, total, net);
 }
 
-static __always_inline int long_ipv4_rest_3(struct __sk_buff *skb, void *data,
-					    const struct fr_lease *lease, struct val_sources *src)
+static __always_inline int long_ipv4_rules_2(struct __sk_buff *skb, void *data,
+					     const struct fr_lease *lease, struct val_sources *src)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -904,11 +904,12 @@ static __always_inline int long_ipv4_rest_3(struct __sk_buff *skb, void *data,
 		}
 	}
 
-	return long_ipv4_rest_4(skb, data, lease);
+	return long_ipv4_totals(skb, data, lease);
 }
 
-static __always_inline int long_ipv4_rest_2(struct __sk_buff *skb, void *data,
-					    const struct fr_lease *lease, __u64 now, __u64 udp_end)
+static __always_inline int long_ipv4_attempts(struct __sk_buff *skb, void *data,
+					      const struct fr_lease *lease, __u64 now,
+					      __u64 udp_end)
 {
 	struct hdr_long *v_long = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -971,12 +972,12 @@ static __always_inline int long_ipv4_rest_2(struct __sk_buff *skb, void *data,
 			src = NULL;
 	}
 
-	return long_ipv4_rest_3(skb, data, lease, src);
+	return long_ipv4_rules_2(skb, data, lease, src);
 }
 
-static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
-					  const struct fr_lease *lease, __u64 now, __u64 udp_end,
-					  struct val_peers *peer)
+static __always_inline int long_ipv4_rules(struct __sk_buff *skb, void *data,
+					   const struct fr_lease *lease, __u64 now, __u64 udp_end,
+					   struct val_peers *peer)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_long *v_long = data + 42;
@@ -1035,7 +1036,7 @@ static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
 		}
 	}
 
-	return long_ipv4_rest_2(skb, data, lease, now, udp_end);
+	return long_ipv4_attempts(skb, data, lease, now, udp_end);
 }
 
 static __always_inline int long_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -1111,7 +1112,7 @@ static __always_inline int long_ipv4(struct __sk_buff *skb, void *data, void *da
 			peer = NULL;
 	}
 
-	return long_ipv4_rest(skb, data, lease, now, udp_end, peer);
+	return long_ipv4_rules(skb, data, lease, now, udp_end, peer);
 }
 
 static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1466,7 +1467,7 @@ static __always_inline int long_ipv6_send_9(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv6_rest_4(struct __sk_buff *skb, void *data,
+static __always_inline int long_ipv6_totals(struct __sk_buff *skb, void *data,
 					    const struct fr_lease *lease)
 {
 	struct hdr_udp *udp = data + 54;
@@ -1499,8 +1500,8 @@ static __always_inline int long_ipv6_rest_4(struct __sk_buff *skb, void *data,
 	return long_ipv6_send_9(skb, data, total, net);
 }
 
-static __always_inline int long_ipv6_rest_3(struct __sk_buff *skb, void *data,
-					    const struct fr_lease *lease, struct val_sources *src)
+static __always_inline int long_ipv6_rules_2(struct __sk_buff *skb, void *data,
+					     const struct fr_lease *lease, struct val_sources *src)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -1575,11 +1576,12 @@ static __always_inline int long_ipv6_rest_3(struct __sk_buff *skb, void *data,
 		}
 	}
 
-	return long_ipv6_rest_4(skb, data, lease);
+	return long_ipv6_totals(skb, data, lease);
 }
 
-static __always_inline int long_ipv6_rest_2(struct __sk_buff *skb, void *data,
-					    const struct fr_lease *lease, __u64 now, __u64 udp_end)
+static __always_inline int long_ipv6_attempts(struct __sk_buff *skb, void *data,
+					      const struct fr_lease *lease, __u64 now,
+					      __u64 udp_end)
 {
 	struct hdr_long *v_long = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -1641,12 +1643,12 @@ static __always_inline int long_ipv6_rest_2(struct __sk_buff *skb, void *data,
 			src = NULL;
 	}
 
-	return long_ipv6_rest_3(skb, data, lease, src);
+	return long_ipv6_rules_2(skb, data, lease, src);
 }
 
-static __always_inline int long_ipv6_rest(struct __sk_buff *skb, void *data,
-					  const struct fr_lease *lease, __u64 now, __u64 udp_end,
-					  struct val_peers *peer)
+static __always_inline int long_ipv6_rules(struct __sk_buff *skb, void *data,
+					   const struct fr_lease *lease, __u64 now, __u64 udp_end,
+					   struct val_peers *peer)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_long *v_long = data + 62;
@@ -1705,7 +1707,7 @@ static __always_inline int long_ipv6_rest(struct __sk_buff *skb, void *data,
 		}
 	}
 
-	return long_ipv6_rest_2(skb, data, lease, now, udp_end);
+	return long_ipv6_attempts(skb, data, lease, now, udp_end);
 }
 
 static __always_inline int long_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1781,7 +1783,7 @@ static __always_inline int long_ipv6(struct __sk_buff *skb, void *data, void *da
 			peer = NULL;
 	}
 
-	return long_ipv6_rest(skb, data, lease, now, udp_end, peer);
+	return long_ipv6_rules(skb, data, lease, now, udp_end, peer);
 }
 
 SEC("tc") int prog_long(struct __sk_buff *skb)
@@ -1947,8 +1949,8 @@ static __always_inline int short_ipv4_send_6(struct __sk_buff *skb, struct val_t
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int short_ipv4_rest_2(struct __sk_buff *skb, void *data,
-					     const struct fr_lease *lease, __u64 now)
+static __always_inline int short_ipv4_rules_2(struct __sk_buff *skb, void *data,
+					      const struct fr_lease *lease, __u64 now)
 {
 	struct hdr_udp *udp = data + 34;
 
@@ -1973,9 +1975,9 @@ static __always_inline int short_ipv4_rest_2(struct __sk_buff *skb, void *data,
 	return short_ipv4_send_6(skb, total);
 }
 
-static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
-					   const struct fr_lease *lease, __u64 now,
-					   struct val_peers *peer)
+static __always_inline int short_ipv4_rules(struct __sk_buff *skb, void *data,
+					    const struct fr_lease *lease, __u64 now,
+					    struct val_peers *peer)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -2033,7 +2035,7 @@ static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
 		}
 	}
 
-	return short_ipv4_rest_2(skb, data, lease, now);
+	return short_ipv4_rules_2(skb, data, lease, now);
 }
 
 static __always_inline int short_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -2108,7 +2110,7 @@ static __always_inline int short_ipv4(struct __sk_buff *skb, void *data, void *d
 			peer = NULL;
 	}
 
-	return short_ipv4_rest(skb, data, lease, now, peer);
+	return short_ipv4_rules(skb, data, lease, now, peer);
 }
 
 static __always_inline int short_ipv6_send(struct __sk_buff *skb)
@@ -2234,8 +2236,8 @@ static __always_inline int short_ipv6_send_6(struct __sk_buff *skb, struct val_t
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int short_ipv6_rest_2(struct __sk_buff *skb, void *data,
-					     const struct fr_lease *lease, __u64 now)
+static __always_inline int short_ipv6_rules_2(struct __sk_buff *skb, void *data,
+					      const struct fr_lease *lease, __u64 now)
 {
 	struct hdr_udp *udp = data + 54;
 
@@ -2260,9 +2262,9 @@ static __always_inline int short_ipv6_rest_2(struct __sk_buff *skb, void *data,
 	return short_ipv6_send_6(skb, total);
 }
 
-static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
-					   const struct fr_lease *lease, __u64 now,
-					   struct val_peers *peer)
+static __always_inline int short_ipv6_rules(struct __sk_buff *skb, void *data,
+					    const struct fr_lease *lease, __u64 now,
+					    struct val_peers *peer)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -2320,7 +2322,7 @@ static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
 		}
 	}
 
-	return short_ipv6_rest_2(skb, data, lease, now);
+	return short_ipv6_rules_2(skb, data, lease, now);
 }
 
 static __always_inline int short_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -2396,7 +2398,7 @@ static __always_inline int short_ipv6(struct __sk_buff *skb, void *data, void *d
 			peer = NULL;
 	}
 
-	return short_ipv6_rest(skb, data, lease, now, peer);
+	return short_ipv6_rules(skb, data, lease, now, peer);
 }
 
 SEC("tc") int prog_short(struct __sk_buff *skb)
@@ -2631,9 +2633,9 @@ static __always_inline int answer_ipv4_send_2(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int answer_ipv4_rest(struct __sk_buff *skb, void *data,
-					    void *at_answer_to_end, struct val_known *conn,
-					    struct val_seen *fresh)
+static __always_inline int answer_ipv4_rules(struct __sk_buff *skb, void *data,
+					     void *at_answer_to_end, struct val_known *conn,
+					     struct val_seen *fresh)
 {
 	struct hdr_answer_2 *answer = at_answer_to_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -2732,7 +2734,7 @@ static __always_inline int answer_ipv4(struct __sk_buff *skb, void *data, void *
 			fresh = NULL;
 	}
 
-	return answer_ipv4_rest(skb, data, at_answer_to_end, conn, fresh);
+	return answer_ipv4_rules(skb, data, at_answer_to_end, conn, fresh);
 }
 
 static __always_inline int check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
@@ -2799,9 +2801,9 @@ static __always_inline int answer_ipv6_send_2(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int answer_ipv6_rest(struct __sk_buff *skb, void *data,
-					    void *at_answer_to_end, struct val_known *conn,
-					    struct val_seen *fresh)
+static __always_inline int answer_ipv6_rules(struct __sk_buff *skb, void *data,
+					     void *at_answer_to_end, struct val_known *conn,
+					     struct val_seen *fresh)
 {
 	struct hdr_answer_2 *answer = at_answer_to_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -2900,7 +2902,7 @@ static __always_inline int answer_ipv6(struct __sk_buff *skb, void *data, void *
 			fresh = NULL;
 	}
 
-	return answer_ipv6_rest(skb, data, at_answer_to_end, conn, fresh);
+	return answer_ipv6_rules(skb, data, at_answer_to_end, conn, fresh);
 }
 
 SEC("tc") int prog_answer(struct __sk_buff *skb)

@@ -324,8 +324,8 @@ static __always_inline int forward_ipv4_udp_send_4(struct __sk_buff *skb, void *
 	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET, fr_v4_in(r->slow.addr));
 }
 
-static __always_inline int forward_ipv4_udp_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-						 struct val_routes *r)
+static __always_inline int forward_ipv4_udp_rules(struct __sk_buff *skb, void *data, __u64 ip_end,
+						  struct val_routes *r)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -440,7 +440,7 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, void *data, v
 		return forward_ipv4_udp_send_2(skb, data, ip_end, r);
 	}
 
-	return forward_ipv4_udp_rest(skb, data, ip_end, r);
+	return forward_ipv4_udp_rules(skb, data, ip_end, r);
 }
 
 static __always_inline int check_tcp(struct __sk_buff *skb, void *data, void *data_end,
@@ -611,9 +611,9 @@ static __always_inline int forward_ipv4_tcp_send_4(struct __sk_buff *skb, void *
 	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET, fr_v4_in(r->slow.addr));
 }
 
-static __always_inline int forward_ipv4_tcp_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-						 __u64 l4_options_end, struct val_routes *r,
-						 struct val_flows *flow)
+static __always_inline int forward_ipv4_tcp_rules(struct __sk_buff *skb, void *data, __u64 ip_end,
+						  __u64 l4_options_end, struct val_routes *r,
+						  struct val_flows *flow)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_tcp *tcp = data + 34;
@@ -737,7 +737,7 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, void *data, v
 		return forward_ipv4_tcp_send(skb, data, ip_end, r);
 	}
 
-	return forward_ipv4_tcp_rest(skb, data, ip_end, l4_options_end, r, flow);
+	return forward_ipv4_tcp_rules(skb, data, ip_end, l4_options_end, r, flow);
 }
 
 static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -918,8 +918,8 @@ static __always_inline int forward_ipv6_udp_send_4(struct __sk_buff *skb, void *
 	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET6, r->slow.addr);
 }
 
-static __always_inline int forward_ipv6_udp_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-						 struct val_routes *r, struct val_flows *flow)
+static __always_inline int forward_ipv6_udp_rules(struct __sk_buff *skb, void *data, __u64 ip_end,
+						  struct val_routes *r, struct val_flows *flow)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -1036,7 +1036,7 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, void *data, v
 		return forward_ipv6_udp_send(skb, data, ip_end, r);
 	}
 
-	return forward_ipv6_udp_rest(skb, data, ip_end, r, flow);
+	return forward_ipv6_udp_rules(skb, data, ip_end, r, flow);
 }
 
 static __always_inline int forward_ipv6_tcp_send(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -1179,9 +1179,9 @@ static __always_inline int forward_ipv6_tcp_send_4(struct __sk_buff *skb, void *
 	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET6, r->slow.addr);
 }
 
-static __always_inline int forward_ipv6_tcp_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-						 __u64 l4_options_end, struct val_routes *r,
-						 struct val_flows *flow)
+static __always_inline int forward_ipv6_tcp_rules(struct __sk_buff *skb, void *data, __u64 ip_end,
+						  __u64 l4_options_end, struct val_routes *r,
+						  struct val_flows *flow)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_tcp *tcp = data + 54;
@@ -1307,7 +1307,7 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, void *data, v
 		return forward_ipv6_tcp_send(skb, data, ip_end, r);
 	}
 
-	return forward_ipv6_tcp_rest(skb, data, ip_end, l4_options_end, r, flow);
+	return forward_ipv6_tcp_rules(skb, data, ip_end, l4_options_end, r, flow);
 }
 
 static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void *data_end,

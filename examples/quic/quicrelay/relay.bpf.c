@@ -767,10 +767,12 @@ streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 }
 
 static __always_inline int
-streams_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		    __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-		    __u64 short_pn, __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
-		    __u64 stream_offset, __u64 stream_length_end, void *at_stream_length_end)
+streams_ipv4_priority_value(struct __sk_buff *skb, void *data, void *data_end,
+			    const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			    __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
+			    __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+			    __u64 stream_offset, __u64 stream_length_end,
+			    void *at_stream_length_end)
 {
 	struct hdr_short *v_short = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -809,10 +811,11 @@ streams_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const str
 }
 
 static __always_inline int
-streams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		  __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-		  void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end,
-		  __u64 stream_id_size, __u64 stream_id, __u64 stream_id_end)
+streams_ipv4_further(struct __sk_buff *skb, void *data, void *data_end,
+		     const struct fr_lease *lease, __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
+		     __u64 short_pn_end, void *at_short_pn_end, __u64 short_pn,
+		     __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+		     __u64 stream_id_end)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
@@ -873,10 +876,10 @@ streams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struc
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_streams_gso_packet);
 
-	return streams_ipv4_rest_2(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
-				   short_pn_end, short_pn, short_payload_end, stream_id_size,
-				   stream_id, stream_offset, stream_length_end,
-				   at_stream_length_end);
+	return streams_ipv4_priority_value(skb, data, data_end, lease, ip_end, udp_end,
+					   short_pn_size, short_pn_end, short_pn, short_payload_end,
+					   stream_id_size, stream_id, stream_offset,
+					   stream_length_end, at_stream_length_end);
 }
 
 static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -939,9 +942,9 @@ static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_streams_truncated);
 	__u64 stream_id_end = fr_forget(skb, short_pn_end + 1 + stream_id_size);
 
-	return streams_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
-				 short_pn_end, at_short_pn_end, short_pn, short_payload_end,
-				 stream_id_size, stream_id, stream_id_end);
+	return streams_ipv4_further(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
+				    short_pn_end, at_short_pn_end, short_pn, short_payload_end,
+				    stream_id_size, stream_id, stream_id_end);
 }
 
 static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1348,10 +1351,12 @@ streams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 }
 
 static __always_inline int
-streams_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		    __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-		    __u64 short_pn, __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
-		    __u64 stream_offset, __u64 stream_length_end, void *at_stream_length_end)
+streams_ipv6_priority_value(struct __sk_buff *skb, void *data, void *data_end,
+			    const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			    __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
+			    __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+			    __u64 stream_offset, __u64 stream_length_end,
+			    void *at_stream_length_end)
 {
 	struct hdr_short *v_short = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -1390,10 +1395,11 @@ streams_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const str
 }
 
 static __always_inline int
-streams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		  __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-		  void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end,
-		  __u64 stream_id_size, __u64 stream_id, __u64 stream_id_end)
+streams_ipv6_further(struct __sk_buff *skb, void *data, void *data_end,
+		     const struct fr_lease *lease, __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
+		     __u64 short_pn_end, void *at_short_pn_end, __u64 short_pn,
+		     __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+		     __u64 stream_id_end)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
@@ -1454,10 +1460,10 @@ streams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struc
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_streams_gso_packet);
 
-	return streams_ipv6_rest_2(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
-				   short_pn_end, short_pn, short_payload_end, stream_id_size,
-				   stream_id, stream_offset, stream_length_end,
-				   at_stream_length_end);
+	return streams_ipv6_priority_value(skb, data, data_end, lease, ip_end, udp_end,
+					   short_pn_size, short_pn_end, short_pn, short_payload_end,
+					   stream_id_size, stream_id, stream_offset,
+					   stream_length_end, at_stream_length_end);
 }
 
 static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1520,9 +1526,9 @@ static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_streams_truncated);
 	__u64 stream_id_end = fr_forget(skb, short_pn_end + 1 + stream_id_size);
 
-	return streams_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
-				 short_pn_end, at_short_pn_end, short_pn, short_payload_end,
-				 stream_id_size, stream_id, stream_id_end);
+	return streams_ipv6_further(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
+				    short_pn_end, at_short_pn_end, short_pn, short_payload_end,
+				    stream_id_size, stream_id, stream_id_end);
 }
 
 SEC("tc") int prog_streams(struct __sk_buff *skb)
@@ -1997,13 +2003,11 @@ streams_after_ack_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-streams_after_ack_ipv4_rest_4(struct __sk_buff *skb, void *data, void *data_end,
-			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-			      __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-			      __u64 short_payload_end, __u64 ack_ce_end, __u64 stream_id_size,
-			      __u64 stream_id, __u64 stream_offset, __u64 stream_length_end,
-			      void *at_stream_length_end)
+static __always_inline int streams_after_ack_ipv4_priority_value(struct __sk_buff *skb, void *data,
+	void *data_end, const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+	__u64 short_pn_size, __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end,
+	__u64 ack_ce_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+	__u64 stream_length_end, void *at_stream_length_end)
 {
 	struct hdr_short *v_short = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -2042,11 +2046,11 @@ streams_after_ack_ipv4_rest_4(struct __sk_buff *skb, void *data, void *data_end,
 }
 
 static __always_inline int
-streams_after_ack_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end,
-			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-			      __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-			      __u64 short_payload_end, __u64 ack_ce_end, void *at_ack_ce_end,
-			      __u64 stream_id_size, __u64 stream_id, __u64 stream_id_end)
+streams_after_ack_ipv4_further_2(struct __sk_buff *skb, void *data, void *data_end,
+				 const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+				 __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
+				 __u64 short_payload_end, __u64 ack_ce_end, void *at_ack_ce_end,
+				 __u64 stream_id_size, __u64 stream_id, __u64 stream_id_end)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
@@ -2107,19 +2111,17 @@ streams_after_ack_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end,
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_streams_after_ack_gso_packet);
 
-	return streams_after_ack_ipv4_rest_4(skb, data, data_end, lease, ip_end, udp_end,
-					     short_pn_size, short_pn_end, short_pn,
-					     short_payload_end, ack_ce_end, stream_id_size,
-					     stream_id, stream_offset, stream_length_end,
-					     at_stream_length_end);
+	return streams_after_ack_ipv4_priority_value(skb, data, data_end, lease, ip_end, udp_end,
+						     short_pn_size, short_pn_end, short_pn,
+						     short_payload_end, ack_ce_end, stream_id_size,
+						     stream_id, stream_offset, stream_length_end,
+						     at_stream_length_end);
 }
 
-static __always_inline int
-streams_after_ack_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-			      __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
-			      __u64 short_pn, __u64 short_payload_end, __u64 ack_first_end,
-			      __u64 ack_ect0_size)
+static __always_inline int streams_after_ack_ipv4_ack_ect0_end(struct __sk_buff *skb, void *data,
+	void *data_end, const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+	__u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end, __u64 short_pn,
+	__u64 short_payload_end, __u64 ack_first_end, __u64 ack_ect0_size)
 {
 	void *at_ack_ect0_end;
 	void *at_ack_ect1_end;
@@ -2181,17 +2183,17 @@ streams_after_ack_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
 		return fr_up(skb, reason_streams_after_ack_truncated);
 	__u64 stream_id_end = fr_forget(skb, ack_ce_end + 1 + stream_id_size);
 
-	return streams_after_ack_ipv4_rest_3(skb, data, data_end, lease, ip_end, udp_end,
-					     short_pn_size, short_pn_end, short_pn,
-					     short_payload_end, ack_ce_end, at_ack_ce_end,
-					     stream_id_size, stream_id, stream_id_end);
+	return streams_after_ack_ipv4_further_2(skb, data, data_end, lease, ip_end, udp_end,
+						short_pn_size, short_pn_end, short_pn,
+						short_payload_end, ack_ce_end, at_ack_ce_end,
+						stream_id_size, stream_id, stream_id_end);
 }
 
 static __always_inline int
-streams_after_ack_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-			    const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-			    __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
-			    __u64 short_pn, __u64 short_payload_end, __u64 ack_largest_end)
+streams_after_ack_ipv4_further(struct __sk_buff *skb, void *data, void *data_end,
+			       const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			       __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
+			       __u64 short_pn, __u64 short_payload_end, __u64 ack_largest_end)
 {
 	void *at_ack_largest_end;
 	void *at_ack_delay_end;
@@ -2252,9 +2254,10 @@ streams_after_ack_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
 		ack_ect0_size = 0;
 	}
 
-	return streams_after_ack_ipv4_rest_2(skb, data, data_end, lease, ip_end, udp_end,
-					     short_pn_size, short_pn_end, at_short_pn_end, short_pn,
-					     short_payload_end, ack_first_end, ack_ect0_size);
+	return streams_after_ack_ipv4_ack_ect0_end(skb, data, data_end, lease, ip_end, udp_end,
+						   short_pn_size, short_pn_end, at_short_pn_end,
+						   short_pn, short_payload_end, ack_first_end,
+						   ack_ect0_size);
 }
 
 static __always_inline int streams_after_ack_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -2319,9 +2322,9 @@ static __always_inline int streams_after_ack_ipv4(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_streams_after_ack_truncated);
 	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
 
-	return streams_after_ack_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end,
-					   short_pn_size, short_pn_end, at_short_pn_end, short_pn,
-					   short_payload_end, ack_largest_end);
+	return streams_after_ack_ipv4_further(skb, data, data_end, lease, ip_end, udp_end,
+					      short_pn_size, short_pn_end, at_short_pn_end,
+					      short_pn, short_payload_end, ack_largest_end);
 }
 
 /* What is the same for all receivers. */
@@ -2721,13 +2724,11 @@ streams_after_ack_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-streams_after_ack_ipv6_rest_4(struct __sk_buff *skb, void *data, void *data_end,
-			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-			      __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-			      __u64 short_payload_end, __u64 ack_ce_end, __u64 stream_id_size,
-			      __u64 stream_id, __u64 stream_offset, __u64 stream_length_end,
-			      void *at_stream_length_end)
+static __always_inline int streams_after_ack_ipv6_priority_value(struct __sk_buff *skb, void *data,
+	void *data_end, const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+	__u64 short_pn_size, __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end,
+	__u64 ack_ce_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+	__u64 stream_length_end, void *at_stream_length_end)
 {
 	struct hdr_short *v_short = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -2766,11 +2767,11 @@ streams_after_ack_ipv6_rest_4(struct __sk_buff *skb, void *data, void *data_end,
 }
 
 static __always_inline int
-streams_after_ack_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end,
-			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-			      __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-			      __u64 short_payload_end, __u64 ack_ce_end, void *at_ack_ce_end,
-			      __u64 stream_id_size, __u64 stream_id, __u64 stream_id_end)
+streams_after_ack_ipv6_further(struct __sk_buff *skb, void *data, void *data_end,
+			       const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			       __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
+			       __u64 short_payload_end, __u64 ack_ce_end, void *at_ack_ce_end,
+			       __u64 stream_id_size, __u64 stream_id, __u64 stream_id_end)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
@@ -2831,19 +2832,17 @@ streams_after_ack_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end,
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_streams_after_ack_gso_packet);
 
-	return streams_after_ack_ipv6_rest_4(skb, data, data_end, lease, ip_end, udp_end,
-					     short_pn_size, short_pn_end, short_pn,
-					     short_payload_end, ack_ce_end, stream_id_size,
-					     stream_id, stream_offset, stream_length_end,
-					     at_stream_length_end);
+	return streams_after_ack_ipv6_priority_value(skb, data, data_end, lease, ip_end, udp_end,
+						     short_pn_size, short_pn_end, short_pn,
+						     short_payload_end, ack_ce_end, stream_id_size,
+						     stream_id, stream_offset, stream_length_end,
+						     at_stream_length_end);
 }
 
-static __always_inline int
-streams_after_ack_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-			      __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
-			      __u64 short_pn, __u64 short_payload_end, __u64 ack_first_end,
-			      __u64 ack_ect0_size)
+static __always_inline int streams_after_ack_ipv6_ack_ect0_end(struct __sk_buff *skb, void *data,
+	void *data_end, const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+	__u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end, __u64 short_pn,
+	__u64 short_payload_end, __u64 ack_first_end, __u64 ack_ect0_size)
 {
 	void *at_ack_ect0_end;
 	void *at_ack_ect1_end;
@@ -2905,17 +2904,16 @@ streams_after_ack_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
 		return fr_up(skb, reason_streams_after_ack_truncated);
 	__u64 stream_id_end = fr_forget(skb, ack_ce_end + 1 + stream_id_size);
 
-	return streams_after_ack_ipv6_rest_3(skb, data, data_end, lease, ip_end, udp_end,
-					     short_pn_size, short_pn_end, short_pn,
-					     short_payload_end, ack_ce_end, at_ack_ce_end,
-					     stream_id_size, stream_id, stream_id_end);
+	return streams_after_ack_ipv6_further(skb, data, data_end, lease, ip_end, udp_end,
+					      short_pn_size, short_pn_end, short_pn,
+					      short_payload_end, ack_ce_end, at_ack_ce_end,
+					      stream_id_size, stream_id, stream_id_end);
 }
 
-static __always_inline int
-streams_after_ack_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-			    const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-			    __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
-			    __u64 short_pn, __u64 short_payload_end, __u64 ack_largest_size)
+static __always_inline int streams_after_ack_ipv6_ack_largest_end(struct __sk_buff *skb, void *data,
+	void *data_end, const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+	__u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end, __u64 short_pn,
+	__u64 short_payload_end, __u64 ack_largest_size)
 {
 	void *at_ack_largest_end;
 	void *at_ack_delay_end;
@@ -2977,9 +2975,10 @@ streams_after_ack_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
 		ack_ect0_size = 0;
 	}
 
-	return streams_after_ack_ipv6_rest_2(skb, data, data_end, lease, ip_end, udp_end,
-					     short_pn_size, short_pn_end, at_short_pn_end, short_pn,
-					     short_payload_end, ack_first_end, ack_ect0_size);
+	return streams_after_ack_ipv6_ack_ect0_end(skb, data, data_end, lease, ip_end, udp_end,
+						   short_pn_size, short_pn_end, at_short_pn_end,
+						   short_pn, short_payload_end, ack_first_end,
+						   ack_ect0_size);
 }
 
 static __always_inline int streams_after_ack_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -3044,9 +3043,10 @@ static __always_inline int streams_after_ack_ipv6(struct __sk_buff *skb, void *d
 	if (!ack_largest_size)
 		return fr_up(skb, reason_streams_after_ack_truncated);
 
-	return streams_after_ack_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end,
-					   short_pn_size, short_pn_end, at_short_pn_end, short_pn,
-					   short_payload_end, ack_largest_size);
+	return streams_after_ack_ipv6_ack_largest_end(skb, data, data_end, lease, ip_end, udp_end,
+						      short_pn_size, short_pn_end, at_short_pn_end,
+						      short_pn, short_payload_end,
+						      ack_largest_size);
 }
 
 SEC("tc") int prog_streams_after_ack(struct __sk_buff *skb)
@@ -3375,11 +3375,10 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, __u64 ip_end, _
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-datagrams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		    __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-		    __u64 short_pn, __u64 short_payload_end, __u64 datagram_length_present,
-		    __u64 datagram_length_size, __u64 datagram_length)
+static __always_inline int datagrams_ipv4_datagram_length_end(struct __sk_buff *skb, void *data,
+	void *data_end, const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+	__u64 short_pn_size, __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end,
+	__u64 datagram_length_present, __u64 datagram_length_size, __u64 datagram_length)
 {
 	void *at_datagram_length_end;
 	struct hdr_short *v_short = data + 42;
@@ -3502,9 +3501,10 @@ static __always_inline int datagrams_ipv4(struct __sk_buff *skb, void *data, voi
 		datagram_length = 0;
 	}
 
-	return datagrams_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
-				   short_pn_end, short_pn, short_payload_end,
-				   datagram_length_present, datagram_length_size, datagram_length);
+	return datagrams_ipv4_datagram_length_end(skb, data, data_end, lease, ip_end, udp_end,
+						  short_pn_size, short_pn_end, short_pn,
+						  short_payload_end, datagram_length_present,
+						  datagram_length_size, datagram_length);
 }
 
 /* What is the same for all receivers. */
@@ -3771,11 +3771,10 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, __u64 ip_end, _
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-datagrams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		    __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-		    __u64 short_pn, __u64 short_payload_end, __u64 datagram_length_present,
-		    __u64 datagram_length_size, __u64 datagram_length)
+static __always_inline int datagrams_ipv6_datagram_length_end(struct __sk_buff *skb, void *data,
+	void *data_end, const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+	__u64 short_pn_size, __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end,
+	__u64 datagram_length_present, __u64 datagram_length_size, __u64 datagram_length)
 {
 	void *at_datagram_length_end;
 	struct hdr_short *v_short = data + 62;
@@ -3899,9 +3898,10 @@ static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, voi
 		datagram_length = 0;
 	}
 
-	return datagrams_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
-				   short_pn_end, short_pn, short_payload_end,
-				   datagram_length_present, datagram_length_size, datagram_length);
+	return datagrams_ipv6_datagram_length_end(skb, data, data_end, lease, ip_end, udp_end,
+						  short_pn_size, short_pn_end, short_pn,
+						  short_payload_end, datagram_length_present,
+						  datagram_length_size, datagram_length);
 }
 
 SEC("tc") int prog_datagrams(struct __sk_buff *skb)
@@ -3961,10 +3961,11 @@ static __always_inline int acks_ipv4_send(struct __sk_buff *skb)
 }
 
 static __always_inline int
-acks_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		 __u64 udp_end, __u64 short_pn_size, void *at_short_pn_end, __u64 short_pn,
-		 __u64 short_payload_end, __u64 ack_largest, __u64 ack_delay, __u64 ack_first,
-		 __u64 ack_first_end, __u64 ack_ect0_size, __u64 ack_ect0)
+acks_ipv4_ack_ect0_end(struct __sk_buff *skb, void *data, void *data_end,
+		       const struct fr_lease *lease, __u64 udp_end, __u64 short_pn_size,
+		       void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end,
+		       __u64 ack_largest, __u64 ack_delay, __u64 ack_first, __u64 ack_first_end,
+		       __u64 ack_ect0_size, __u64 ack_ect0)
 {
 	void *at_ack_ect0_end;
 	void *at_ack_ect1_end;
@@ -4068,9 +4069,9 @@ acks_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct
 }
 
 static __always_inline int
-acks_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-	       __u64 udp_end, __u64 short_pn_size, void *at_short_pn_end, __u64 short_pn,
-	       __u64 short_payload_end, __u64 ack_largest, __u64 ack_largest_end)
+acks_ipv4_further(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		  __u64 udp_end, __u64 short_pn_size, void *at_short_pn_end, __u64 short_pn,
+		  __u64 short_payload_end, __u64 ack_largest, __u64 ack_largest_end)
 {
 	void *at_ack_largest_end;
 	void *at_ack_delay_end;
@@ -4132,9 +4133,9 @@ acks_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struct f
 		ack_ect0 = 0;
 	}
 
-	return acks_ipv4_rest_2(skb, data, data_end, lease, udp_end, short_pn_size, at_short_pn_end,
-				short_pn, short_payload_end, ack_largest, ack_delay, ack_first,
-				ack_first_end, ack_ect0_size, ack_ect0);
+	return acks_ipv4_ack_ect0_end(skb, data, data_end, lease, udp_end, short_pn_size,
+				      at_short_pn_end, short_pn, short_payload_end, ack_largest,
+				      ack_delay, ack_first, ack_first_end, ack_ect0_size, ack_ect0);
 }
 
 static __always_inline int acks_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -4198,8 +4199,9 @@ static __always_inline int acks_ipv4(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_acks_truncated);
 	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
 
-	return acks_ipv4_rest(skb, data, data_end, lease, udp_end, short_pn_size, at_short_pn_end,
-			      short_pn, short_payload_end, ack_largest, ack_largest_end);
+	return acks_ipv4_further(skb, data, data_end, lease, udp_end, short_pn_size,
+				 at_short_pn_end, short_pn, short_payload_end, ack_largest,
+				 ack_largest_end);
 }
 
 static __always_inline int acks_ipv6_send(struct __sk_buff *skb)
@@ -4211,10 +4213,11 @@ static __always_inline int acks_ipv6_send(struct __sk_buff *skb)
 }
 
 static __always_inline int
-acks_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		 __u64 udp_end, __u64 short_pn_size, void *at_short_pn_end, __u64 short_pn,
-		 __u64 short_payload_end, __u64 ack_largest, __u64 ack_delay, __u64 ack_first,
-		 __u64 ack_first_end, __u64 ack_ect0_size, __u64 ack_ect0)
+acks_ipv6_ack_ect0_end(struct __sk_buff *skb, void *data, void *data_end,
+		       const struct fr_lease *lease, __u64 udp_end, __u64 short_pn_size,
+		       void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end,
+		       __u64 ack_largest, __u64 ack_delay, __u64 ack_first, __u64 ack_first_end,
+		       __u64 ack_ect0_size, __u64 ack_ect0)
 {
 	void *at_ack_ect0_end;
 	void *at_ack_ect1_end;
@@ -4318,9 +4321,9 @@ acks_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct
 }
 
 static __always_inline int
-acks_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-	       __u64 udp_end, __u64 short_pn_size, void *at_short_pn_end, __u64 short_pn,
-	       __u64 short_payload_end, __u64 ack_largest, __u64 ack_largest_end)
+acks_ipv6_further(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		  __u64 udp_end, __u64 short_pn_size, void *at_short_pn_end, __u64 short_pn,
+		  __u64 short_payload_end, __u64 ack_largest, __u64 ack_largest_end)
 {
 	void *at_ack_largest_end;
 	void *at_ack_delay_end;
@@ -4382,9 +4385,9 @@ acks_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct f
 		ack_ect0 = 0;
 	}
 
-	return acks_ipv6_rest_2(skb, data, data_end, lease, udp_end, short_pn_size, at_short_pn_end,
-				short_pn, short_payload_end, ack_largest, ack_delay, ack_first,
-				ack_first_end, ack_ect0_size, ack_ect0);
+	return acks_ipv6_ack_ect0_end(skb, data, data_end, lease, udp_end, short_pn_size,
+				      at_short_pn_end, short_pn, short_payload_end, ack_largest,
+				      ack_delay, ack_first, ack_first_end, ack_ect0_size, ack_ect0);
 }
 
 static __always_inline int acks_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -4449,8 +4452,9 @@ static __always_inline int acks_ipv6(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_acks_truncated);
 	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
 
-	return acks_ipv6_rest(skb, data, data_end, lease, udp_end, short_pn_size, at_short_pn_end,
-			      short_pn, short_payload_end, ack_largest, ack_largest_end);
+	return acks_ipv6_further(skb, data, data_end, lease, udp_end, short_pn_size,
+				 at_short_pn_end, short_pn, short_payload_end, ack_largest,
+				 ack_largest_end);
 }
 
 SEC("tc") int prog_acks(struct __sk_buff *skb)

@@ -358,16 +358,16 @@ static __always_inline int swap_ipv4_short20_rule(struct __sk_buff *skb, void *d
 		return swap_ipv4_short20_rule_send(skb, data, now, ip_end, partial, r);
 	}
 	__u64 payload_len = udp_end - 63;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 63 && (partial_2 & 0xffff) < 63ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      ((partial >> 16) >= 63 && (partial & 0xffff) < 63ULL + payload_len - 1)))
 		return fr_up(skb, reason_swap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap_udp_checksum);
 	if (unlikely(!fr_fits(&r->hop_to, 69ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&r->hop_to, reason_swap_no_route, reason_swap_unreachable));
-	return swap_ipv4_short20_rule_send_ipv6(skb, data, now, payload_len, partial_2, r);
+	return swap_ipv4_short20_rule_send_ipv6(skb, data, now, payload_len, partial, r);
 }
 
 static __always_inline int swap_ipv4_short20(struct __sk_buff *skb, void *data, __u64 now,
@@ -544,20 +544,20 @@ static __always_inline int swap_ipv4_short16_rule(struct __sk_buff *skb, void *d
 		return swap_ipv4_short16_rule_send(skb, data, now, ip_end, partial, r);
 	}
 	__u64 payload_len = udp_end - 59;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 59 && (partial_2 & 0xffff) < 59ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      ((partial >> 16) >= 59 && (partial & 0xffff) < 59ULL + payload_len - 1)))
 		return fr_up(skb, reason_swap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap_udp_checksum);
 	if (unlikely(!fr_fits(&r->hop_to, 65ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&r->hop_to, reason_swap_no_route, reason_swap_unreachable));
-	return swap_ipv4_short16_rule_send_ipv6(skb, data, now, payload_len, partial_2, r);
+	return swap_ipv4_short16_rule_send_ipv6(skb, data, now, payload_len, partial, r);
 }
 
-static __always_inline int swap_ipv4_short16(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 ip_end, __u64 udp_end, struct val_by_id *r)
+static __always_inline int swap_ipv4_short16_2(struct __sk_buff *skb, void *data, __u64 now,
+					       __u64 ip_end, __u64 udp_end, struct val_by_id *r)
 {
 	/* when: "short?(n) && r.new_length == ?(m)" */
 	if (r->m_new_length == 16)
@@ -1022,16 +1022,16 @@ static __always_inline int swap_ipv4_short8_rule(struct __sk_buff *skb, void *da
 		return swap_ipv4_short8_rule_send(skb, data, now, ip_end, partial, r);
 	}
 	__u64 payload_len = udp_end - 51;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-	      ((partial_2 >> 16) >= 51 && (partial_2 & 0xffff) < 51ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      ((partial >> 16) >= 51 && (partial & 0xffff) < 51ULL + payload_len - 1)))
 		return fr_up(skb, reason_swap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap_udp_checksum);
 	if (unlikely(!fr_fits(&r->hop_to, 57ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&r->hop_to, reason_swap_no_route, reason_swap_unreachable));
-	return swap_ipv4_short8_rule_send_ipv6(skb, data, now, payload_len, partial_2, r);
+	return swap_ipv4_short8_rule_send_ipv6(skb, data, now, payload_len, partial, r);
 }
 
 static __always_inline int swap_ipv4_short8_send_3(struct __sk_buff *skb, void *data, __u64 now,
@@ -1308,8 +1308,8 @@ static __always_inline int swap_ipv4_short8_send_ipv6_4(struct __sk_buff *skb, v
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short8_rest(struct __sk_buff *skb, void *data, __u64 now,
-						 __u64 udp_end, struct val_by_id *r)
+static __always_inline int swap_ipv4_short8_rules(struct __sk_buff *skb, void *data, __u64 now,
+						  __u64 udp_end, struct val_by_id *r)
 {
 	struct hdr_udp *udp = data + 34;
 
@@ -1376,55 +1376,53 @@ static __always_inline int swap_ipv4_short8(struct __sk_buff *skb, void *data, _
 	if (r->m_new_length == 16) {
 		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
 			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len_2 = udp_end - 51;
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
-		      ((partial_2 >> 16) >= 51 &&
-		       (partial_2 & 0xffff) < 51ULL + payload_len_2 - 1)))
+		__u64 payload_len = udp_end - 51;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+		      ((partial >> 16) >= 51 && (partial & 0xffff) < 51ULL + payload_len - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&r->hop_to, 45ULL + payload_len_2)))
+			if (unlikely(!fr_fits(&r->hop_to, 45ULL + payload_len)))
 				return fr_up(skb,
 					     fr_unfit(&r->hop_to, reason_swap_no_route,
 						      reason_swap_unreachable));
-			return swap_ipv4_short8_send_2(skb, data, now, payload_len_2, partial_2, r);
+			return swap_ipv4_short8_send_2(skb, data, now, payload_len, partial, r);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap_udp_checksum);
-		if (unlikely(!fr_fits(&r->hop_to, 65ULL + payload_len_2)))
+		if (unlikely(!fr_fits(&r->hop_to, 65ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&r->hop_to, reason_swap_no_route,
 					      reason_swap_unreachable));
-		return swap_ipv4_short8_send_ipv6_2(skb, data, now, payload_len_2, partial_2, r);
+		return swap_ipv4_short8_send_ipv6_2(skb, data, now, payload_len, partial, r);
 	}
 	if (r->m_new_length == 8)
 		return swap_ipv4_short8_rule(skb, data, now, ip_end, udp_end, r);
 	if (r->m_new_length == 4) {
 		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
 			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len_3 = udp_end - 51;
-		__u64 partial_3 = fr_partial(skb);
-		if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(34, 40) ||
-		      ((partial_3 >> 16) >= 51 &&
-		       (partial_3 & 0xffff) < 51ULL + payload_len_3 - 1)))
+		__u64 payload_len = udp_end - 51;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+		      ((partial >> 16) >= 51 && (partial & 0xffff) < 51ULL + payload_len - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&r->hop_to, 33ULL + payload_len_3)))
+			if (unlikely(!fr_fits(&r->hop_to, 33ULL + payload_len)))
 				return fr_up(skb,
 					     fr_unfit(&r->hop_to, reason_swap_no_route,
 						      reason_swap_unreachable));
-			return swap_ipv4_short8_send_3(skb, data, now, payload_len_3, partial_3, r);
+			return swap_ipv4_short8_send_3(skb, data, now, payload_len, partial, r);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap_udp_checksum);
-		if (unlikely(!fr_fits(&r->hop_to, 53ULL + payload_len_3)))
+		if (unlikely(!fr_fits(&r->hop_to, 53ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&r->hop_to, reason_swap_no_route,
 					      reason_swap_unreachable));
-		return swap_ipv4_short8_send_ipv6_3(skb, data, now, payload_len_3, partial_3, r);
+		return swap_ipv4_short8_send_ipv6_3(skb, data, now, payload_len, partial, r);
 	}
 
-	return swap_ipv4_short8_rest(skb, data, now, udp_end, r);
+	return swap_ipv4_short8_rules(skb, data, now, udp_end, r);
 }
 
 static __always_inline int swap_ipv4_short4_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -1566,8 +1564,8 @@ static __always_inline int swap_ipv4_short4_send_ipv6(struct __sk_buff *skb, voi
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short4(struct __sk_buff *skb, void *data, __u64 now,
-					    __u64 udp_end, struct val_by_id *r)
+static __always_inline int swap_ipv4_short4_2(struct __sk_buff *skb, void *data, __u64 now,
+					      __u64 udp_end, struct val_by_id *r)
 {
 	struct hdr_udp *udp = data + 34;
 
@@ -1752,7 +1750,7 @@ static __always_inline int swap_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
+static __always_inline int swap_ipv4_short4(struct __sk_buff *skb, void *data, void *data_end,
 					    const struct fr_lease *lease, __u64 now, __u64 udp_end)
 {
 	struct hdr_short4 *short4 = data + 42;
@@ -1789,7 +1787,7 @@ static __always_inline int swap_ipv4_rest_2(struct __sk_buff *skb, void *data, v
 						r = NULL;
 				}
 				if (fr_has(r))
-					return swap_ipv4_short4(skb, data, now, udp_end, r);
+					return swap_ipv4_short4_2(skb, data, now, udp_end, r);
 			}
 		}
 	}
@@ -1840,9 +1838,9 @@ static __always_inline int swap_ipv4_rest_2(struct __sk_buff *skb, void *data, v
 	return fr_up(skb, reason_swap_no_rule);
 }
 
-static __always_inline int swap_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease, __u64 now, __u64 ip_end,
-					  __u64 udp_end)
+static __always_inline int swap_ipv4_short16(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease, __u64 now, __u64 ip_end,
+					     __u64 udp_end)
 {
 	struct hdr_short16 *short16 = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -1879,7 +1877,7 @@ static __always_inline int swap_ipv4_rest(struct __sk_buff *skb, void *data, voi
 						r = NULL;
 				}
 				if (fr_has(r))
-					return swap_ipv4_short16(skb, data, now, ip_end, udp_end,
+					return swap_ipv4_short16_2(skb, data, now, ip_end, udp_end,
 						r);
 			}
 		}
@@ -1917,7 +1915,7 @@ static __always_inline int swap_ipv4_rest(struct __sk_buff *skb, void *data, voi
 		}
 	}
 
-	return swap_ipv4_rest_2(skb, data, data_end, lease, now, udp_end);
+	return swap_ipv4_short4(skb, data, data_end, lease, now, udp_end);
 }
 
 static __always_inline int swap_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -1994,7 +1992,7 @@ static __always_inline int swap_ipv4(struct __sk_buff *skb, void *data, void *da
 		}
 	}
 
-	return swap_ipv4_rest(skb, data, data_end, lease, now, ip_end, udp_end);
+	return swap_ipv4_short16(skb, data, data_end, lease, now, ip_end, udp_end);
 }
 
 static __always_inline int swap_ipv6_short20_rule_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -2167,16 +2165,16 @@ static __always_inline int swap_ipv6_short20_rule(struct __sk_buff *skb, void *d
 		return swap_ipv6_short20_rule_send(skb, data, now, ip_end, partial, r);
 	}
 	__u64 payload_len = udp_end - 83;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 83 && (partial_2 & 0xffff) < 83ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 83 && (partial & 0xffff) < 83ULL + payload_len - 1)))
 		return fr_up(skb, reason_swap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap_udp_checksum);
 	if (unlikely(!fr_fits(&r->hop_to, 49ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&r->hop_to, reason_swap_no_route, reason_swap_unreachable));
-	return swap_ipv6_short20_rule_send_ipv4(skb, data, now, payload_len, partial_2, r);
+	return swap_ipv6_short20_rule_send_ipv4(skb, data, now, payload_len, partial, r);
 }
 
 static __always_inline int swap_ipv6_short20(struct __sk_buff *skb, void *data, __u64 now,
@@ -2356,20 +2354,20 @@ static __always_inline int swap_ipv6_short16_rule(struct __sk_buff *skb, void *d
 		return swap_ipv6_short16_rule_send(skb, data, now, ip_end, partial, r);
 	}
 	__u64 payload_len = udp_end - 79;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 79 && (partial_2 & 0xffff) < 79ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 79 && (partial & 0xffff) < 79ULL + payload_len - 1)))
 		return fr_up(skb, reason_swap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap_udp_checksum);
 	if (unlikely(!fr_fits(&r->hop_to, 45ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&r->hop_to, reason_swap_no_route, reason_swap_unreachable));
-	return swap_ipv6_short16_rule_send_ipv4(skb, data, now, payload_len, partial_2, r);
+	return swap_ipv6_short16_rule_send_ipv4(skb, data, now, payload_len, partial, r);
 }
 
-static __always_inline int swap_ipv6_short16(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 ip_end, __u64 udp_end, struct val_by_id *r)
+static __always_inline int swap_ipv6_short16_2(struct __sk_buff *skb, void *data, __u64 now,
+					       __u64 ip_end, __u64 udp_end, struct val_by_id *r)
 {
 	/* when: "short?(n) && r.new_length == ?(m)" */
 	if (r->m_new_length == 16)
@@ -2833,16 +2831,16 @@ static __always_inline int swap_ipv6_short8_rule(struct __sk_buff *skb, void *da
 		return swap_ipv6_short8_rule_send(skb, data, now, ip_end, partial, r);
 	}
 	__u64 payload_len = udp_end - 71;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-	      ((partial_2 >> 16) >= 71 && (partial_2 & 0xffff) < 71ULL + payload_len - 1)))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      ((partial >> 16) >= 71 && (partial & 0xffff) < 71ULL + payload_len - 1)))
 		return fr_up(skb, reason_swap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap_udp_checksum);
 	if (unlikely(!fr_fits(&r->hop_to, 37ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&r->hop_to, reason_swap_no_route, reason_swap_unreachable));
-	return swap_ipv6_short8_rule_send_ipv4(skb, data, now, payload_len, partial_2, r);
+	return swap_ipv6_short8_rule_send_ipv4(skb, data, now, payload_len, partial, r);
 }
 
 static __always_inline int swap_ipv6_short8_send_3(struct __sk_buff *skb, void *data, __u64 now,
@@ -3115,8 +3113,8 @@ static __always_inline int swap_ipv6_short8_send_ipv4_4(struct __sk_buff *skb, v
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short8_rest(struct __sk_buff *skb, void *data, __u64 now,
-						 __u64 udp_end, struct val_by_id *r)
+static __always_inline int swap_ipv6_short8_rules(struct __sk_buff *skb, void *data, __u64 now,
+						  __u64 udp_end, struct val_by_id *r)
 {
 	struct hdr_udp *udp = data + 54;
 
@@ -3183,55 +3181,53 @@ static __always_inline int swap_ipv6_short8(struct __sk_buff *skb, void *data, _
 	if (r->m_new_length == 16) {
 		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
 			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len_2 = udp_end - 71;
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
-		      ((partial_2 >> 16) >= 71 &&
-		       (partial_2 & 0xffff) < 71ULL + payload_len_2 - 1)))
+		__u64 payload_len = udp_end - 71;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+		      ((partial >> 16) >= 71 && (partial & 0xffff) < 71ULL + payload_len - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap_udp_checksum);
 		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&r->hop_to, 65ULL + payload_len_2)))
+			if (unlikely(!fr_fits(&r->hop_to, 65ULL + payload_len)))
 				return fr_up(skb,
 					     fr_unfit(&r->hop_to, reason_swap_no_route,
 						      reason_swap_unreachable));
-			return swap_ipv6_short8_send_2(skb, data, now, payload_len_2, partial_2, r);
+			return swap_ipv6_short8_send_2(skb, data, now, payload_len, partial, r);
 		}
-		if (unlikely(!fr_fits(&r->hop_to, 45ULL + payload_len_2)))
+		if (unlikely(!fr_fits(&r->hop_to, 45ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&r->hop_to, reason_swap_no_route,
 					      reason_swap_unreachable));
-		return swap_ipv6_short8_send_ipv4_2(skb, data, now, payload_len_2, partial_2, r);
+		return swap_ipv6_short8_send_ipv4_2(skb, data, now, payload_len, partial, r);
 	}
 	if (r->m_new_length == 8)
 		return swap_ipv6_short8_rule(skb, data, now, ip_end, udp_end, r);
 	if (r->m_new_length == 4) {
 		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
 			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len_3 = udp_end - 71;
-		__u64 partial_3 = fr_partial(skb);
-		if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(54, 60) ||
-		      ((partial_3 >> 16) >= 71 &&
-		       (partial_3 & 0xffff) < 71ULL + payload_len_3 - 1)))
+		__u64 payload_len = udp_end - 71;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+		      ((partial >> 16) >= 71 && (partial & 0xffff) < 71ULL + payload_len - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap_udp_checksum);
 		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&r->hop_to, 53ULL + payload_len_3)))
+			if (unlikely(!fr_fits(&r->hop_to, 53ULL + payload_len)))
 				return fr_up(skb,
 					     fr_unfit(&r->hop_to, reason_swap_no_route,
 						      reason_swap_unreachable));
-			return swap_ipv6_short8_send_3(skb, data, now, payload_len_3, partial_3, r);
+			return swap_ipv6_short8_send_3(skb, data, now, payload_len, partial, r);
 		}
-		if (unlikely(!fr_fits(&r->hop_to, 33ULL + payload_len_3)))
+		if (unlikely(!fr_fits(&r->hop_to, 33ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&r->hop_to, reason_swap_no_route,
 					      reason_swap_unreachable));
-		return swap_ipv6_short8_send_ipv4_3(skb, data, now, payload_len_3, partial_3, r);
+		return swap_ipv6_short8_send_ipv4_3(skb, data, now, payload_len, partial, r);
 	}
 
-	return swap_ipv6_short8_rest(skb, data, now, udp_end, r);
+	return swap_ipv6_short8_rules(skb, data, now, udp_end, r);
 }
 
 static __always_inline int swap_ipv6_short4_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -3371,8 +3367,8 @@ static __always_inline int swap_ipv6_short4_send_ipv4(struct __sk_buff *skb, voi
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short4(struct __sk_buff *skb, void *data, __u64 now,
-					    __u64 udp_end, struct val_by_id *r)
+static __always_inline int swap_ipv6_short4_2(struct __sk_buff *skb, void *data, __u64 now,
+					      __u64 udp_end, struct val_by_id *r)
 {
 	struct hdr_udp *udp = data + 54;
 
@@ -3540,7 +3536,7 @@ static __always_inline int swap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
+static __always_inline int swap_ipv6_short4(struct __sk_buff *skb, void *data, void *data_end,
 					    const struct fr_lease *lease, __u64 now, __u64 udp_end)
 {
 	struct hdr_short4 *short4 = data + 62;
@@ -3577,7 +3573,7 @@ static __always_inline int swap_ipv6_rest_2(struct __sk_buff *skb, void *data, v
 						r = NULL;
 				}
 				if (fr_has(r))
-					return swap_ipv6_short4(skb, data, now, udp_end, r);
+					return swap_ipv6_short4_2(skb, data, now, udp_end, r);
 			}
 		}
 	}
@@ -3628,9 +3624,9 @@ static __always_inline int swap_ipv6_rest_2(struct __sk_buff *skb, void *data, v
 	return fr_up(skb, reason_swap_no_rule);
 }
 
-static __always_inline int swap_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease, __u64 now, __u64 ip_end,
-					  __u64 udp_end)
+static __always_inline int swap_ipv6_short16(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease, __u64 now, __u64 ip_end,
+					     __u64 udp_end)
 {
 	struct hdr_short16 *short16 = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -3667,7 +3663,7 @@ static __always_inline int swap_ipv6_rest(struct __sk_buff *skb, void *data, voi
 						r = NULL;
 				}
 				if (fr_has(r))
-					return swap_ipv6_short16(skb, data, now, ip_end, udp_end,
+					return swap_ipv6_short16_2(skb, data, now, ip_end, udp_end,
 						r);
 			}
 		}
@@ -3705,7 +3701,7 @@ static __always_inline int swap_ipv6_rest(struct __sk_buff *skb, void *data, voi
 		}
 	}
 
-	return swap_ipv6_rest_2(skb, data, data_end, lease, now, udp_end);
+	return swap_ipv6_short4(skb, data, data_end, lease, now, udp_end);
 }
 
 static __always_inline int swap_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -3774,7 +3770,7 @@ static __always_inline int swap_ipv6(struct __sk_buff *skb, void *data, void *da
 		}
 	}
 
-	return swap_ipv6_rest(skb, data, data_end, lease, now, ip_end, udp_end);
+	return swap_ipv6_short16(skb, data, data_end, lease, now, ip_end, udp_end);
 }
 
 SEC("tc") int prog_swap(struct __sk_buff *skb)

@@ -626,10 +626,10 @@ static __always_inline int video_fan1(struct __sk_buff *skb, void *data, __u64 i
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int video_ipv4_rest_4(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 udp_end, __u64 rtp_extensions_end,
-					     __u64 vp8_layer_end, __u64 priority,
-					     struct val_streams *stream)
+static __always_inline int video_ipv4_rules(struct __sk_buff *skb, void *data, __u64 ip_end,
+					    __u64 udp_end, __u64 rtp_extensions_end,
+					    __u64 vp8_layer_end, __u64 priority,
+					    struct val_streams *stream)
 {
 	struct hdr_rtp *rtp = data + 42;
 	struct hdr_udp *udp = data + 34;
@@ -670,10 +670,11 @@ static __always_inline int video_ipv4_rest_4(struct __sk_buff *skb, void *data, 
 }
 
 static __always_inline int
-video_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		  __u64 ip_end, __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
-		  __u64 rtp_extensions_size, __u64 rtp_extensions_end, __u64 vp8_tl0picidx_end,
-		  __u64 vp8_layer_size, __u64 vp8_layer)
+video_ipv4_vp8_layer_end(struct __sk_buff *skb, void *data, void *data_end,
+			 const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			 __u64 rtp_profile, __u64 rtp_words_end, __u64 rtp_extensions_size,
+			 __u64 rtp_extensions_end, __u64 vp8_tl0picidx_end, __u64 vp8_layer_size,
+			 __u64 vp8_layer)
 {
 	void *at_vp8_layer_end;
 	struct hdr_vp8_2 *vp8;
@@ -736,15 +737,16 @@ video_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struc
 					 reason_video_changing);
 	}
 
-	return video_ipv4_rest_4(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end,
-				 priority, stream);
+	return video_ipv4_rules(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end,
+				priority, stream);
 }
 
 static __always_inline int
-video_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		  __u64 ip_end, __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
-		  __u64 rtp_extensions_size, __u64 rtp_extensions_end, __u64 vp8_has,
-		  __u64 vp8_has_end, __u64 vp8_picture_size, __u64 vp8_picture)
+video_ipv4_vp8_picture_end(struct __sk_buff *skb, void *data, void *data_end,
+			   const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			   __u64 rtp_profile, __u64 rtp_words_end, __u64 rtp_extensions_size,
+			   __u64 rtp_extensions_end, __u64 vp8_has, __u64 vp8_has_end,
+			   __u64 vp8_picture_size, __u64 vp8_picture)
 {
 	void *at_vp8_picture_end;
 	void *at_vp8_picture_low_end;
@@ -806,15 +808,15 @@ video_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struc
 		vp8_layer = 0;
 	}
 
-	return video_ipv4_rest_3(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-				 rtp_words_end, rtp_extensions_size, rtp_extensions_end,
-				 vp8_tl0picidx_end, vp8_layer_size, vp8_layer);
+	return video_ipv4_vp8_layer_end(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+					rtp_words_end, rtp_extensions_size, rtp_extensions_end,
+					vp8_tl0picidx_end, vp8_layer_size, vp8_layer);
 }
 
-static __always_inline int video_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 ip_end,
-					   __u64 udp_end, __u64 rtp_profile, __u64 rtp_words,
-					   __u64 rtp_words_end)
+static __always_inline int video_ipv4_further(struct __sk_buff *skb, void *data, void *data_end,
+					      const struct fr_lease *lease, __u64 ip_end,
+					      __u64 udp_end, __u64 rtp_profile, __u64 rtp_words,
+					      __u64 rtp_words_end)
 {
 	void *at_rtp_words_end;
 	void *at_rtp_extensions_end;
@@ -885,9 +887,9 @@ static __always_inline int video_ipv4_rest(struct __sk_buff *skb, void *data, vo
 		vp8_picture = 0;
 	}
 
-	return video_ipv4_rest_2(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-				 rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_has,
-				 vp8_has_end, vp8_picture_size, vp8_picture);
+	return video_ipv4_vp8_picture_end(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+					  rtp_words_end, rtp_extensions_size, rtp_extensions_end,
+					  vp8_has, vp8_has_end, vp8_picture_size, vp8_picture);
 }
 
 static __always_inline int video_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -946,8 +948,8 @@ static __always_inline int video_ipv4(struct __sk_buff *skb, void *data, void *d
 	}
 	__u64 rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
 
-	return video_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_profile, rtp_words,
-			       rtp_words_end);
+	return video_ipv4_further(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+				  rtp_words, rtp_words_end);
 }
 
 static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1273,10 +1275,10 @@ static __always_inline int video_fan2(struct __sk_buff *skb, void *data, __u64 i
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int video_ipv6_rest_4(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 udp_end, __u64 rtp_extensions_end,
-					     __u64 vp8_layer_end, __u64 priority,
-					     struct val_streams *stream)
+static __always_inline int video_ipv6_rules(struct __sk_buff *skb, void *data, __u64 ip_end,
+					    __u64 udp_end, __u64 rtp_extensions_end,
+					    __u64 vp8_layer_end, __u64 priority,
+					    struct val_streams *stream)
 {
 	struct hdr_rtp *rtp = data + 62;
 	struct hdr_udp *udp = data + 54;
@@ -1319,10 +1321,11 @@ static __always_inline int video_ipv6_rest_4(struct __sk_buff *skb, void *data, 
 }
 
 static __always_inline int
-video_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		  __u64 ip_end, __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
-		  __u64 rtp_extensions_size, __u64 rtp_extensions_end, __u64 vp8_tl0picidx_end,
-		  __u64 vp8_layer_size, __u64 vp8_layer)
+video_ipv6_vp8_layer_end(struct __sk_buff *skb, void *data, void *data_end,
+			 const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			 __u64 rtp_profile, __u64 rtp_words_end, __u64 rtp_extensions_size,
+			 __u64 rtp_extensions_end, __u64 vp8_tl0picidx_end, __u64 vp8_layer_size,
+			 __u64 vp8_layer)
 {
 	void *at_vp8_layer_end;
 	struct hdr_vp8_2 *vp8;
@@ -1385,15 +1388,16 @@ video_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struc
 					 reason_video_changing);
 	}
 
-	return video_ipv6_rest_4(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end,
-				 priority, stream);
+	return video_ipv6_rules(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end,
+				priority, stream);
 }
 
 static __always_inline int
-video_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		  __u64 ip_end, __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
-		  __u64 rtp_extensions_size, __u64 rtp_extensions_end, __u64 vp8_has,
-		  __u64 vp8_has_end, __u64 vp8_picture_size, __u64 vp8_picture)
+video_ipv6_vp8_picture_end(struct __sk_buff *skb, void *data, void *data_end,
+			   const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			   __u64 rtp_profile, __u64 rtp_words_end, __u64 rtp_extensions_size,
+			   __u64 rtp_extensions_end, __u64 vp8_has, __u64 vp8_has_end,
+			   __u64 vp8_picture_size, __u64 vp8_picture)
 {
 	void *at_vp8_picture_end;
 	void *at_vp8_picture_low_end;
@@ -1455,15 +1459,15 @@ video_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struc
 		vp8_layer = 0;
 	}
 
-	return video_ipv6_rest_3(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-				 rtp_words_end, rtp_extensions_size, rtp_extensions_end,
-				 vp8_tl0picidx_end, vp8_layer_size, vp8_layer);
+	return video_ipv6_vp8_layer_end(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+					rtp_words_end, rtp_extensions_size, rtp_extensions_end,
+					vp8_tl0picidx_end, vp8_layer_size, vp8_layer);
 }
 
-static __always_inline int video_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 ip_end,
-					   __u64 udp_end, __u64 rtp_profile, __u64 rtp_words,
-					   __u64 rtp_words_end)
+static __always_inline int video_ipv6_further(struct __sk_buff *skb, void *data, void *data_end,
+					      const struct fr_lease *lease, __u64 ip_end,
+					      __u64 udp_end, __u64 rtp_profile, __u64 rtp_words,
+					      __u64 rtp_words_end)
 {
 	void *at_rtp_words_end;
 	void *at_rtp_extensions_end;
@@ -1534,9 +1538,9 @@ static __always_inline int video_ipv6_rest(struct __sk_buff *skb, void *data, vo
 		vp8_picture = 0;
 	}
 
-	return video_ipv6_rest_2(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-				 rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_has,
-				 vp8_has_end, vp8_picture_size, vp8_picture);
+	return video_ipv6_vp8_picture_end(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+					  rtp_words_end, rtp_extensions_size, rtp_extensions_end,
+					  vp8_has, vp8_has_end, vp8_picture_size, vp8_picture);
 }
 
 static __always_inline int video_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1595,8 +1599,8 @@ static __always_inline int video_ipv6(struct __sk_buff *skb, void *data, void *d
 	}
 	__u64 rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
 
-	return video_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_profile, rtp_words,
-			       rtp_words_end);
+	return video_ipv6_further(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+				  rtp_words, rtp_words_end);
 }
 
 SEC("tc") int prog_video(struct __sk_buff *skb)
@@ -1929,9 +1933,9 @@ static __always_inline int audio_fan1(struct __sk_buff *skb, void *data, __u64 i
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int audio_ipv4_rest_2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 udp_end, __u64 rtp_extensions_end,
-					     __u64 priority, struct val_streams *stream)
+static __always_inline int audio_ipv4_rules(struct __sk_buff *skb, void *data, __u64 ip_end,
+					    __u64 udp_end, __u64 rtp_extensions_end, __u64 priority,
+					    struct val_streams *stream)
 {
 	struct hdr_rtp *rtp = data + 42;
 	struct hdr_udp *udp = data + 34;
@@ -1971,10 +1975,10 @@ static __always_inline int audio_ipv4_rest_2(struct __sk_buff *skb, void *data, 
 	return audio_fan1(skb, data, ip_end, udp_end, rtp_extensions_end, priority);
 }
 
-static __always_inline int audio_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 ip_end,
-					   __u64 udp_end, __u64 rtp_profile, __u64 rtp_words,
-					   __u64 rtp_words_end)
+static __always_inline int audio_ipv4_further(struct __sk_buff *skb, void *data, void *data_end,
+					      const struct fr_lease *lease, __u64 ip_end,
+					      __u64 udp_end, __u64 rtp_profile, __u64 rtp_words,
+					      __u64 rtp_words_end)
 {
 	void *at_rtp_words_end;
 	void *at_rtp_extensions_end;
@@ -2043,7 +2047,7 @@ static __always_inline int audio_ipv4_rest(struct __sk_buff *skb, void *data, vo
 					 reason_audio_changing);
 	}
 
-	return audio_ipv4_rest_2(skb, data, ip_end, udp_end, rtp_extensions_end, priority, stream);
+	return audio_ipv4_rules(skb, data, ip_end, udp_end, rtp_extensions_end, priority, stream);
 }
 
 static __always_inline int audio_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -2103,8 +2107,8 @@ static __always_inline int audio_ipv4(struct __sk_buff *skb, void *data, void *d
 	}
 	__u64 rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
 
-	return audio_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_profile, rtp_words,
-			       rtp_words_end);
+	return audio_ipv4_further(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+				  rtp_words, rtp_words_end);
 }
 
 static __always_inline int audio_ipv6_send(struct __sk_buff *skb)
@@ -2383,9 +2387,9 @@ static __always_inline int audio_fan2(struct __sk_buff *skb, void *data, __u64 i
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int audio_ipv6_rest_2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 udp_end, __u64 rtp_extensions_end,
-					     __u64 priority, struct val_streams *stream)
+static __always_inline int audio_ipv6_rules(struct __sk_buff *skb, void *data, __u64 ip_end,
+					    __u64 udp_end, __u64 rtp_extensions_end, __u64 priority,
+					    struct val_streams *stream)
 {
 	struct hdr_rtp *rtp = data + 62;
 	struct hdr_udp *udp = data + 54;
@@ -2427,10 +2431,10 @@ static __always_inline int audio_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 	return audio_fan2(skb, data, ip_end, udp_end, rtp_extensions_end, priority);
 }
 
-static __always_inline int audio_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 ip_end,
-					   __u64 udp_end, __u64 rtp_profile, __u64 rtp_words,
-					   __u64 rtp_words_end)
+static __always_inline int audio_ipv6_further(struct __sk_buff *skb, void *data, void *data_end,
+					      const struct fr_lease *lease, __u64 ip_end,
+					      __u64 udp_end, __u64 rtp_profile, __u64 rtp_words,
+					      __u64 rtp_words_end)
 {
 	void *at_rtp_words_end;
 	void *at_rtp_extensions_end;
@@ -2499,7 +2503,7 @@ static __always_inline int audio_ipv6_rest(struct __sk_buff *skb, void *data, vo
 					 reason_audio_changing);
 	}
 
-	return audio_ipv6_rest_2(skb, data, ip_end, udp_end, rtp_extensions_end, priority, stream);
+	return audio_ipv6_rules(skb, data, ip_end, udp_end, rtp_extensions_end, priority, stream);
 }
 
 static __always_inline int audio_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -2560,8 +2564,8 @@ static __always_inline int audio_ipv6(struct __sk_buff *skb, void *data, void *d
 	}
 	__u64 rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
 
-	return audio_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_profile, rtp_words,
-			       rtp_words_end);
+	return audio_ipv6_further(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+				  rtp_words, rtp_words_end);
 }
 
 SEC("tc") int prog_audio(struct __sk_buff *skb)

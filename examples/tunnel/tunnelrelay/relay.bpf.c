@@ -579,9 +579,9 @@ static __always_inline int vxlan_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb,
 	return fr_send(&n->hop_remote, direct);
 }
 
-static __always_inline int vxlan_out_ipv4_any_rest(struct __sk_buff *skb, void *data,
-						   __u64 inner_options_end, __u64 inner_end,
-						   struct val_networks *n)
+static __always_inline int vxlan_out_ipv4_any_rules(struct __sk_buff *skb, void *data,
+						    __u64 inner_options_end, __u64 inner_end,
+						    struct val_networks *n)
 {
 	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
 	if (!n->v6) {
@@ -616,20 +616,20 @@ static __always_inline int vxlan_out_ipv4_any_rest(struct __sk_buff *skb, void *
 			return fr_up(skb, reason_vxlan_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 			return fr_up(skb, reason_vxlan_out_address_family);
-		__u64 payload_len_2 = inner_end - inner_options_end;
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 ||
-		      ((partial_2 >> 16) >= inner_options_end &&
-		       (partial_2 & 0xffff) < inner_options_end + payload_len_2 - 1)))
+		__u64 payload_len = inner_end - inner_options_end;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= inner_options_end &&
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_vxlan_out_partial_checksum);
-		if (payload_len_2 + (inner_options_end + 70 - 54) > 0x4000)
+		if (payload_len + (inner_options_end + 70 - 54) > 0x4000)
 			return fr_up(skb, reason_vxlan_out_too_big);
-		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (56ULL + payload_len_2))))
+		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (56ULL + payload_len))))
 			return fr_up(skb,
 				     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
 					      reason_vxlan_out_unreachable));
 		fr_shared_add(n->packets, 1);
-		return vxlan_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len_2, n);
+		return vxlan_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len, n);
 	}
 	__u64 segment_front = fr_segment_front(skb);
 	if (!(skb->gso_size == 0 ||
@@ -637,19 +637,19 @@ static __always_inline int vxlan_out_ipv4_any_rest(struct __sk_buff *skb, void *
 		return fr_up(skb, reason_vxlan_out_gso_packet);
 	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 		return fr_up(skb, reason_vxlan_out_address_family);
-	__u64 payload_len_3 = inner_end - inner_options_end;
-	__u64 partial_3 = fr_partial(skb);
-	if (!(partial_3 == 0 ||
-	      ((partial_3 >> 16) >= inner_options_end &&
-	       (partial_3 & 0xffff) < inner_options_end + payload_len_3 - 1)))
+	__u64 payload_len = inner_end - inner_options_end;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= inner_options_end &&
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_vxlan_out_partial_checksum);
 	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 56 :
-			      inner_options_end + (56ULL + payload_len_3))))
+			      inner_options_end + (56ULL + payload_len))))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
 				      reason_vxlan_out_unreachable));
 	fr_shared_add(n->packets, 1);
-	return vxlan_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len_3, n);
+	return vxlan_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len, n);
 }
 
 static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, void *data, void *data_end)
@@ -719,7 +719,7 @@ static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, void *data,
 		return vxlan_out_ipv4_any_send(skb, data, inner_options_end, payload_len, n);
 	}
 
-	return vxlan_out_ipv4_any_rest(skb, data, inner_options_end, inner_end, n);
+	return vxlan_out_ipv4_any_rules(skb, data, inner_options_end, inner_end, n);
 }
 
 static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1022,8 +1022,8 @@ static __always_inline int vxlan_out_ipv6_send_2(struct __sk_buff *skb, void *da
 	return fr_send(&n->hop_remote, direct);
 }
 
-static __always_inline int vxlan_out_ipv6_rest(struct __sk_buff *skb, void *data, __u64 inner_end,
-					       struct val_networks *n)
+static __always_inline int vxlan_out_ipv6_rules(struct __sk_buff *skb, void *data, __u64 inner_end,
+						struct val_networks *n)
 {
 	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
 	if (n->sums) {
@@ -1056,18 +1056,18 @@ static __always_inline int vxlan_out_ipv6_rest(struct __sk_buff *skb, void *data
 		return fr_up(skb, reason_vxlan_out_gso_packet);
 	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 		return fr_up(skb, reason_vxlan_out_address_family);
-	__u64 payload_len_2 = inner_end - 54;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 ||
-	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
+	__u64 payload_len = inner_end - 54;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 		return fr_up(skb, reason_vxlan_out_partial_checksum);
 	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 56 :
-			      110ULL + payload_len_2)))
+			      110ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
 				      reason_vxlan_out_unreachable));
 	fr_shared_add(n->packets, 1);
-	return vxlan_out_ipv6_send_2(skb, data, payload_len_2, n);
+	return vxlan_out_ipv6_send_2(skb, data, payload_len, n);
 }
 
 static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
@@ -1123,25 +1123,24 @@ static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, void *data, voi
 			return fr_up(skb, reason_vxlan_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
 			return fr_up(skb, reason_vxlan_out_address_family);
-		__u64 payload_len_2 = inner_end - 54;
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 ||
-		      ((partial_2 >> 16) >= 54 &&
-		       (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
+		__u64 payload_len = inner_end - 54;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 			return fr_up(skb, reason_vxlan_out_partial_checksum);
 
 		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if (payload_len_2 + 70 > 0x4000)
+		if (payload_len + 70 > 0x4000)
 			return fr_up(skb, reason_vxlan_out_too_big);
-		if (unlikely(!fr_fits(&n->hop_remote, 90ULL + payload_len_2)))
+		if (unlikely(!fr_fits(&n->hop_remote, 90ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
 					      reason_vxlan_out_unreachable));
 		fr_shared_add(n->packets, 1);
-		return vxlan_out_ipv6_send_ipv4_2(skb, data, payload_len_2, n);
+		return vxlan_out_ipv6_send_ipv4_2(skb, data, payload_len, n);
 	}
 
-	return vxlan_out_ipv6_rest(skb, data, inner_end, n);
+	return vxlan_out_ipv6_rules(skb, data, inner_end, n);
 }
 
 SEC("tc") int prog_vxlan_out(struct __sk_buff *skb)
@@ -1525,9 +1524,9 @@ geneve_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 inner_o
 	return fr_send(&n->hop_remote, direct);
 }
 
-static __always_inline int geneve_out_ipv4_any_rest(struct __sk_buff *skb, void *data,
-						    __u64 inner_options_end, __u64 inner_end,
-						    struct val_networks *n)
+static __always_inline int geneve_out_ipv4_any_rules(struct __sk_buff *skb, void *data,
+						     __u64 inner_options_end, __u64 inner_end,
+						     struct val_networks *n)
 {
 	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
 	if (!n->v6) {
@@ -1562,21 +1561,20 @@ static __always_inline int geneve_out_ipv4_any_rest(struct __sk_buff *skb, void 
 			return fr_up(skb, reason_geneve_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 			return fr_up(skb, reason_geneve_out_address_family);
-		__u64 payload_len_2 = inner_end - inner_options_end;
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 ||
-		      ((partial_2 >> 16) >= inner_options_end &&
-		       (partial_2 & 0xffff) < inner_options_end + payload_len_2 - 1)))
+		__u64 payload_len = inner_end - inner_options_end;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= inner_options_end &&
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_geneve_out_partial_checksum);
-		if (payload_len_2 + (inner_options_end + 78 - 54) > 0x4000)
+		if (payload_len + (inner_options_end + 78 - 54) > 0x4000)
 			return fr_up(skb, reason_geneve_out_too_big);
-		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (64ULL + payload_len_2))))
+		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (64ULL + payload_len))))
 			return fr_up(skb,
 				     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
 					      reason_geneve_out_unreachable));
 		fr_shared_add(n->packets, 1);
-		return geneve_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len_2,
-						     n);
+		return geneve_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len, n);
 	}
 	__u64 segment_front = fr_segment_front(skb);
 	if (!(skb->gso_size == 0 ||
@@ -1584,19 +1582,19 @@ static __always_inline int geneve_out_ipv4_any_rest(struct __sk_buff *skb, void 
 		return fr_up(skb, reason_geneve_out_gso_packet);
 	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 		return fr_up(skb, reason_geneve_out_address_family);
-	__u64 payload_len_3 = inner_end - inner_options_end;
-	__u64 partial_3 = fr_partial(skb);
-	if (!(partial_3 == 0 ||
-	      ((partial_3 >> 16) >= inner_options_end &&
-	       (partial_3 & 0xffff) < inner_options_end + payload_len_3 - 1)))
+	__u64 payload_len = inner_end - inner_options_end;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= inner_options_end &&
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_geneve_out_partial_checksum);
 	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 64 :
-			      inner_options_end + (64ULL + payload_len_3))))
+			      inner_options_end + (64ULL + payload_len))))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
 				      reason_geneve_out_unreachable));
 	fr_shared_add(n->packets, 1);
-	return geneve_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len_3, n);
+	return geneve_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len, n);
 }
 
 static __always_inline int geneve_out_ipv4_any(struct __sk_buff *skb, void *data, void *data_end)
@@ -1667,7 +1665,7 @@ static __always_inline int geneve_out_ipv4_any(struct __sk_buff *skb, void *data
 		return geneve_out_ipv4_any_send(skb, data, inner_options_end, payload_len, n);
 	}
 
-	return geneve_out_ipv4_any_rest(skb, data, inner_options_end, inner_end, n);
+	return geneve_out_ipv4_any_rules(skb, data, inner_options_end, inner_end, n);
 }
 
 static __always_inline int geneve_out_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
@@ -1972,8 +1970,8 @@ static __always_inline int geneve_out_ipv6_send_2(struct __sk_buff *skb, void *d
 	return fr_send(&n->hop_remote, direct);
 }
 
-static __always_inline int geneve_out_ipv6_rest(struct __sk_buff *skb, void *data, __u64 inner_end,
-						struct val_networks *n)
+static __always_inline int geneve_out_ipv6_rules(struct __sk_buff *skb, void *data, __u64 inner_end,
+						 struct val_networks *n)
 {
 	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
 	if (n->sums) {
@@ -2006,18 +2004,18 @@ static __always_inline int geneve_out_ipv6_rest(struct __sk_buff *skb, void *dat
 		return fr_up(skb, reason_geneve_out_gso_packet);
 	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 		return fr_up(skb, reason_geneve_out_address_family);
-	__u64 payload_len_2 = inner_end - 54;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 ||
-	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
+	__u64 payload_len = inner_end - 54;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 		return fr_up(skb, reason_geneve_out_partial_checksum);
 	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 64 :
-			      118ULL + payload_len_2)))
+			      118ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
 				      reason_geneve_out_unreachable));
 	fr_shared_add(n->packets, 1);
-	return geneve_out_ipv6_send_2(skb, data, payload_len_2, n);
+	return geneve_out_ipv6_send_2(skb, data, payload_len, n);
 }
 
 static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
@@ -2074,25 +2072,24 @@ static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, void *data, vo
 			return fr_up(skb, reason_geneve_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
 			return fr_up(skb, reason_geneve_out_address_family);
-		__u64 payload_len_2 = inner_end - 54;
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 ||
-		      ((partial_2 >> 16) >= 54 &&
-		       (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
+		__u64 payload_len = inner_end - 54;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 			return fr_up(skb, reason_geneve_out_partial_checksum);
 
 		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if (payload_len_2 + 78 > 0x4000)
+		if (payload_len + 78 > 0x4000)
 			return fr_up(skb, reason_geneve_out_too_big);
-		if (unlikely(!fr_fits(&n->hop_remote, 98ULL + payload_len_2)))
+		if (unlikely(!fr_fits(&n->hop_remote, 98ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
 					      reason_geneve_out_unreachable));
 		fr_shared_add(n->packets, 1);
-		return geneve_out_ipv6_send_ipv4_2(skb, data, payload_len_2, n);
+		return geneve_out_ipv6_send_ipv4_2(skb, data, payload_len, n);
 	}
 
-	return geneve_out_ipv6_rest(skb, data, inner_end, n);
+	return geneve_out_ipv6_rules(skb, data, inner_end, n);
 }
 
 SEC("tc") int prog_geneve_out(struct __sk_buff *skb)
@@ -2245,9 +2242,9 @@ static __always_inline int ipip_out_ipv4_any_send_ipv6(struct __sk_buff *skb, vo
 	return fr_send(&n->hop_remote, direct);
 }
 
-static __always_inline int ipip_out_ipv4_any_rest(struct __sk_buff *skb, void *data,
-						  __u64 inner_options_end, __u64 inner_end,
-						  struct val_networks *n)
+static __always_inline int ipip_out_ipv4_any_segment_front(struct __sk_buff *skb, void *data,
+							   __u64 inner_options_end, __u64 inner_end,
+							   struct val_networks *n)
 {
 	/* {send: {from: "n.local", to: "n.remote"}}, */
 	__u64 segment_front = fr_segment_front(skb);
@@ -2341,7 +2338,7 @@ static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, void *data, 
 		return ipip_out_ipv4_any_send(skb, data, inner_options_end, payload_len, n);
 	}
 
-	return ipip_out_ipv4_any_rest(skb, data, inner_options_end, inner_end, n);
+	return ipip_out_ipv4_any_segment_front(skb, data, inner_options_end, inner_end, n);
 }
 
 static __always_inline int ipip_out_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
@@ -2479,24 +2476,24 @@ static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, void *data, void
 		fr_shared_add(n->packets, 1);
 		return ipip_out_ipv6_send_ipv4(skb, data, payload_len, n);
 	}
-	__u64 segment_front_2 = fr_segment_front(skb);
+	__u64 segment_front = fr_segment_front(skb);
 	if (!(skb->gso_size == 0 ||
-	      (segment_front_2 != 0 && skb->len <= 0xffe5 && skb->len <= inner_end)))
+	      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= inner_end)))
 		return fr_up(skb, reason_ipip_out_gso_packet);
 	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 		return fr_up(skb, reason_ipip_out_address_family);
-	__u64 payload_len_2 = inner_end - 54;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 ||
-	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
+	__u64 payload_len = inner_end - 54;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 		return fr_up(skb, reason_ipip_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front_2 + 26 :
-			      80ULL + payload_len_2)))
+	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 26 :
+			      80ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_ipip_out_no_route,
 				      reason_ipip_out_unreachable));
 	fr_shared_add(n->packets, 1);
-	return ipip_out_ipv6_send(skb, data, payload_len_2, n);
+	return ipip_out_ipv6_send(skb, data, payload_len, n);
 }
 
 SEC("tc") int prog_ipip_out(struct __sk_buff *skb)
@@ -2806,9 +2803,9 @@ static __always_inline int fou_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb, v
 	return fr_send(&n->hop_remote, direct);
 }
 
-static __always_inline int fou_out_ipv4_any_rest(struct __sk_buff *skb, void *data,
-						 __u64 inner_options_end, __u64 inner_end,
-						 struct val_networks *n)
+static __always_inline int fou_out_ipv4_any_rules(struct __sk_buff *skb, void *data,
+						  __u64 inner_options_end, __u64 inner_end,
+						  struct val_networks *n)
 {
 	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
 	if (!n->v6) {
@@ -2843,20 +2840,20 @@ static __always_inline int fou_out_ipv4_any_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_fou_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 			return fr_up(skb, reason_fou_out_address_family);
-		__u64 payload_len_2 = inner_end - inner_options_end;
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 ||
-		      ((partial_2 >> 16) >= inner_options_end &&
-		       (partial_2 & 0xffff) < inner_options_end + payload_len_2 - 1)))
+		__u64 payload_len = inner_end - inner_options_end;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= inner_options_end &&
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 			return fr_up(skb, reason_fou_out_partial_checksum);
-		if (payload_len_2 + (inner_options_end + 48 - 54) > 0x4000)
+		if (payload_len + (inner_options_end + 48 - 54) > 0x4000)
 			return fr_up(skb, reason_fou_out_too_big);
-		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (34ULL + payload_len_2))))
+		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (34ULL + payload_len))))
 			return fr_up(skb,
 				     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
 					      reason_fou_out_unreachable));
 		fr_shared_add(n->packets, 1);
-		return fou_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len_2, n);
+		return fou_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len, n);
 	}
 	__u64 segment_front = fr_segment_front(skb);
 	if (!(skb->gso_size == 0 ||
@@ -2864,19 +2861,19 @@ static __always_inline int fou_out_ipv4_any_rest(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_fou_out_gso_packet);
 	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 		return fr_up(skb, reason_fou_out_address_family);
-	__u64 payload_len_3 = inner_end - inner_options_end;
-	__u64 partial_3 = fr_partial(skb);
-	if (!(partial_3 == 0 ||
-	      ((partial_3 >> 16) >= inner_options_end &&
-	       (partial_3 & 0xffff) < inner_options_end + payload_len_3 - 1)))
+	__u64 payload_len = inner_end - inner_options_end;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= inner_options_end &&
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_fou_out_partial_checksum);
 	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 34 :
-			      inner_options_end + (34ULL + payload_len_3))))
+			      inner_options_end + (34ULL + payload_len))))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
 				      reason_fou_out_unreachable));
 	fr_shared_add(n->packets, 1);
-	return fou_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len_3, n);
+	return fou_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len, n);
 }
 
 static __always_inline int fou_out_ipv4_any(struct __sk_buff *skb, void *data, void *data_end)
@@ -2947,7 +2944,7 @@ static __always_inline int fou_out_ipv4_any(struct __sk_buff *skb, void *data, v
 		return fou_out_ipv4_any_send(skb, data, inner_options_end, payload_len, n);
 	}
 
-	return fou_out_ipv4_any_rest(skb, data, inner_options_end, inner_end, n);
+	return fou_out_ipv4_any_rules(skb, data, inner_options_end, inner_end, n);
 }
 
 static __always_inline int fou_out_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
@@ -3179,8 +3176,8 @@ static __always_inline int fou_out_ipv6_send_2(struct __sk_buff *skb, void *data
 	return fr_send(&n->hop_remote, direct);
 }
 
-static __always_inline int fou_out_ipv6_rest(struct __sk_buff *skb, void *data, __u64 inner_end,
-					     struct val_networks *n)
+static __always_inline int fou_out_ipv6_rules(struct __sk_buff *skb, void *data, __u64 inner_end,
+					      struct val_networks *n)
 {
 	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
 	if (n->sums) {
@@ -3213,18 +3210,18 @@ static __always_inline int fou_out_ipv6_rest(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_fou_out_gso_packet);
 	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 		return fr_up(skb, reason_fou_out_address_family);
-	__u64 payload_len_2 = inner_end - 54;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 ||
-	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
+	__u64 payload_len = inner_end - 54;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 		return fr_up(skb, reason_fou_out_partial_checksum);
 	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 34 :
-			      88ULL + payload_len_2)))
+			      88ULL + payload_len)))
 		return fr_up(skb,
 			     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
 				      reason_fou_out_unreachable));
 	fr_shared_add(n->packets, 1);
-	return fou_out_ipv6_send_2(skb, data, payload_len_2, n);
+	return fou_out_ipv6_send_2(skb, data, payload_len, n);
 }
 
 static __always_inline int fou_out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
@@ -3281,25 +3278,24 @@ static __always_inline int fou_out_ipv6(struct __sk_buff *skb, void *data, void 
 			return fr_up(skb, reason_fou_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
 			return fr_up(skb, reason_fou_out_address_family);
-		__u64 payload_len_2 = inner_end - 54;
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 ||
-		      ((partial_2 >> 16) >= 54 &&
-		       (partial_2 & 0xffff) < 54ULL + payload_len_2 - 1)))
+		__u64 payload_len = inner_end - 54;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
 			return fr_up(skb, reason_fou_out_partial_checksum);
 
 		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if (payload_len_2 + 48 > 0x4000)
+		if (payload_len + 48 > 0x4000)
 			return fr_up(skb, reason_fou_out_too_big);
-		if (unlikely(!fr_fits(&n->hop_remote, 68ULL + payload_len_2)))
+		if (unlikely(!fr_fits(&n->hop_remote, 68ULL + payload_len)))
 			return fr_up(skb,
 				     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
 					      reason_fou_out_unreachable));
 		fr_shared_add(n->packets, 1);
-		return fou_out_ipv6_send_ipv4_2(skb, data, payload_len_2, n);
+		return fou_out_ipv6_send_ipv4_2(skb, data, payload_len, n);
 	}
 
-	return fou_out_ipv6_rest(skb, data, inner_end, n);
+	return fou_out_ipv6_rules(skb, data, inner_end, n);
 }
 
 SEC("tc") int prog_fou_out(struct __sk_buff *skb)
@@ -3558,10 +3554,10 @@ vxlan_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_opt
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int vxlan_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data,
-						       __u64 udp_end, __u64 inner_options_end,
-						       __u64 inner_end, struct val_peers *p,
-						       struct val_own *own)
+static __always_inline int vxlan_in_ipv4_ipv4_any_rules(struct __sk_buff *skb, void *data,
+							__u64 udp_end, __u64 inner_options_end,
+							__u64 inner_end, struct val_peers *p,
+							struct val_own *own)
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
@@ -3608,24 +3604,24 @@ static __always_inline int vxlan_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, vo
 		return fr_up(skb, reason_vxlan_in_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
 		return fr_up(skb, reason_vxlan_in_martian_destination);
-	__u64 payload_len_2 = inner_end - inner_options_end;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 ||
-	      ((partial_2 >> 16) >= inner_options_end &&
-	       (partial_2 & 0xffff) < inner_options_end + payload_len_2 - 1)))
+	__u64 payload_len = inner_end - inner_options_end;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= inner_options_end &&
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_vxlan_in_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
 	fib_1.src[0] = ld32(ipv4_any->src);
 	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_options_end + (payload_len_2 - 64), &hop_1))
+	if (fr_route(skb, &fib_1, inner_options_end + (payload_len - 64), &hop_1))
 		return fr_up(skb, reason_vxlan_in_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
 		return fr_up(skb,
 			     fr_unrouted(&hop_1, reason_vxlan_in_not_forwarded,
 					 reason_vxlan_in_unreachable));
 	fr_shared_add(p->packets, 1);
-	return vxlan_in_ipv4_ipv4_any_send_2(skb, data, inner_options_end, payload_len_2, &hop_1,
+	return vxlan_in_ipv4_ipv4_any_send_2(skb, data, inner_options_end, payload_len, &hop_1,
 					     &fib_1);
 }
 
@@ -3694,8 +3690,8 @@ static __always_inline int vxlan_in_ipv4_ipv4_any(struct __sk_buff *skb, void *d
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
 		return fr_drop(skb->len, reason_vxlan_in_ecn);
 
-	return vxlan_in_ipv4_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p,
-					   own);
+	return vxlan_in_ipv4_ipv4_any_rules(skb, data, udp_end, inner_options_end, inner_end, p,
+					    own);
 }
 
 static __always_inline int check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
@@ -3815,8 +3811,9 @@ static __always_inline int vxlan_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb,
 	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
-static __always_inline int vxlan_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
-						   __u64 inner_end, struct val_peers *p)
+static __always_inline int vxlan_in_ipv4_ipv6_gso_packet(struct __sk_buff *skb, void *data,
+							 __u64 udp_end, __u64 inner_end,
+							 struct val_peers *p)
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
@@ -3942,7 +3939,7 @@ static __always_inline int vxlan_in_ipv4_ipv6(struct __sk_buff *skb, void *data,
 		return vxlan_in_ipv4_ipv6_send_ipv6(skb, data, payload_len);
 	}
 
-	return vxlan_in_ipv4_ipv6_rest(skb, data, udp_end, inner_end, p);
+	return vxlan_in_ipv4_ipv6_gso_packet(skb, data, udp_end, inner_end, p);
 }
 
 static __always_inline int vxlan_in_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -4107,10 +4104,10 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *
 	return fr_redirect_neigh(hop_3->ifindex, fib_3->family, fib_3->dst);
 }
 
-static __always_inline int vxlan_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data,
-						       __u64 udp_end, __u64 inner_options_end,
-						       __u64 inner_end, struct val_peers *p,
-						       struct val_own *own)
+static __always_inline int vxlan_in_ipv6_ipv4_any_rules(struct __sk_buff *skb, void *data,
+							__u64 udp_end, __u64 inner_options_end,
+							__u64 inner_end, struct val_peers *p,
+							struct val_own *own)
 {
 	struct fr_hop hop_3;
 	struct bpf_fib_lookup fib_3;
@@ -4161,25 +4158,25 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, vo
 		return fr_up(skb, reason_vxlan_in_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
 		return fr_up(skb, reason_vxlan_in_martian_destination);
-	__u64 payload_len_2 = inner_end - inner_options_end;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 ||
-	      ((partial_2 >> 16) >= inner_options_end &&
-	       (partial_2 & 0xffff) < inner_options_end + payload_len_2 - 1)))
+	__u64 payload_len = inner_end - inner_options_end;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= inner_options_end &&
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_vxlan_in_partial_checksum);
 	__builtin_memset(&fib_3, 0, sizeof(fib_3));
 	fib_3.family = AF_INET;
 	fib_3.src[0] = ld32(ipv4_any->src);
 	fib_3.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_3, inner_options_end + (payload_len_2 - 84), &hop_3))
+	if (fr_route(skb, &fib_3, inner_options_end + (payload_len - 84), &hop_3))
 		return fr_up(skb, reason_vxlan_in_too_big);
 	if (unlikely(!fr_usable(&hop_3)))
 		return fr_up(skb,
 			     fr_unrouted(&hop_3, reason_vxlan_in_not_forwarded,
 					 reason_vxlan_in_unreachable));
 	fr_shared_add(p->packets, 1);
-	return vxlan_in_ipv6_ipv4_any_send_ipv4_2(skb, data, inner_options_end, payload_len_2,
-						  &hop_3, &fib_3);
+	return vxlan_in_ipv6_ipv4_any_send_ipv4_2(skb, data, inner_options_end, payload_len, &hop_3,
+						  &fib_3);
 }
 
 static __always_inline int vxlan_in_ipv6_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
@@ -4249,8 +4246,8 @@ static __always_inline int vxlan_in_ipv6_ipv4_any(struct __sk_buff *skb, void *d
 	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
 		return fr_drop(skb->len, reason_vxlan_in_ecn);
 
-	return vxlan_in_ipv6_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p,
-					   own);
+	return vxlan_in_ipv6_ipv4_any_rules(skb, data, udp_end, inner_options_end, inner_end, p,
+					    own);
 }
 
 static __always_inline int vxlan_in_ipv6_ipv6_send(struct __sk_buff *skb, void *data,
@@ -4351,8 +4348,9 @@ static __always_inline int vxlan_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void
 	return fr_redirect_neigh(hop_4->ifindex, fib_4->family, fib_4->dst);
 }
 
-static __always_inline int vxlan_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
-						   __u64 inner_end, struct val_peers *p)
+static __always_inline int vxlan_in_ipv6_ipv6_gso_packet(struct __sk_buff *skb, void *data,
+							 __u64 udp_end, __u64 inner_end,
+							 struct val_peers *p)
 {
 	struct fr_hop hop_4;
 	struct bpf_fib_lookup fib_4;
@@ -4483,7 +4481,7 @@ static __always_inline int vxlan_in_ipv6_ipv6(struct __sk_buff *skb, void *data,
 		return vxlan_in_ipv6_ipv6_send(skb, data, payload_len);
 	}
 
-	return vxlan_in_ipv6_ipv6_rest(skb, data, udp_end, inner_end, p);
+	return vxlan_in_ipv6_ipv6_gso_packet(skb, data, udp_end, inner_end, p);
 }
 
 static __always_inline int vxlan_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -4741,11 +4739,11 @@ geneve_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 geneve_o
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int geneve_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data,
-							__u64 udp_end, __u64 geneve_options_end,
-							void *at_geneve_options_end,
-							__u64 inner_options_end, __u64 inner_end,
-							struct val_peers *p, struct val_own *own)
+static __always_inline int
+geneve_in_ipv4_ipv4_any_no_match(struct __sk_buff *skb, void *data, __u64 udp_end,
+				 __u64 geneve_options_end, void *at_geneve_options_end,
+				 __u64 inner_options_end, __u64 inner_end, struct val_peers *p,
+				 struct val_own *own)
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
@@ -4801,17 +4799,17 @@ static __always_inline int geneve_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, v
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
 		return fr_up(skb, reason_geneve_in_martian_destination);
 	__u64 inner_new_end = 14ULL + (inner_options_end - (geneve_options_end + 14));
-	__u64 payload_len_2 = inner_end - inner_options_end;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 ||
-	      ((partial_2 >> 16) >= inner_options_end &&
-	       (partial_2 & 0xffff) < inner_options_end + payload_len_2 - 1)))
+	__u64 payload_len = inner_end - inner_options_end;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= inner_options_end &&
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_geneve_in_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
 	fib_1.src[0] = ld32(ipv4_any->src);
 	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_new_end + (payload_len_2 - 14), &hop_1))
+	if (fr_route(skb, &fib_1, inner_new_end + (payload_len - 14), &hop_1))
 		return fr_up(skb, reason_geneve_in_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
 		return fr_up(skb,
@@ -4819,7 +4817,7 @@ static __always_inline int geneve_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, v
 					 reason_geneve_in_unreachable));
 	fr_shared_add(p->packets, 1);
 	return geneve_in_ipv4_ipv4_any_send_2(skb, data, geneve_options_end, at_geneve_options_end,
-					      inner_options_end, payload_len_2, &hop_1, &fib_1);
+					      inner_options_end, payload_len, &hop_1, &fib_1);
 }
 
 static __always_inline int geneve_in_ipv4_ipv4_any(struct __sk_buff *skb, void *data,
@@ -4891,9 +4889,9 @@ static __always_inline int geneve_in_ipv4_ipv4_any(struct __sk_buff *skb, void *
 			own = NULL;
 	}
 
-	return geneve_in_ipv4_ipv4_any_rest(skb, data, udp_end, geneve_options_end,
-					    at_geneve_options_end, inner_options_end, inner_end, p,
-					    own);
+	return geneve_in_ipv4_ipv4_any_no_match(skb, data, udp_end, geneve_options_end,
+						at_geneve_options_end, inner_options_end, inner_end,
+						p, own);
 }
 
 static __always_inline int
@@ -5008,9 +5006,10 @@ geneve_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 geneve_
 	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
-static __always_inline int
-geneve_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64 geneve_options_end,
-			 void *at_geneve_options_end, __u64 inner_end, struct val_peers *p)
+static __always_inline int geneve_in_ipv4_ipv6_udp_checksum(struct __sk_buff *skb, void *data,
+							    __u64 udp_end, __u64 geneve_options_end,
+							    void *at_geneve_options_end,
+							    __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
@@ -5150,8 +5149,8 @@ geneve_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 						     at_geneve_options_end, payload_len);
 	}
 
-	return geneve_in_ipv4_ipv6_rest(skb, data, udp_end, geneve_options_end,
-					at_geneve_options_end, inner_end, p);
+	return geneve_in_ipv4_ipv6_udp_checksum(skb, data, udp_end, geneve_options_end,
+						at_geneve_options_end, inner_end, p);
 }
 
 static __always_inline int geneve_in_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -5313,11 +5312,11 @@ static __always_inline int geneve_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff 
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int geneve_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data,
-							__u64 udp_end, __u64 geneve_options_end,
-							void *at_geneve_options_end,
-							__u64 inner_options_end, __u64 inner_end,
-							struct val_peers *p, struct val_own *own)
+static __always_inline int
+geneve_in_ipv6_ipv4_any_no_match(struct __sk_buff *skb, void *data, __u64 udp_end,
+				 __u64 geneve_options_end, void *at_geneve_options_end,
+				 __u64 inner_options_end, __u64 inner_end, struct val_peers *p,
+				 struct val_own *own)
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
@@ -5379,17 +5378,17 @@ static __always_inline int geneve_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, v
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
 		return fr_up(skb, reason_geneve_in_martian_destination);
 	__u64 inner_new_end = 14ULL + (inner_options_end - (geneve_options_end + 14));
-	__u64 payload_len_2 = inner_end - inner_options_end;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 ||
-	      ((partial_2 >> 16) >= inner_options_end &&
-	       (partial_2 & 0xffff) < inner_options_end + payload_len_2 - 1)))
+	__u64 payload_len = inner_end - inner_options_end;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= inner_options_end &&
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_geneve_in_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
 	fib_1.src[0] = ld32(ipv4_any->src);
 	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_new_end + (payload_len_2 - 14), &hop_1))
+	if (fr_route(skb, &fib_1, inner_new_end + (payload_len - 14), &hop_1))
 		return fr_up(skb, reason_geneve_in_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
 		return fr_up(skb,
@@ -5398,7 +5397,7 @@ static __always_inline int geneve_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, v
 	fr_shared_add(p->packets, 1);
 	return geneve_in_ipv6_ipv4_any_send_ipv4_2(skb, data, geneve_options_end,
 						   at_geneve_options_end, inner_options_end,
-						   payload_len_2, &hop_1, &fib_1);
+						   payload_len, &hop_1, &fib_1);
 }
 
 static __always_inline int geneve_in_ipv6_ipv4_any(struct __sk_buff *skb, void *data,
@@ -5470,9 +5469,9 @@ static __always_inline int geneve_in_ipv6_ipv4_any(struct __sk_buff *skb, void *
 			own = NULL;
 	}
 
-	return geneve_in_ipv6_ipv4_any_rest(skb, data, udp_end, geneve_options_end,
-					    at_geneve_options_end, inner_options_end, inner_end, p,
-					    own);
+	return geneve_in_ipv6_ipv4_any_no_match(skb, data, udp_end, geneve_options_end,
+						at_geneve_options_end, inner_options_end, inner_end,
+						p, own);
 }
 
 static __always_inline int geneve_in_ipv6_ipv6_send(struct __sk_buff *skb, void *data,
@@ -5589,10 +5588,10 @@ geneve_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 geneve_optio
 	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
-static __always_inline int geneve_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data,
-						    __u64 udp_end, __u64 geneve_options_end,
-						    void *at_geneve_options_end, __u64 inner_end,
-						    struct val_peers *p, struct val_own *own)
+static __always_inline int geneve_in_ipv6_ipv6_rules(struct __sk_buff *skb, void *data,
+						     __u64 udp_end, __u64 geneve_options_end,
+						     void *at_geneve_options_end, __u64 inner_end,
+						     struct val_peers *p, struct val_own *own)
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
@@ -5640,11 +5639,11 @@ static __always_inline int geneve_in_ipv6_ipv6_rest(struct __sk_buff *skb, void 
 		return fr_up(skb, reason_geneve_in_multicast);
 	if (!fr_unicast(ipv6_2->dst))
 		return fr_up(skb, reason_geneve_in_martian_destination);
-	__u64 payload_len_2 = inner_end - (geneve_options_end + 54);
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 ||
-	      ((partial_2 >> 16) >= geneve_options_end + 54 &&
-	       (partial_2 & 0xffff) < geneve_options_end + 54 + payload_len_2 - 1)))
+	__u64 payload_len = inner_end - (geneve_options_end + 54);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= geneve_options_end + 54 &&
+	       (partial & 0xffff) < geneve_options_end + 54 + payload_len - 1)))
 		return fr_up(skb, reason_geneve_in_partial_checksum);
 	__builtin_memset(&fib_2, 0, sizeof(fib_2));
 	fib_2.family = AF_INET6;
@@ -5656,7 +5655,7 @@ static __always_inline int geneve_in_ipv6_ipv6_rest(struct __sk_buff *skb, void 
 	fib_2.dst[1] = ld32(ipv6_2->dst + 4);
 	fib_2.dst[2] = ld32(ipv6_2->dst + 8);
 	fib_2.dst[3] = ld32(ipv6_2->dst + 12);
-	if (fr_route(skb, &fib_2, 40ULL + payload_len_2, &hop_2))
+	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
 		return fr_up(skb, reason_geneve_in_too_big);
 	if (unlikely(!fr_usable(&hop_2)))
 		return fr_up(skb,
@@ -5664,7 +5663,7 @@ static __always_inline int geneve_in_ipv6_ipv6_rest(struct __sk_buff *skb, void 
 					 reason_geneve_in_unreachable));
 	fr_shared_add(p->packets, 1);
 	return geneve_in_ipv6_ipv6_send_2(skb, data, geneve_options_end, at_geneve_options_end,
-					  payload_len_2, &hop_2, &fib_2);
+					  payload_len, &hop_2, &fib_2);
 }
 
 static __always_inline int
@@ -5731,8 +5730,8 @@ geneve_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
 		return fr_drop(skb->len, reason_geneve_in_ecn);
 
-	return geneve_in_ipv6_ipv6_rest(skb, data, udp_end, geneve_options_end,
-					at_geneve_options_end, inner_end, p, own);
+	return geneve_in_ipv6_ipv6_rules(skb, data, udp_end, geneve_options_end,
+					 at_geneve_options_end, inner_end, p, own);
 }
 
 static __always_inline int geneve_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -5944,9 +5943,9 @@ ipip_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_opti
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int ipip_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data,
-						      __u64 inner_options_end, __u64 inner_end,
-						      struct val_peers *p)
+static __always_inline int ipip_in_ipv4_ipv4_any_gso_packet(struct __sk_buff *skb, void *data,
+							    __u64 inner_options_end,
+							    __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
@@ -6057,7 +6056,7 @@ static __always_inline int ipip_in_ipv4_ipv4_any(struct __sk_buff *skb, void *da
 		return ipip_in_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len);
 	}
 
-	return ipip_in_ipv4_ipv4_any_rest(skb, data, inner_options_end, inner_end, p);
+	return ipip_in_ipv4_ipv4_any_gso_packet(skb, data, inner_options_end, inner_end, p);
 }
 
 static __always_inline int check_ipv6_4(struct __sk_buff *skb, void *data, void *data_end,
@@ -6169,8 +6168,8 @@ static __always_inline int ipip_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, 
 	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
-static __always_inline int ipip_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *data,
-						  __u64 inner_end, struct val_peers *p)
+static __always_inline int ipip_in_ipv4_ipv6_hop_limit(struct __sk_buff *skb, void *data,
+						       __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
@@ -6272,7 +6271,7 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, void *data, 
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_ipip_in_gso_packet);
 
-	return ipip_in_ipv4_ipv6_rest(skb, data, inner_end, p);
+	return ipip_in_ipv4_ipv6_hop_limit(skb, data, inner_end, p);
 }
 
 static __always_inline int ipip_in_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -6416,9 +6415,9 @@ static __always_inline int ipip_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *s
 	return fr_redirect_neigh(hop_3->ifindex, fib_3->family, fib_3->dst);
 }
 
-static __always_inline int ipip_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data,
-						      __u64 inner_options_end, __u64 inner_end,
-						      struct val_peers *p)
+static __always_inline int ipip_in_ipv6_ipv4_any_gso_packet(struct __sk_buff *skb, void *data,
+							    __u64 inner_options_end,
+							    __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_3;
 	struct bpf_fib_lookup fib_3;
@@ -6530,7 +6529,7 @@ static __always_inline int ipip_in_ipv6_ipv4_any(struct __sk_buff *skb, void *da
 		return ipip_in_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len);
 	}
 
-	return ipip_in_ipv6_ipv4_any_rest(skb, data, inner_options_end, inner_end, p);
+	return ipip_in_ipv6_ipv4_any_gso_packet(skb, data, inner_options_end, inner_end, p);
 }
 
 static __always_inline int ipip_in_ipv6_ipv6_send(struct __sk_buff *skb, void *data,
@@ -6625,8 +6624,8 @@ static __always_inline int ipip_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void 
 	return fr_redirect_neigh(hop_4->ifindex, fib_4->family, fib_4->dst);
 }
 
-static __always_inline int ipip_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data,
-						  __u64 inner_end, struct val_peers *p)
+static __always_inline int ipip_in_ipv6_ipv6_hop_limit(struct __sk_buff *skb, void *data,
+						       __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_4;
 	struct bpf_fib_lookup fib_4;
@@ -6728,7 +6727,7 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, void *data, 
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_ipip_in_gso_packet);
 
-	return ipip_in_ipv6_ipv6_rest(skb, data, inner_end, p);
+	return ipip_in_ipv6_ipv6_hop_limit(skb, data, inner_end, p);
 }
 
 static __always_inline int ipip_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -6938,9 +6937,10 @@ fou_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_optio
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int
-fou_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64 inner_options_end,
-			  __u64 inner_end, struct val_peers *p, struct val_own *own)
+static __always_inline int fou_in_ipv4_ipv4_any_rules(struct __sk_buff *skb, void *data,
+						      __u64 udp_end, __u64 inner_options_end,
+						      __u64 inner_end, struct val_peers *p,
+						      struct val_own *own)
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
@@ -6987,24 +6987,24 @@ fou_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u6
 		return fr_up(skb, reason_fou_in_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
 		return fr_up(skb, reason_fou_in_martian_destination);
-	__u64 payload_len_2 = inner_end - inner_options_end;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 ||
-	      ((partial_2 >> 16) >= inner_options_end &&
-	       (partial_2 & 0xffff) < inner_options_end + payload_len_2 - 1)))
+	__u64 payload_len = inner_end - inner_options_end;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= inner_options_end &&
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_fou_in_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
 	fib_1.src[0] = ld32(ipv4_any->src);
 	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_options_end + (payload_len_2 - 42), &hop_1))
+	if (fr_route(skb, &fib_1, inner_options_end + (payload_len - 42), &hop_1))
 		return fr_up(skb, reason_fou_in_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
 		return fr_up(skb,
 			     fr_unrouted(&hop_1, reason_fou_in_not_forwarded,
 					 reason_fou_in_unreachable));
 	fr_shared_add(p->packets, 1);
-	return fou_in_ipv4_ipv4_any_send_2(skb, data, inner_options_end, payload_len_2, &hop_1,
+	return fou_in_ipv4_ipv4_any_send_2(skb, data, inner_options_end, payload_len, &hop_1,
 					   &fib_1);
 }
 
@@ -7070,7 +7070,7 @@ static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
 		return fr_drop(skb->len, reason_fou_in_ecn);
 
-	return fou_in_ipv4_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p, own);
+	return fou_in_ipv4_ipv4_any_rules(skb, data, udp_end, inner_options_end, inner_end, p, own);
 }
 
 static __always_inline int check_ipv6_5(struct __sk_buff *skb, void *data, void *data_end,
@@ -7188,8 +7188,9 @@ static __always_inline int fou_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, v
 	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
-static __always_inline int fou_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
-						 __u64 inner_end, struct val_peers *p)
+static __always_inline int fou_in_ipv4_ipv6_gso_packet(struct __sk_buff *skb, void *data,
+						       __u64 udp_end, __u64 inner_end,
+						       struct val_peers *p)
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
@@ -7314,7 +7315,7 @@ static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 		return fou_in_ipv4_ipv6_send_ipv6(skb, data, payload_len);
 	}
 
-	return fou_in_ipv4_ipv6_rest(skb, data, udp_end, inner_end, p);
+	return fou_in_ipv4_ipv6_gso_packet(skb, data, udp_end, inner_end, p);
 }
 
 static __always_inline int fou_in_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -7447,9 +7448,10 @@ static __always_inline int fou_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *sk
 	return fr_redirect_neigh(hop_3->ifindex, fib_3->family, fib_3->dst);
 }
 
-static __always_inline int
-fou_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64 inner_options_end,
-			  __u64 inner_end, struct val_peers *p, struct val_own *own)
+static __always_inline int fou_in_ipv6_ipv4_any_rules(struct __sk_buff *skb, void *data,
+						      __u64 udp_end, __u64 inner_options_end,
+						      __u64 inner_end, struct val_peers *p,
+						      struct val_own *own)
 {
 	struct fr_hop hop_3;
 	struct bpf_fib_lookup fib_3;
@@ -7500,24 +7502,24 @@ fou_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u6
 		return fr_up(skb, reason_fou_in_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
 		return fr_up(skb, reason_fou_in_martian_destination);
-	__u64 payload_len_2 = inner_end - inner_options_end;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 ||
-	      ((partial_2 >> 16) >= inner_options_end &&
-	       (partial_2 & 0xffff) < inner_options_end + payload_len_2 - 1)))
+	__u64 payload_len = inner_end - inner_options_end;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= inner_options_end &&
+	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
 		return fr_up(skb, reason_fou_in_partial_checksum);
 	__builtin_memset(&fib_3, 0, sizeof(fib_3));
 	fib_3.family = AF_INET;
 	fib_3.src[0] = ld32(ipv4_any->src);
 	fib_3.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_3, inner_options_end + (payload_len_2 - 62), &hop_3))
+	if (fr_route(skb, &fib_3, inner_options_end + (payload_len - 62), &hop_3))
 		return fr_up(skb, reason_fou_in_too_big);
 	if (unlikely(!fr_usable(&hop_3)))
 		return fr_up(skb,
 			     fr_unrouted(&hop_3, reason_fou_in_not_forwarded,
 					 reason_fou_in_unreachable));
 	fr_shared_add(p->packets, 1);
-	return fou_in_ipv6_ipv4_any_send_ipv4_2(skb, data, inner_options_end, payload_len_2, &hop_3,
+	return fou_in_ipv6_ipv4_any_send_ipv4_2(skb, data, inner_options_end, payload_len, &hop_3,
 						&fib_3);
 }
 
@@ -7585,7 +7587,7 @@ static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
 		return fr_drop(skb->len, reason_fou_in_ecn);
 
-	return fou_in_ipv6_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p, own);
+	return fou_in_ipv6_ipv4_any_rules(skb, data, udp_end, inner_options_end, inner_end, p, own);
 }
 
 static __always_inline int fou_in_ipv6_ipv6_send(struct __sk_buff *skb, void *data,
@@ -7686,8 +7688,9 @@ static __always_inline int fou_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *
 	return fr_redirect_neigh(hop_4->ifindex, fib_4->family, fib_4->dst);
 }
 
-static __always_inline int fou_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
-						 __u64 inner_end, struct val_peers *p)
+static __always_inline int fou_in_ipv6_ipv6_gso_packet(struct __sk_buff *skb, void *data,
+						       __u64 udp_end, __u64 inner_end,
+						       struct val_peers *p)
 {
 	struct fr_hop hop_4;
 	struct bpf_fib_lookup fib_4;
@@ -7817,7 +7820,7 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 		return fou_in_ipv6_ipv6_send(skb, data, payload_len);
 	}
 
-	return fou_in_ipv6_ipv6_rest(skb, data, udp_end, inner_end, p);
+	return fou_in_ipv6_ipv6_gso_packet(skb, data, udp_end, inner_end, p);
 }
 
 static __always_inline int fou_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,
