@@ -223,7 +223,7 @@ func (m *machine) run(random *rand.Rand, more ...string) {
 	}
 	says := m.must(0, "", args...)
 	for _, at := range m.attached {
-		text := at[0] + " is detached from " + at[1]
+		text := at[0] + " is detached from " + at[1] + ":"
 		if gone := !slices.Contains(want, at); gone != strings.Contains(says, text) {
 			m.Errorf("it says %q: %v, want %v:\n%s", text, !gone, gone, says)
 		}
