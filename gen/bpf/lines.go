@@ -11,10 +11,17 @@ import (
 var noPos diag.Pos
 
 // add writes statements.
-func (f *function) add(list ...c.Stmt) { *f.block = append(*f.block, list...) }
+func (f *function) add(list ...c.Stmt) {
+	*f.block = append(*f.block, list...)
+	f.height += len(list)
+}
 
 // gap separates what follows.
-func (f *function) gap() { f.add(c.Gap{}) }
+func (f *function) gap() {
+	if n := len(*f.block); n == 0 && f.block == &f.body || n > 0 && (*f.block)[n-1] != c.Stmt(c.Gap{}) {
+		f.add(c.Gap{})
+	}
+}
 
 // note writes a comment.
 func (f *function) note(text string) { f.add(&c.Note{Text: text}) }
@@ -50,6 +57,7 @@ func (f *function) scoped(write func()) {
 	s := &c.Block{}
 	f.add(s)
 	f.inside(&s.Body, write)
+	f.height++ // its end
 }
 
 // place is where statements may be put later.

@@ -40,6 +40,7 @@ type function struct {
 	prog   *program
 	body   []c.Stmt
 	block  *[]c.Stmt         // of the body, that is being written
+	height int               // lines, roughly
 	quoted map[diag.Pos]bool // lines of the spec that comments have shown
 	known  known
 	reason c.Ident // what a packet passes to the stack under that a check of ours stops
@@ -333,6 +334,9 @@ func (f *function) stopIf(pos diag.Pos, cond c.Expr, undo []c.Expr, result c.Exp
 		f.giveBack(undo)
 		f.end(pos, result)
 	})
+	if len(undo) > 0 {
+		f.height++
+	}
 }
 
 func (f *function) giveBack(calls []c.Expr) {

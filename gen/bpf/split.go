@@ -86,9 +86,8 @@ func (f *function) long(rest []ir.Stmt) bool {
 	if !f.last || f.parting || size(rest) < restSize {
 		return false
 	}
-	lines := c.Height(f.body)
 	_, header := rest[0].(*ir.NeedBytes)
-	return lines >= longLines && (header && len(rest) > 1 || lines >= maxLines)
+	return f.height >= longLines && (header && len(rest) > 1 || f.height >= maxLines)
 }
 
 // goOn has statements that end the packet's way in a function of their own. It returns the call.

@@ -232,6 +232,7 @@ func (f *function) branch(s *ir.If) bool {
 		declared, rows = maps.Clone(f.declared), maps.Clone(f.rowsDeclared)
 	}
 	branch := f.when(s.Pos, f.expr(s.Cond), func() { f.freesNames(func() { f.statements(s.Then) }) })
+	f.height++ // its end
 	if s.Note != ruleNote {
 		branch.Note = comment(s.Note)
 	}
@@ -249,6 +250,7 @@ func (f *function) branch(s *ir.If) bool {
 	}
 	f.last = ends(s.Else)
 	elseEnds := false
+	f.height++
 	f.inside(&branch.Else, func() { f.freesNames(func() { elseEnds = f.statements(s.Else) }) })
 	f.scope = scope
 	if elseEnds {

@@ -206,20 +206,28 @@ func reverse(v uint64, size int) (out uint64) {
 	return out
 }
 
-// maxInPlace is the size of the largest value that is read again in place of having a name.
+// maxInPlace is the size of the largest value that is read again in place of having a name; a variable counts twice.
 const maxInPlace = 7
 
 // isCheap reports whether a value costs no more than a register: it is read from memory, and little is done with it.
 func isCheap(x c.Expr) bool {
-	if !isRead(x) || c.Size(x) > maxInPlace {
-		return false
-	}
+	size := 0
 	for y := range c.All(x) {
-		if _, call := y.(c.Call); call && !isRead(y) {
-			return false
+		size++
+		switch y := y.(type) {
+		case c.Call:
+			if !isRead(y) {
+				return false
+			}
+		case c.Ident:
+			size++
+		case c.Number:
+			if y.V >= 1<<31 { // it takes a register
+				size += 2
+			}
 		}
 	}
-	return true
+	return isRead(x) && size <= maxInPlace
 }
 
 // valueKey tells values apart.

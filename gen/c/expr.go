@@ -242,14 +242,6 @@ func encode(b *strings.Builder, x Expr) {
 	b.WriteString(")")
 }
 
-// Size is the number of expressions in an expression, with itself.
-func Size(x Expr) (n int) {
-	for range All(x) {
-		n++
-	}
-	return n
-}
-
 // Init is a structure whose other members are 0.
 type Init []Member
 

@@ -92,13 +92,6 @@ func spaced(typ, name string) string {
 	return typ + " " + name
 }
 
-// Height is the number of lines that statements take, if none is broken.
-func Height(body []Stmt) int {
-	p := &Printer{}
-	p.block(1, body)
-	return len(p.Lines)
-}
-
 // flat are statements without lists.
 func flat(body []Stmt) (out []Stmt) {
 	for _, s := range body {

@@ -2843,6 +2843,8 @@ static __always_inline int other_ipv4_send_3(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv4 *ipv4 = data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
+	__be16 ipv4_total_length = bpf_htons(payload_len + (note_text_end - 14));
+	__be16 udp_length = bpf_htons(payload_len + (note_text_end - 34));
 
 	/* udp.checksum */
 	__u64 region_sum = fr_sum512(skb, 51, note_text_end - 51);
@@ -2866,14 +2868,13 @@ static __always_inline int other_ipv4_send_3(struct __sk_buff *skb, void *data, 
 			((__u64)old_cookie_id << 8) + ((__u64)old_cookie_secret << 8) +
 			((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
 			((__u64)region_sum << 8) + odd_sum);
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst +
-		bpf_htons(payload_len + (note_text_end - 34)) + bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
+		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if ((((more_text_end - 34) ^ (note_text_end - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
-					 bpf_htons(payload_len + (note_text_end - 34)) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port + udp_length +
 					 old_cookie_flags + ((__u64)old_cookie_id << 8) +
 					 ((__u64)old_cookie_secret << 8) +
 					 ((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
@@ -2883,8 +2884,7 @@ static __always_inline int other_ipv4_send_3(struct __sk_buff *skb, void *data, 
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ld16(&ipv4->total_length) +
-					 bpf_htons(payload_len + (note_text_end - 14)));
+					 ld16(&ipv4->total_length) + ipv4_total_length);
 
 	int err = fr_move(skb, more_text_end, note_text_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
@@ -2901,8 +2901,8 @@ static __always_inline int other_ipv4_send_3(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + (note_text_end - 14)));
-	st16(&new_udp->length, bpf_htons(payload_len + (note_text_end - 34)));
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_udp->length, udp_length);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -3191,6 +3191,7 @@ static __always_inline int other_ipv6_send_3(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv6 *ipv6 = data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
+	__be16 ipv6_payload_length = bpf_htons(payload_len + (note_text_end - 54));
 
 	/* udp.checksum */
 	__u64 region_sum = fr_sum512(skb, 71, note_text_end - 71);
@@ -3215,14 +3216,14 @@ static __always_inline int other_ipv6_send_3(struct __sk_buff *skb, void *data, 
 			((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
 			((__u64)region_sum << 8) + odd_sum);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(payload_len + (note_text_end - 54)) + bpf_htons(IPPROTO_UDP);
+		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if ((((more_text_end - 54) ^ (note_text_end - 54)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
-					 bpf_htons(payload_len + (note_text_end - 54)) +
-					 old_cookie_flags + ((__u64)old_cookie_id << 8) +
+					 ipv6_payload_length + old_cookie_flags +
+					 ((__u64)old_cookie_id << 8) +
 					 ((__u64)old_cookie_secret << 8) +
 					 ((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
 					 udp_new_pseudo);
@@ -3242,8 +3243,8 @@ static __always_inline int other_ipv6_send_3(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + (note_text_end - 54)));
-	st16(&new_udp->length, bpf_htons(payload_len + (note_text_end - 54)));
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_udp->length, ipv6_payload_length);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_other_fault);

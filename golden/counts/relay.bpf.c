@@ -270,18 +270,14 @@ wrap_send_ipv6(struct __sk_buff *skb, __u64 now, __u64 payload_len, struct val_b
 	return fr_send(&s->hop_peer, direct);
 }
 
-static __always_inline int wrap_ipv4_rtcp_length(struct __sk_buff *skb, void *data,
-						 const struct fr_lease *lease, __u64 now,
-						 __u64 udp_end, __u64 rtcp_end)
+static __always_inline int wrap_ipv4_gso_packet(struct __sk_buff *skb, void *data,
+						const struct fr_lease *lease, __u64 now,
+						__u64 rtcp_end)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_rtcp *rtcp = data + 42;
 	struct hdr_eth *eth = data;
-
-	/* {name: "length", bits: 16, counts: "all", unit: 4, bias: -1}, */
-	if (rtcp_end != udp_end)
-		return fr_up(skb, reason_wrap_rtcp_length);
 
 	/* stack: ["eth", "ip", "udp", "rtcp"] */
 	if (skb->gso_size != 0)
@@ -396,8 +392,10 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *da
 	__u64 rtcp_end = 42ULL + (be16(&rtcp->length) + 1) * 4;
 	if (!(rtcp_end == udp_end || skb->gso_size == 0))
 		return fr_up(skb, reason_wrap_gso_packet);
+	if (rtcp_end != udp_end)
+		return fr_up(skb, reason_wrap_rtcp_length);
 
-	return wrap_ipv4_rtcp_length(skb, data, lease, now, udp_end, rtcp_end);
+	return wrap_ipv4_gso_packet(skb, data, lease, now, rtcp_end);
 }
 
 static __always_inline int wrap_ipv6_by_ssrc(struct __sk_buff *skb, void *data,

@@ -756,16 +756,13 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv6_address_family(struct __sk_buff *skb, void *data,
-						       __u64 ip_end, __u64 udp_end,
-						       struct val_peers *p)
+static __always_inline int forward_ipv6_ipv6_stays(struct __sk_buff *skb, void *data, __u64 ip_end,
+						   __u64 udp_end, struct val_peers *p)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_msg *msg = data + 62;
 
 	/* {send: {from: "p.local", to: "p.peer"}}, */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-		return fr_up(skb, reason_forward_address_family);
 	if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 70))
@@ -889,7 +886,11 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_drop(skb->len, reason_forward_unwanted);
 	}
 
-	return forward_ipv6_address_family(skb, data, ip_end, udp_end, p);
+	/* {send: {from: "p.local", to: "p.peer"}}, */
+	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
+		return fr_up(skb, reason_forward_address_family);
+
+	return forward_ipv6_ipv6_stays(skb, data, ip_end, udp_end, p);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)

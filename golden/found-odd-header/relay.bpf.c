@@ -463,6 +463,8 @@ static __always_inline int out_ipv4_send(struct __sk_buff *skb, void *data, __u6
 	struct hdr_ipv4 *ipv4 = data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
+	__be16 ipv4_total_length = bpf_htons(payload_len + (named_id_end - 14));
+	__be16 udp_length = bpf_htons(payload_len + (named_id_end - 34));
 
 	/* udp.checksum */
 	__u64 region_sum = fr_sum64(skb, 43, named_id_size);
@@ -482,14 +484,13 @@ static __always_inline int out_ipv4_send(struct __sk_buff *skb, void *data, __u6
 					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
 					  ((__u64)region_sum << 8) + old_named_size + odd_sum +
 					  odd_sum_2);
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst +
-		bpf_htons(payload_len + (named_id_end - 34)) + bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
+		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if ((((named_id_end + 3 - 34) ^ (named_id_end - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
-					 bpf_htons(payload_len + (named_id_end - 34)) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port + udp_length +
 					 ((__u64)region_sum_2 << 8) + old_named_size +
 					 udp_new_pseudo);
 	if (!udp_csum.old) /* no checksum came, none leaves */
@@ -497,8 +498,7 @@ static __always_inline int out_ipv4_send(struct __sk_buff *skb, void *data, __u6
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ld16(&ipv4->total_length) +
-					 bpf_htons(payload_len + (named_id_end - 14)));
+					 ld16(&ipv4->total_length) + ipv4_total_length);
 
 	int err = fr_move(skb, named_id_end + 3, named_id_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
@@ -512,8 +512,8 @@ static __always_inline int out_ipv4_send(struct __sk_buff *skb, void *data, __u6
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + (named_id_end - 14)));
-	st16(&new_udp->length, bpf_htons(payload_len + (named_id_end - 34)));
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_udp->length, udp_length);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -586,6 +586,7 @@ static __always_inline int out_ipv6_send(struct __sk_buff *skb, void *data, __u6
 	struct hdr_ipv6 *ipv6 = data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
+	__be16 ipv6_payload_length = bpf_htons(payload_len + (named_id_end - 54));
 
 	/* udp.checksum */
 	__u64 region_sum = fr_sum64(skb, 63, named_id_size);
@@ -606,15 +607,14 @@ static __always_inline int out_ipv6_send(struct __sk_buff *skb, void *data, __u6
 					  ((__u64)region_sum << 8) + old_named_size + odd_sum +
 					  odd_sum_2);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(payload_len + (named_id_end - 54)) + bpf_htons(IPPROTO_UDP);
+		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if ((((named_id_end + 3 - 54) ^ (named_id_end - 54)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
-					 bpf_htons(payload_len + (named_id_end - 54)) +
-					 ((__u64)region_sum_2 << 8) + old_named_size +
-					 udp_new_pseudo);
+					 ipv6_payload_length + ((__u64)region_sum_2 << 8) +
+					 old_named_size + udp_new_pseudo);
 
 	int err = fr_move(skb, named_id_end + 3, named_id_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
@@ -628,8 +628,8 @@ static __always_inline int out_ipv6_send(struct __sk_buff *skb, void *data, __u6
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + (named_id_end - 54)));
-	st16(&new_udp->length, bpf_htons(payload_len + (named_id_end - 54)));
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_udp->length, ipv6_payload_length);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_out_fault);

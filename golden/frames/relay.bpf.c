@@ -1765,72 +1765,18 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, __u64 ip_end, __u6
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-spread_ipv6_further(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-		    __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
-		    __u64 second_start, __u64 second_id_size, __u64 second_id,
-		    __u64 second_length_present, __u64 second_length, __u64 second_length_end)
-{
-	void *at_second_length_end;
-	struct hdr_udp *udp = data + 54;
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	at_second_length_end = fr_pin(data + fr_bound(second_length_end, 0xfff));
-	if (at_second_length_end > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (second_length_end > short_payload_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (!(!second_length_present || second_length_end + second_length == short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, reason_spread_gso_packet);
-	if (!(!second_length_present || second_length_end + second_length == short_payload_end))
-		return fr_up(skb, reason_spread_stream_length);
-
-	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_spread_gso_packet);
-
-	/* match: "udp.dst_port": 4434 */
-	if (be16(&udp->dst_port) != 0x1152)
-		return fr_up(skb, reason_spread_no_match);
-
-	/* {when: "second", do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= second_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_spread_partial_checksum);
-	if (at_second_length_end > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	return spread_fan2(skb, ip_end, stream_id_size, stream_id, second_start, second_id_size,
-			   second_id, second_length_end);
-}
-
-static __always_inline int spread_ipv6_no_second(struct __sk_buff *skb, void *data, void *data_end,
-						 __u64 ip_end, __u64 short_payload_end,
-						 __u64 stream_id_size, __u64 stream_id,
-						 __u64 stream_end)
+static __always_inline int spread_ipv6_second_start(struct __sk_buff *skb, void *data,
+						    void *data_end, __u64 ip_end,
+						    __u64 short_payload_end, __u64 stream_id_size,
+						    __u64 stream_id, __u64 stream_end)
 {
 	void *at_second_start;
 	void *at_second_id_end;
-	struct hdr_udp *udp = data + 54;
+	void *at_second_length_end;
 	struct hdr_stream *stream;
+	struct hdr_udp *udp = data + 54;
 
 	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
-	if (!(stream_end < short_payload_end)) { /* no second */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_spread_gso_packet);
-
-		/* match: "udp.dst_port": 4434 */
-		if (be16(&udp->dst_port) != 0x1152)
-			return fr_up(skb, reason_spread_no_match);
-
-		/* {do: [{count: "one"}, "pass"]}, */
-		fr_named_add(1, 1);
-		return spread_ipv6_send(skb);
-	}
-	if (stream_end > 0x7ff)
-		return fr_up(skb, reason_spread_second_far);
 	__u64 second_start = fr_forget(skb, stream_end);
 
 	/* {name: "id", varint: "quic"}, */
@@ -1868,10 +1814,33 @@ static __always_inline int spread_ipv6_no_second(struct __sk_buff *skb, void *da
 		second_length = 0;
 	}
 	__u64 second_length_end = fr_forget(skb, second_id_end + second_length_size);
+	at_second_length_end = fr_pin(data + fr_bound(second_length_end, 0xfff));
+	if (at_second_length_end > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (second_length_end > short_payload_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (!(!second_length_present || second_length_end + second_length == short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_up(skb, reason_spread_gso_packet);
+	if (!(!second_length_present || second_length_end + second_length == short_payload_end))
+		return fr_up(skb, reason_spread_stream_length);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_spread_gso_packet);
 
-	return spread_ipv6_further(skb, data, data_end, ip_end, short_payload_end, stream_id_size,
-				   stream_id, second_start, second_id_size, second_id,
-				   second_length_present, second_length, second_length_end);
+	/* match: "udp.dst_port": 4434 */
+	if (be16(&udp->dst_port) != 0x1152)
+		return fr_up(skb, reason_spread_no_match);
+
+	/* {when: "second", do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      (partial >> 16) >= second_length_end) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
+		return fr_up(skb, reason_spread_partial_checksum);
+	if (at_second_length_end > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	return spread_fan2(skb, ip_end, stream_id_size, stream_id, second_start, second_id_size,
+			   second_id, second_length_end);
 }
 
 static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *data_end)
@@ -1879,6 +1848,7 @@ static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *
 	void *at_stream_id_end;
 	void *at_stream_length_end;
 	struct hdr_stream *stream = data + 63;
+	struct hdr_udp *udp = data + 54;
 	__u64 ip_end, udp_end, short_payload_end;
 
 	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(two, spread, truncated),
@@ -1934,8 +1904,24 @@ static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *
 	if (!(!stream_length_present || stream_end <= short_payload_end))
 		return fr_up(skb, reason_spread_stream_length);
 
-	return spread_ipv6_no_second(skb, data, data_end, ip_end, short_payload_end, stream_id_size,
-				     stream_id, stream_end);
+	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
+	if (!(stream_end < short_payload_end)) { /* no second */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_spread_gso_packet);
+
+		/* match: "udp.dst_port": 4434 */
+		if (be16(&udp->dst_port) != 0x1152)
+			return fr_up(skb, reason_spread_no_match);
+
+		/* {do: [{count: "one"}, "pass"]}, */
+		fr_named_add(1, 1);
+		return spread_ipv6_send(skb);
+	}
+	if (stream_end > 0x7ff)
+		return fr_up(skb, reason_spread_second_far);
+
+	return spread_ipv6_second_start(skb, data, data_end, ip_end, short_payload_end,
+					stream_id_size, stream_id, stream_end);
 }
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)

@@ -722,7 +722,7 @@ enum {
 	reason_take_udp_checksum, reason_take_not_ip,
 };
 
-static __always_inline int take_ipv4_tag_send(struct __sk_buff *skb)
+static __always_inline int take_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -731,10 +731,10 @@ static __always_inline int take_ipv4_tag_send(struct __sk_buff *skb)
 }
 
 static __always_inline int
-take_ipv4_tag_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 frame_id_end,
-		     void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
-		     __u64 frame_length_2, __u64 frame_length_end, void *at_frame_length_end,
-		     __u64 payload_len, __u64 partial)
+take_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 frame_id_end,
+		 void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
+		 __u64 frame_length_2, __u64 frame_length_end, void *at_frame_length_end,
+		 __u64 payload_len, __u64 partial)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_frame *frame = data + 42;
@@ -742,6 +742,8 @@ take_ipv4_tag_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u
 	struct hdr_ipv4 *ipv4 = data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
+	__be16 ipv4_total_length = bpf_htons(payload_len + (frame_length_end - 14));
+	__be16 udp_length = bpf_htons(payload_len + (frame_length_end - 34));
 	__be64 frame_length = bpf_cpu_to_be64(fr_varint_word(payload_len, frame_length_size));
 
 	/* udp.checksum */
@@ -770,14 +772,13 @@ take_ipv4_tag_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u
 					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
 					  ((__u64)region_sum << 8) + odd_sum + old_frame_type +
 					  odd_sum_2 + odd_sum_3);
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst +
-		bpf_htons(payload_len + (frame_length_end - 34)) + bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
+		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if ((((frame_length_end + 3 - 34) ^ (frame_length_end - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
-					 bpf_htons(payload_len + (frame_length_end - 34)) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port + udp_length +
 					 ((__u64)region_sum_2 << 8) + odd_sum_4 + old_frame_type +
 					 udp_new_pseudo);
 	if (!udp_csum.old) /* no checksum came, none leaves */
@@ -785,8 +786,7 @@ take_ipv4_tag_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ld16(&ipv4->total_length) +
-					 bpf_htons(payload_len + (frame_length_end - 14)));
+					 ld16(&ipv4->total_length) + ipv4_total_length);
 
 	int err = fr_move(skb, frame_length_end + 3, frame_length_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
@@ -808,8 +808,8 @@ take_ipv4_tag_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + (frame_length_end - 14)));
-	st16(&new_udp->length, bpf_htons(payload_len + (frame_length_end - 34)));
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_udp->length, udp_length);
 	if (frame_length_present)
 		fr_put_varint(at_frame_id_end, (void *)(long)skb->data_end, frame_length,
 			      frame_length_size);
@@ -826,23 +826,14 @@ take_ipv4_tag_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int take_ipv4_tag(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 udp_end, __u64 frame_id_size, __u64 frame_id_end,
-					 void *at_frame_id_end, __u64 frame_length_present,
-					 __u64 frame_length_size, __u64 frame_length,
-					 __u64 frame_length_end, void *at_frame_length_end)
+static __always_inline int take_ipv4_gso_packet(struct __sk_buff *skb, void *data, __u64 udp_end,
+						__u64 frame_id_size, __u64 frame_id_end,
+						void *at_frame_id_end, __u64 frame_length_present,
+						__u64 frame_length_size, __u64 frame_length,
+						__u64 frame_length_end, void *at_frame_length_end)
 {
-	struct hdr_tag *tag = at_frame_length_end;
 	struct hdr_udp *udp = data + 34;
-
-	/* tag: fields: [{name: "kind", bits: 8, is: 7}, {name: "number", bits: 16}] */
-	tag = at_frame_length_end;
-	if ((void *)(tag + 1) > data_end)
-		return fr_up(skb, reason_take_truncated);
-	if (frame_length_end + 3 > udp_end)
-		return fr_up(skb, reason_take_truncated);
-	if (be8(&tag->kind) != 7)
-		return fr_up(skb, reason_take_tag_kind);
+	struct hdr_tag *tag = at_frame_length_end;
 
 	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
 	if (skb->gso_size != 0)
@@ -855,7 +846,7 @@ static __always_inline int take_ipv4_tag(struct __sk_buff *skb, void *data, void
 	/* {when: "tag.number == 1", do: [{count: "kept"}, "pass"]}, */
 	if (be16(&tag->number) == 1) {
 		fr_named_add(0, 1);
-		return take_ipv4_tag_send(skb);
+		return take_ipv4_send(skb);
 	}
 
 	/* {do: [{pop: "tag"}, "pass"]}, */
@@ -867,9 +858,9 @@ static __always_inline int take_ipv4_tag(struct __sk_buff *skb, void *data, void
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40)))
 		return fr_up(skb, reason_take_partial_checksum);
-	return take_ipv4_tag_send_2(skb, data, frame_id_size, frame_id_end, at_frame_id_end,
-				    frame_length_present, frame_length_size, frame_length,
-				    frame_length_end, at_frame_length_end, payload_len, partial);
+	return take_ipv4_send_2(skb, data, frame_id_size, frame_id_end, at_frame_id_end,
+				frame_length_present, frame_length_size, frame_length,
+				frame_length_end, at_frame_length_end, payload_len, partial);
 }
 
 static __always_inline int take_ipv4(struct __sk_buff *skb, void *data, void *data_end)
@@ -877,6 +868,7 @@ static __always_inline int take_ipv4(struct __sk_buff *skb, void *data, void *da
 	void *at_frame_id_end;
 	void *at_frame_length_end;
 	struct hdr_frame *frame = data + 42;
+	struct hdr_tag *tag;
 	__u64 ip_end, udp_end;
 
 	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(put, take, truncated)) ||
@@ -925,12 +917,21 @@ static __always_inline int take_ipv4(struct __sk_buff *skb, void *data, void *da
 	if (!(!frame_length_present || frame_length_end + frame_length == udp_end))
 		return fr_up(skb, reason_take_frame_length);
 
-	return take_ipv4_tag(skb, data, data_end, udp_end, frame_id_size, frame_id_end,
-			     at_frame_id_end, frame_length_present, frame_length_size, frame_length,
-			     frame_length_end, at_frame_length_end);
+	/* tag: fields: [{name: "kind", bits: 8, is: 7}, {name: "number", bits: 16}] */
+	tag = at_frame_length_end;
+	if ((void *)(tag + 1) > data_end)
+		return fr_up(skb, reason_take_truncated);
+	if (frame_length_end + 3 > udp_end)
+		return fr_up(skb, reason_take_truncated);
+	if (be8(&tag->kind) != 7)
+		return fr_up(skb, reason_take_tag_kind);
+
+	return take_ipv4_gso_packet(skb, data, udp_end, frame_id_size, frame_id_end,
+				    at_frame_id_end, frame_length_present, frame_length_size,
+				    frame_length, frame_length_end, at_frame_length_end);
 }
 
-static __always_inline int take_ipv6_tag_send(struct __sk_buff *skb)
+static __always_inline int take_ipv6_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -939,10 +940,10 @@ static __always_inline int take_ipv6_tag_send(struct __sk_buff *skb)
 }
 
 static __always_inline int
-take_ipv6_tag_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 frame_id_end,
-		     void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
-		     __u64 frame_length_2, __u64 frame_length_end, void *at_frame_length_end,
-		     __u64 payload_len, __u64 partial)
+take_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 frame_id_end,
+		 void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
+		 __u64 frame_length_2, __u64 frame_length_end, void *at_frame_length_end,
+		 __u64 payload_len, __u64 partial)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_frame *frame = data + 62;
@@ -950,6 +951,7 @@ take_ipv6_tag_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u
 	struct hdr_ipv6 *ipv6 = data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
+	__be16 ipv6_payload_length = bpf_htons(payload_len + (frame_length_end - 54));
 	__be64 frame_length = bpf_cpu_to_be64(fr_varint_word(payload_len, frame_length_size));
 
 	/* udp.checksum */
@@ -979,15 +981,14 @@ take_ipv6_tag_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u
 					  ((__u64)region_sum << 8) + odd_sum + old_frame_type +
 					  odd_sum_2 + odd_sum_3);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(payload_len + (frame_length_end - 54)) + bpf_htons(IPPROTO_UDP);
+		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if ((((frame_length_end + 3 - 54) ^ (frame_length_end - 54)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
-					 bpf_htons(payload_len + (frame_length_end - 54)) +
-					 ((__u64)region_sum_2 << 8) + odd_sum_4 + old_frame_type +
-					 udp_new_pseudo);
+					 ipv6_payload_length + ((__u64)region_sum_2 << 8) +
+					 odd_sum_4 + old_frame_type + udp_new_pseudo);
 
 	int err = fr_move(skb, frame_length_end + 3, frame_length_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
@@ -1009,8 +1010,8 @@ take_ipv6_tag_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + (frame_length_end - 54)));
-	st16(&new_udp->length, bpf_htons(payload_len + (frame_length_end - 54)));
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_udp->length, ipv6_payload_length);
 	if (frame_length_present)
 		fr_put_varint(at_frame_id_end, (void *)(long)skb->data_end, frame_length,
 			      frame_length_size);
@@ -1026,23 +1027,14 @@ take_ipv6_tag_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int take_ipv6_tag(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 udp_end, __u64 frame_id_size, __u64 frame_id_end,
-					 void *at_frame_id_end, __u64 frame_length_present,
-					 __u64 frame_length_size, __u64 frame_length,
-					 __u64 frame_length_end, void *at_frame_length_end)
+static __always_inline int take_ipv6_gso_packet(struct __sk_buff *skb, void *data, __u64 udp_end,
+						__u64 frame_id_size, __u64 frame_id_end,
+						void *at_frame_id_end, __u64 frame_length_present,
+						__u64 frame_length_size, __u64 frame_length,
+						__u64 frame_length_end, void *at_frame_length_end)
 {
-	struct hdr_tag *tag = at_frame_length_end;
 	struct hdr_udp *udp = data + 54;
-
-	/* tag: fields: [{name: "kind", bits: 8, is: 7}, {name: "number", bits: 16}] */
-	tag = at_frame_length_end;
-	if ((void *)(tag + 1) > data_end)
-		return fr_up(skb, reason_take_truncated);
-	if (frame_length_end + 3 > udp_end)
-		return fr_up(skb, reason_take_truncated);
-	if (be8(&tag->kind) != 7)
-		return fr_up(skb, reason_take_tag_kind);
+	struct hdr_tag *tag = at_frame_length_end;
 
 	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
 	if (skb->gso_size != 0)
@@ -1055,7 +1047,7 @@ static __always_inline int take_ipv6_tag(struct __sk_buff *skb, void *data, void
 	/* {when: "tag.number == 1", do: [{count: "kept"}, "pass"]}, */
 	if (be16(&tag->number) == 1) {
 		fr_named_add(0, 1);
-		return take_ipv6_tag_send(skb);
+		return take_ipv6_send(skb);
 	}
 
 	/* {do: [{pop: "tag"}, "pass"]}, */
@@ -1069,9 +1061,9 @@ static __always_inline int take_ipv6_tag(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_take_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_take_udp_checksum);
-	return take_ipv6_tag_send_2(skb, data, frame_id_size, frame_id_end, at_frame_id_end,
-				    frame_length_present, frame_length_size, frame_length,
-				    frame_length_end, at_frame_length_end, payload_len, partial);
+	return take_ipv6_send_2(skb, data, frame_id_size, frame_id_end, at_frame_id_end,
+				frame_length_present, frame_length_size, frame_length,
+				frame_length_end, at_frame_length_end, payload_len, partial);
 }
 
 static __always_inline int take_ipv6(struct __sk_buff *skb, void *data, void *data_end)
@@ -1079,6 +1071,7 @@ static __always_inline int take_ipv6(struct __sk_buff *skb, void *data, void *da
 	void *at_frame_id_end;
 	void *at_frame_length_end;
 	struct hdr_frame *frame = data + 62;
+	struct hdr_tag *tag;
 	__u64 ip_end, udp_end;
 
 	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(put, take, truncated),
@@ -1128,9 +1121,18 @@ static __always_inline int take_ipv6(struct __sk_buff *skb, void *data, void *da
 	if (!(!frame_length_present || frame_length_end + frame_length == udp_end))
 		return fr_up(skb, reason_take_frame_length);
 
-	return take_ipv6_tag(skb, data, data_end, udp_end, frame_id_size, frame_id_end,
-			     at_frame_id_end, frame_length_present, frame_length_size, frame_length,
-			     frame_length_end, at_frame_length_end);
+	/* tag: fields: [{name: "kind", bits: 8, is: 7}, {name: "number", bits: 16}] */
+	tag = at_frame_length_end;
+	if ((void *)(tag + 1) > data_end)
+		return fr_up(skb, reason_take_truncated);
+	if (frame_length_end + 3 > udp_end)
+		return fr_up(skb, reason_take_truncated);
+	if (be8(&tag->kind) != 7)
+		return fr_up(skb, reason_take_tag_kind);
+
+	return take_ipv6_gso_packet(skb, data, udp_end, frame_id_size, frame_id_end,
+				    at_frame_id_end, frame_length_present, frame_length_size,
+				    frame_length, frame_length_end, at_frame_length_end);
 }
 
 SEC("tc") int prog_take(struct __sk_buff *skb)

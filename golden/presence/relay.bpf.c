@@ -161,24 +161,16 @@ static __always_inline int sort_ipv4_send(struct __sk_buff *skb, __u64 gre_key,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int sort_ipv4_further(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 udp_end,
-					     __u64 gre_key, __u64 gre_key_end)
+static __always_inline int sort_ipv4_sequence(struct __sk_buff *skb, void *data, void *data_end,
+					      const struct fr_lease *lease, __u64 udp_end,
+					      __u64 gre_key, __u64 gre_key_end,
+					      void *at_gre_key_end, __u64 gre_sequence_present)
 {
-	void *at_gre_key_end;
 	void *at_gre_sequence_end;
-	struct hdr_gre *gre = data + 42;
 	struct hdr_udp *udp = data + 34;
-
-	/* {name: "key", bits: 32, when: "has_key == 1"}, */
-	at_gre_key_end = fr_pin(data + fr_bound(gre_key_end, 0x3f));
-	if (at_gre_key_end > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (gre_key_end > udp_end)
-		return fr_up(skb, reason_sort_truncated);
+	struct hdr_gre *gre = data + 42;
 
 	/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
-	__u64 gre_sequence_present = ((be8(gre->has_checksum_to_version) >> 4) & 1) == 1;
 	__u64 gre_sequence_size;
 	if (gre_sequence_present) { /* sequence */
 		if (at_gre_key_end + 4 > data_end)
@@ -222,7 +214,9 @@ static __always_inline int sort_ipv4_further(struct __sk_buff *skb, void *data, 
 static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				     const struct fr_lease *lease)
 {
+	void *at_gre_key_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_gre *gre = data + 42;
 	__u64 udp_end, gre_key_present;
 
 	if ((void *)(ipv4 + 1) > data_end)
@@ -271,8 +265,17 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 		gre_key = 0;
 	}
 	__u64 gre_key_end = fr_forget(skb, 46ULL + gre_key_size);
+	at_gre_key_end = fr_pin(data + fr_bound(gre_key_end, 0x3f));
+	if (at_gre_key_end > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (gre_key_end > udp_end)
+		return fr_up(skb, reason_sort_truncated);
 
-	return sort_ipv4_further(skb, data, data_end, lease, udp_end, gre_key, gre_key_end);
+	/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
+	__u64 gre_sequence_present = ((be8(gre->has_checksum_to_version) >> 4) & 1) == 1;
+
+	return sort_ipv4_sequence(skb, data, data_end, lease, udp_end, gre_key, gre_key_end,
+				  at_gre_key_end, gre_sequence_present);
 }
 
 static __always_inline int sort_ipv6_send(struct __sk_buff *skb, __u64 gre_key,

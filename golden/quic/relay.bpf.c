@@ -1697,9 +1697,10 @@ streams_4_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 }
 
 static __always_inline int
-streams_4_ipv4_offset(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-		      __u64 udp_end, __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
-		      __u64 stream_id_end, void *at_stream_id_end, __u64 stream_offset_present)
+streams_4_ipv4_stream_offset_end(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+				 __u64 udp_end, __u64 short_payload_end, __u64 stream_id_size,
+				 __u64 stream_id, __u64 stream_id_end, __u64 stream_offset_size,
+				 __u64 stream_offset)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -1707,16 +1708,6 @@ streams_4_ipv4_offset(struct __sk_buff *skb, void *data, void *data_end, __u64 i
 	struct hdr_short_4 *short_4 = data + 42;
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset;
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, reason_streams_4_truncated);
-	} else {
-		stream_offset_size = 0;
-		stream_offset = 0;
-	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
 	if (at_stream_offset_end > data_end)
@@ -1827,10 +1818,20 @@ static __always_inline int streams_4_ipv4(struct __sk_buff *skb, void *data, voi
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
+	__u64 stream_offset;
+	__u64 stream_offset_size;
+	if (stream_offset_present) { /* offset */
+		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		if (!stream_offset_size)
+			return fr_up(skb, reason_streams_4_truncated);
+	} else {
+		stream_offset_size = 0;
+		stream_offset = 0;
+	}
 
-	return streams_4_ipv4_offset(skb, data, data_end, ip_end, udp_end, short_payload_end,
-				     stream_id_size, stream_id, stream_id_end, at_stream_id_end,
-				     stream_offset_present);
+	return streams_4_ipv4_stream_offset_end(skb, data, data_end, ip_end, udp_end,
+						short_payload_end, stream_id_size, stream_id,
+						stream_id_end, stream_offset_size, stream_offset);
 }
 
 /* What is the same for all receivers. */
@@ -2158,36 +2159,18 @@ streams_4_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_4_ipv6_further(struct __sk_buff *skb, void *data, void *data_end,
-						  __u64 ip_end, __u64 udp_end,
-						  __u64 short_payload_end, __u64 stream_id_size,
-						  __u64 stream_id, __u64 stream_id_end)
+static __always_inline int
+streams_4_ipv6_stream_offset_end(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+				 __u64 udp_end, __u64 short_payload_end, __u64 stream_id_size,
+				 __u64 stream_id, __u64 stream_id_end, __u64 stream_offset_size,
+				 __u64 stream_offset)
 {
-	void *at_stream_id_end;
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
 	struct hdr_stream *stream = data + 75;
 	struct hdr_short_4 *short_4 = data + 62;
 
-	/* {name: "id", varint: "quic"}, */
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_streams_4_truncated);
-
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, reason_streams_4_truncated);
-	} else {
-		stream_offset_size = 0;
-		stream_offset = 0;
-	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
 	if (at_stream_offset_end > data_end)
@@ -2241,6 +2224,7 @@ static __always_inline int streams_4_ipv6_further(struct __sk_buff *skb, void *d
 
 static __always_inline int streams_4_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
+	void *at_stream_id_end;
 	struct hdr_short_4 *short_4 = data + 62;
 	struct hdr_stream *stream = data + 75;
 	__u64 ip_end, udp_end;
@@ -2290,9 +2274,28 @@ static __always_inline int streams_4_ipv6(struct __sk_buff *skb, void *data, voi
 	if (!stream_id_size)
 		return fr_up(skb, reason_streams_4_truncated);
 	__u64 stream_id_end = fr_forget(skb, 76ULL + stream_id_size);
+	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
+	if (at_stream_id_end > data_end)
+		return fr_up(skb, reason_streams_4_truncated);
+	if (stream_id_end > short_payload_end)
+		return fr_up(skb, reason_streams_4_truncated);
 
-	return streams_4_ipv6_further(skb, data, data_end, ip_end, udp_end, short_payload_end,
-				      stream_id_size, stream_id, stream_id_end);
+	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
+	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
+	__u64 stream_offset;
+	__u64 stream_offset_size;
+	if (stream_offset_present) { /* offset */
+		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		if (!stream_offset_size)
+			return fr_up(skb, reason_streams_4_truncated);
+	} else {
+		stream_offset_size = 0;
+		stream_offset = 0;
+	}
+
+	return streams_4_ipv6_stream_offset_end(skb, data, data_end, ip_end, udp_end,
+						short_payload_end, stream_id_size, stream_id,
+						stream_id_end, stream_offset_size, stream_offset);
 }
 
 SEC("tc") int prog_streams_4(struct __sk_buff *skb)
@@ -2597,26 +2600,15 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, void *data, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int datagrams_ipv4_datagram_length_present(struct __sk_buff *skb, void *data,
+static __always_inline int datagrams_ipv4_datagram_length_end(struct __sk_buff *skb, void *data,
 	void *data_end, __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-	void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end)
+	__u64 short_pn, __u64 short_payload_end, __u64 datagram_length_present,
+	__u64 datagram_length_size, __u64 datagram_length)
 {
 	void *at_datagram_length_end;
-	struct hdr_datagram *datagram = at_short_pn_end;
 	struct hdr_short *v_short = data + 42;
 
 	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
-	__u64 datagram_length_present = !((be8(&datagram->type) & 1) == 0);
-	__u64 datagram_length;
-	__u64 datagram_length_size;
-	if (datagram_length_present) { /* length */
-		datagram_length_size = fr_varint(at_short_pn_end + 1, data_end, &datagram_length);
-		if (!datagram_length_size)
-			return fr_up(skb, reason_datagrams_truncated);
-	} else {
-		datagram_length_size = 0;
-		datagram_length = 0;
-	}
 	__u64 datagram_length_end = fr_forget(skb, short_pn_end + 1 + datagram_length_size);
 	at_datagram_length_end = fr_pin(data + fr_bound(datagram_length_end, 0x7f));
 	if (at_datagram_length_end > data_end)
@@ -2710,10 +2702,22 @@ static __always_inline int datagrams_ipv4(struct __sk_buff *skb, void *data, voi
 	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
 	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
 		return fr_up(skb, reason_datagrams_other_frame);
+	__u64 datagram_length_present = !((be8(&datagram->type) & 1) == 0);
+	__u64 datagram_length;
+	__u64 datagram_length_size;
+	if (datagram_length_present) { /* length */
+		datagram_length_size = fr_varint(at_short_pn_end + 1, data_end, &datagram_length);
+		if (!datagram_length_size)
+			return fr_up(skb, reason_datagrams_truncated);
+	} else {
+		datagram_length_size = 0;
+		datagram_length = 0;
+	}
 
-	return datagrams_ipv4_datagram_length_present(skb, data, data_end, ip_end, udp_end,
-						      short_pn_size, short_pn_end, at_short_pn_end,
-						      short_pn, short_payload_end);
+	return datagrams_ipv4_datagram_length_end(skb, data, data_end, ip_end, udp_end,
+						  short_pn_size, short_pn_end, short_pn,
+						  short_payload_end, datagram_length_present,
+						  datagram_length_size, datagram_length);
 }
 
 /* What is the same for all receivers. */
@@ -2963,26 +2967,15 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, void *data, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int datagrams_ipv6_datagram_length_present(struct __sk_buff *skb, void *data,
+static __always_inline int datagrams_ipv6_datagram_length_end(struct __sk_buff *skb, void *data,
 	void *data_end, __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-	void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end)
+	__u64 short_pn, __u64 short_payload_end, __u64 datagram_length_present,
+	__u64 datagram_length_size, __u64 datagram_length)
 {
 	void *at_datagram_length_end;
-	struct hdr_datagram *datagram = at_short_pn_end;
 	struct hdr_short *v_short = data + 62;
 
 	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
-	__u64 datagram_length_present = !((be8(&datagram->type) & 1) == 0);
-	__u64 datagram_length;
-	__u64 datagram_length_size;
-	if (datagram_length_present) { /* length */
-		datagram_length_size = fr_varint(at_short_pn_end + 1, data_end, &datagram_length);
-		if (!datagram_length_size)
-			return fr_up(skb, reason_datagrams_truncated);
-	} else {
-		datagram_length_size = 0;
-		datagram_length = 0;
-	}
 	__u64 datagram_length_end = fr_forget(skb, short_pn_end + 1 + datagram_length_size);
 	at_datagram_length_end = fr_pin(data + fr_bound(datagram_length_end, 0x7f));
 	if (at_datagram_length_end > data_end)
@@ -3077,10 +3070,22 @@ static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, voi
 	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
 	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
 		return fr_up(skb, reason_datagrams_other_frame);
+	__u64 datagram_length_present = !((be8(&datagram->type) & 1) == 0);
+	__u64 datagram_length;
+	__u64 datagram_length_size;
+	if (datagram_length_present) { /* length */
+		datagram_length_size = fr_varint(at_short_pn_end + 1, data_end, &datagram_length);
+		if (!datagram_length_size)
+			return fr_up(skb, reason_datagrams_truncated);
+	} else {
+		datagram_length_size = 0;
+		datagram_length = 0;
+	}
 
-	return datagrams_ipv6_datagram_length_present(skb, data, data_end, ip_end, udp_end,
-						      short_pn_size, short_pn_end, at_short_pn_end,
-						      short_pn, short_payload_end);
+	return datagrams_ipv6_datagram_length_end(skb, data, data_end, ip_end, udp_end,
+						  short_pn_size, short_pn_end, short_pn,
+						  short_payload_end, datagram_length_present,
+						  datagram_length_size, datagram_length);
 }
 
 SEC("tc") int prog_datagrams(struct __sk_buff *skb)

@@ -1532,35 +1532,6 @@ static __always_inline int messages_ipv4_rules(struct __sk_buff *skb, void *data
 					       struct val_by_source *p)
 {
 	struct hdr_message *message = data + 42;
-	struct hdr_udp *udp = data + 34;
-
-	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
-	if (be8(&message->todo) == 3 || be8(&message->todo) == 19) {
-		/* _send: {send: {from: "p.local", to: "p.peer"}} */
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-			return fr_up(skb, reason_messages_address_family);
-		__u64 payload_len = message_end - 45;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
-			return fr_up(skb, reason_messages_partial_checksum);
-		if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&p->hop_peer, 28ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&p->hop_peer, reason_messages_no_route,
-						      reason_messages_unreachable));
-			return messages_ipv4_send_2(skb, data, now, udp_end, message_end,
-						    payload_len, partial, p);
-		}
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_messages_udp_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 48ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_messages_no_route,
-					      reason_messages_unreachable));
-		return messages_ipv4_send_ipv6_2(skb, data, now, udp_end, message_end, payload_len,
-						 partial, p);
-	}
 
 	/* {match: "?(h).todo": 4 | 20, do: [{set: "udp.src_port": 77}, "pass"]}, */
 	if (be8(&message->todo) == 4 || be8(&message->todo) == 20) {
@@ -1658,6 +1629,33 @@ static __always_inline int messages_ipv4(struct __sk_buff *skb, void *data, void
 	/* {match: "?(h).todo": 2 | 18, do: [{push: {tag: {id: 0x010203}, before: h}}, _send]}, */
 	if (be8(&message->todo) == 2 || be8(&message->todo) == 18)
 		return messages_ipv4_rule_2(skb, data, now, udp_end, message_end, p);
+
+	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
+	if (be8(&message->todo) == 3 || be8(&message->todo) == 19) {
+		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
+			return fr_up(skb, reason_messages_address_family);
+		__u64 payload_len = message_end - 45;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+		      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
+			return fr_up(skb, reason_messages_partial_checksum);
+		if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&p->hop_peer, 28ULL + payload_len)))
+				return fr_up(skb,
+					     fr_unfit(&p->hop_peer, reason_messages_no_route,
+						      reason_messages_unreachable));
+			return messages_ipv4_send_2(skb, data, now, udp_end, message_end,
+						    payload_len, partial, p);
+		}
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_messages_udp_checksum);
+		if (unlikely(!fr_fits(&p->hop_peer, 48ULL + payload_len)))
+			return fr_up(skb,
+				     fr_unfit(&p->hop_peer, reason_messages_no_route,
+					      reason_messages_unreachable));
+		return messages_ipv4_send_ipv6_2(skb, data, now, udp_end, message_end, payload_len,
+						 partial, p);
+	}
 
 	return messages_ipv4_rules(skb, data, now, ip_end, udp_end, message_end, p);
 }
@@ -2944,35 +2942,6 @@ static __always_inline int messages_ipv6_rules(struct __sk_buff *skb, void *data
 					       struct val_by_source *p)
 {
 	struct hdr_message *message = data + 62;
-	struct hdr_udp *udp = data + 54;
-
-	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
-	if (be8(&message->todo) == 3 || be8(&message->todo) == 19) {
-		/* _send: {send: {from: "p.local", to: "p.peer"}} */
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-			return fr_up(skb, reason_messages_address_family);
-		__u64 payload_len = message_end - 65;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
-			return fr_up(skb, reason_messages_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_messages_udp_checksum);
-		if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&p->hop_peer, 48ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&p->hop_peer, reason_messages_no_route,
-						      reason_messages_unreachable));
-			return messages_ipv6_send_2(skb, data, now, udp_end, message_end,
-						    payload_len, partial, p);
-		}
-		if (unlikely(!fr_fits(&p->hop_peer, 28ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_messages_no_route,
-					      reason_messages_unreachable));
-		return messages_ipv6_send_ipv4_2(skb, data, now, udp_end, message_end, payload_len,
-						 partial, p);
-	}
 
 	/* {match: "?(h).todo": 4 | 20, do: [{set: "udp.src_port": 77}, "pass"]}, */
 	if (be8(&message->todo) == 4 || be8(&message->todo) == 20)
@@ -3055,6 +3024,33 @@ static __always_inline int messages_ipv6(struct __sk_buff *skb, void *data, void
 	/* {match: "?(h).todo": 2 | 18, do: [{push: {tag: {id: 0x010203}, before: h}}, _send]}, */
 	if (be8(&message->todo) == 2 || be8(&message->todo) == 18)
 		return messages_ipv6_rule_2(skb, data, now, udp_end, message_end, p);
+
+	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
+	if (be8(&message->todo) == 3 || be8(&message->todo) == 19) {
+		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
+			return fr_up(skb, reason_messages_address_family);
+		__u64 payload_len = message_end - 65;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+		      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
+			return fr_up(skb, reason_messages_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_messages_udp_checksum);
+		if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&p->hop_peer, 48ULL + payload_len)))
+				return fr_up(skb,
+					     fr_unfit(&p->hop_peer, reason_messages_no_route,
+						      reason_messages_unreachable));
+			return messages_ipv6_send_2(skb, data, now, udp_end, message_end,
+						    payload_len, partial, p);
+		}
+		if (unlikely(!fr_fits(&p->hop_peer, 28ULL + payload_len)))
+			return fr_up(skb,
+				     fr_unfit(&p->hop_peer, reason_messages_no_route,
+					      reason_messages_unreachable));
+		return messages_ipv6_send_ipv4_2(skb, data, now, udp_end, message_end, payload_len,
+						 partial, p);
+	}
 
 	return messages_ipv6_rules(skb, data, now, ip_end, udp_end, message_end, p);
 }

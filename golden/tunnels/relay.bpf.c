@@ -1258,8 +1258,8 @@ leave_geneve_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data, __u64 geneve_
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int leave_geneve_ipv4_ipv4_any_hop_limit(struct __sk_buff *skb, void *data,
-	__u64 geneve_options_end, void *at_geneve_options_end, __u64 inner_options_end,
+static __always_inline int leave_geneve_ipv4_ipv4_any_martian_source(struct __sk_buff *skb,
+	void *data, __u64 geneve_options_end, void *at_geneve_options_end, __u64 inner_options_end,
 	__u64 inner_end, struct val_networks *n)
 {
 	struct fr_hop hop_1;
@@ -1267,8 +1267,6 @@ static __always_inline int leave_geneve_ipv4_ipv4_any_hop_limit(struct __sk_buff
 	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
 
 	/* {send: via: "route"}, */
-	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, reason_leave_geneve_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
 		return fr_up(skb, reason_leave_geneve_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
@@ -1366,9 +1364,13 @@ static __always_inline int leave_geneve_ipv4_ipv4_any(struct __sk_buff *skb, voi
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return fr_up(skb, reason_leave_geneve_udp_checksum);
 
-	return leave_geneve_ipv4_ipv4_any_hop_limit(skb, data, geneve_options_end,
-						    at_geneve_options_end, inner_options_end,
-						    inner_end, n);
+	/* {send: via: "route"}, */
+	if (be8(&ipv4_any->ttl) <= 1)
+		return fr_up(skb, reason_leave_geneve_hop_limit);
+
+	return leave_geneve_ipv4_ipv4_any_martian_source(skb, data, geneve_options_end,
+							 at_geneve_options_end, inner_options_end,
+							 inner_end, n);
 }
 
 static __always_inline int
@@ -1615,8 +1617,8 @@ static __always_inline int leave_geneve_ipv6_ipv4_any_send_ipv4(struct __sk_buff
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int leave_geneve_ipv6_ipv4_any_hop_limit(struct __sk_buff *skb, void *data,
-	__u64 geneve_options_end, void *at_geneve_options_end, __u64 inner_options_end,
+static __always_inline int leave_geneve_ipv6_ipv4_any_martian_source(struct __sk_buff *skb,
+	void *data, __u64 geneve_options_end, void *at_geneve_options_end, __u64 inner_options_end,
 	__u64 inner_end, struct val_networks *n)
 {
 	struct fr_hop hop_1;
@@ -1624,8 +1626,6 @@ static __always_inline int leave_geneve_ipv6_ipv4_any_hop_limit(struct __sk_buff
 	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
 
 	/* {send: via: "route"}, */
-	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, reason_leave_geneve_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
 		return fr_up(skb, reason_leave_geneve_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
@@ -1727,9 +1727,13 @@ static __always_inline int leave_geneve_ipv6_ipv4_any(struct __sk_buff *skb, voi
 			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 		return fr_up(skb, reason_leave_geneve_udp_checksum);
 
-	return leave_geneve_ipv6_ipv4_any_hop_limit(skb, data, geneve_options_end,
-						    at_geneve_options_end, inner_options_end,
-						    inner_end, n);
+	/* {send: via: "route"}, */
+	if (be8(&ipv4_any->ttl) <= 1)
+		return fr_up(skb, reason_leave_geneve_hop_limit);
+
+	return leave_geneve_ipv6_ipv4_any_martian_source(skb, data, geneve_options_end,
+							 at_geneve_options_end, inner_options_end,
+							 inner_end, n);
 }
 
 static __always_inline int
@@ -2167,36 +2171,6 @@ static __always_inline int enter_ipv4_any_send_3(struct __sk_buff *skb, void *da
 	return fr_send(&r->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv4_any_gso_packet(struct __sk_buff *skb, void *data,
-						     __u64 inner_options_end, __u64 inner_end,
-						     __u64 segment_front, struct val_ipip4 *r)
-{
-	/* {send: {from: "setting.local4", to: "r.remote"}}, */
-	if (!(skb->gso_size == 0 ||
-	      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= inner_end)))
-		return fr_up(skb, reason_enter_gso_packet);
-	if ((ldv64(set_local4) == 0 &&
-	     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote) || !fr_is_v4(r->remote))
-		return fr_up(skb, reason_enter_address_family);
-	__u64 local4[2];
-	st64((void *)local4, ldv64(set_local4));
-	st64((void *)local4 + 8, ldv64(set_local4 + 8));
-	if (!fr_unicast((void *)local4))
-		return fr_up(skb, reason_enter_martian_source);
-	__u64 payload_len = inner_end - inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_enter_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 6 :
-			      inner_options_end + (6ULL + payload_len))))
-		return fr_up(skb,
-			     fr_unfit(&r->hop_remote, reason_enter_no_route,
-				      reason_enter_unreachable));
-	return enter_ipv4_any_send_3(skb, data, inner_options_end, payload_len, r);
-}
-
 static __always_inline int enter_ipv4_any_send_ipv6(struct __sk_buff *skb, void *data,
 						    __u64 inner_options_end, __u64 payload_len,
 						    struct val_ipip6 *r)
@@ -2470,37 +2444,6 @@ static __always_inline int enter_ipv4_any_send_4(struct __sk_buff *skb, void *da
 	return fr_send(&r->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv4_any_address_family(struct __sk_buff *skb, void *data,
-							 __u64 inner_options_end, __u64 inner_end,
-							 struct val_fou4 *r)
-{
-	/* {send: {from: "setting.local4", to: "r.remote"}}, */
-	if ((ldv64(set_local4) == 0 &&
-	     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote.addr) ||
-	    !fr_is_v4(r->remote.addr))
-		return fr_up(skb, reason_enter_address_family);
-	__u64 local4[2];
-	st64((void *)local4, ldv64(set_local4));
-	st64((void *)local4 + 8, ldv64(set_local4 + 8));
-	if (!fr_unicast((void *)local4))
-		return fr_up(skb, reason_enter_martian_source);
-	__u64 payload_len = inner_end - inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_enter_partial_checksum);
-
-	/* {push: {udp: {src_port: spread, checksum: "computed"}, before: "inner"}}, */
-	if (payload_len + (inner_options_end + 28 - 34) > 0x4000)
-		return fr_up(skb, reason_enter_too_big);
-	if (unlikely(!fr_fits(&r->hop_remote, inner_options_end + (14ULL + payload_len))))
-		return fr_up(skb,
-			     fr_unfit(&r->hop_remote, reason_enter_no_route,
-				      reason_enter_unreachable));
-	return enter_ipv4_any_send_4(skb, data, inner_options_end, payload_len, r);
-}
-
 static __always_inline int enter_ipv4_any_send_5(struct __sk_buff *skb, void *data,
 						 __u64 inner_options_end, __u64 payload_len,
 						 struct val_fou4 *r)
@@ -2667,9 +2610,32 @@ static __always_inline int enter_ipv4_any_vxlan6(struct __sk_buff *skb, void *da
 			/* {send: {from: "setting.local4", to: "r.remote"}}, */
 			if (skb->gso_size != 0)
 				return fr_up(skb, reason_enter_gso_packet);
+			if ((ldv64(set_local4) == 0 &&
+			     ldv32(set_local4 + 8) == 0xffff0000ULL) !=
+			    fr_is_v4(r_2->remote.addr) || !fr_is_v4(r_2->remote.addr))
+				return fr_up(skb, reason_enter_address_family);
+			__u64 local4[2];
+			st64((void *)local4, ldv64(set_local4));
+			st64((void *)local4 + 8, ldv64(set_local4 + 8));
+			if (!fr_unicast((void *)local4))
+				return fr_up(skb, reason_enter_martian_source);
+			__u64 payload_len = inner_end - inner_options_end;
+			__u64 partial = fr_partial(skb);
+			if (!(partial == 0 ||
+			      ((partial >> 16) >= inner_options_end &&
+			       (partial & 0xffff) < inner_options_end + payload_len - 1)))
+				return fr_up(skb, reason_enter_partial_checksum);
 
-			return enter_ipv4_any_address_family(skb, data, inner_options_end,
-				inner_end, r_2);
+			/* {push: {udp: {src_port: spread, checksum: "computed"}, before: "inn... */
+			if (payload_len + (inner_options_end + 28 - 34) > 0x4000)
+				return fr_up(skb, reason_enter_too_big);
+			if (unlikely(!fr_fits(&r_2->hop_remote, inner_options_end +
+					      (14ULL + payload_len))))
+				return fr_up(skb,
+					     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
+						      reason_enter_unreachable));
+			return enter_ipv4_any_send_4(skb, data, inner_options_end, payload_len,
+						     r_2);
 		}
 	}
 
@@ -2818,9 +2784,31 @@ static __always_inline int enter_ipv4_any_geneve4(struct __sk_buff *skb, void *d
 	if (fr_has(r_2)) {
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
-
-		return enter_ipv4_any_gso_packet(skb, data, inner_options_end, inner_end,
-						 segment_front, r_2);
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= inner_end)))
+			return fr_up(skb, reason_enter_gso_packet);
+		if ((ldv64(set_local4) == 0 &&
+		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r_2->remote) ||
+		    !fr_is_v4(r_2->remote))
+			return fr_up(skb, reason_enter_address_family);
+		__u64 local4[2];
+		st64((void *)local4, ldv64(set_local4));
+		st64((void *)local4 + 8, ldv64(set_local4 + 8));
+		if (!fr_unicast((void *)local4))
+			return fr_up(skb, reason_enter_martian_source);
+		__u64 payload_len = inner_end - inner_options_end;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= inner_options_end &&
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
+			return fr_up(skb, reason_enter_partial_checksum);
+		if (unlikely(!fr_fits(&r_2->hop_remote, skb->gso_size ? skb->gso_size +
+				      segment_front + 6 :
+				      inner_options_end + (6ULL + payload_len))))
+			return fr_up(skb,
+				     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
+					      reason_enter_unreachable));
+		return enter_ipv4_any_send_3(skb, data, inner_options_end, payload_len, r_2);
 	}
 
 	return enter_ipv4_any_ipip6(skb, data, inner_options_end, inner_end);
@@ -3328,35 +3316,6 @@ static __always_inline int enter_ipv6_send_ipv4_4(struct __sk_buff *skb, void *d
 	return fr_send(&r->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv6_address_family(struct __sk_buff *skb, void *data,
-						     __u64 inner_end, struct val_fou4 *r)
-{
-	/* {send: {from: "setting.local4", to: "r.remote"}}, */
-	if ((ldv64(set_local4) == 0 &&
-	     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote.addr) ||
-	    !fr_is_v4(r->remote.addr))
-		return fr_up(skb, reason_enter_address_family);
-	__u64 local4[2];
-	st64((void *)local4, ldv64(set_local4));
-	st64((void *)local4 + 8, ldv64(set_local4 + 8));
-	if (!fr_unicast((void *)local4))
-		return fr_up(skb, reason_enter_martian_source);
-	__u64 payload_len = inner_end - 54;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-		return fr_up(skb, reason_enter_partial_checksum);
-
-	/* {push: {udp: {src_port: spread, checksum: "computed"}, before: "inner"}}, */
-	if (payload_len + 48 > 0x4000)
-		return fr_up(skb, reason_enter_too_big);
-	if (unlikely(!fr_fits(&r->hop_remote, 68ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop_remote, reason_enter_no_route,
-				      reason_enter_unreachable));
-	return enter_ipv6_send_ipv4_4(skb, data, payload_len, r);
-}
-
 static __always_inline int enter_ipv6_send_ipv4_5(struct __sk_buff *skb, void *data,
 						  __u64 payload_len, struct val_fou4 *r)
 {
@@ -3511,8 +3470,30 @@ static __always_inline int enter_ipv6_vxlan6(struct __sk_buff *skb, void *data, 
 			/* {send: {from: "setting.local4", to: "r.remote"}}, */
 			if (skb->gso_size != 0)
 				return fr_up(skb, reason_enter_gso_packet);
+			if ((ldv64(set_local4) == 0 &&
+			     ldv32(set_local4 + 8) == 0xffff0000ULL) !=
+			    fr_is_v4(r_2->remote.addr) || !fr_is_v4(r_2->remote.addr))
+				return fr_up(skb, reason_enter_address_family);
+			__u64 local4[2];
+			st64((void *)local4, ldv64(set_local4));
+			st64((void *)local4 + 8, ldv64(set_local4 + 8));
+			if (!fr_unicast((void *)local4))
+				return fr_up(skb, reason_enter_martian_source);
+			__u64 payload_len = inner_end - 54;
+			__u64 partial = fr_partial(skb);
+			if (!(partial == 0 ||
+			      ((partial >> 16) >= 54 &&
+			       (partial & 0xffff) < 54ULL + payload_len - 1)))
+				return fr_up(skb, reason_enter_partial_checksum);
 
-			return enter_ipv6_address_family(skb, data, inner_end, r_2);
+			/* {push: {udp: {src_port: spread, checksum: "computed"}, before: "inn... */
+			if (payload_len + 48 > 0x4000)
+				return fr_up(skb, reason_enter_too_big);
+			if (unlikely(!fr_fits(&r_2->hop_remote, 68ULL + payload_len)))
+				return fr_up(skb,
+					     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
+						      reason_enter_unreachable));
+			return enter_ipv6_send_ipv4_4(skb, data, payload_len, r_2);
 		}
 	}
 
@@ -3600,19 +3581,12 @@ static __always_inline int enter_ipv6_ipip6(struct __sk_buff *skb, void *data, _
 	return enter_ipv6_vxlan6(skb, data, inner_end);
 }
 
-static __always_inline int enter_ipv6_geneve4(struct __sk_buff *skb, void *data, __u64 inner_end)
+static __always_inline int enter_ipv6_rules(struct __sk_buff *skb, void *data, __u64 inner_end,
+					    struct val_geneve4 *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	/* {lookup: r: geneve4: ["inner.dst"], do: [ */
-	struct val_geneve4 *r;
-	{
-		struct key_geneve4 key __attribute__((aligned(8))) = {};
-
-		key.dst.len = 128;
-		fr_put_v6(key.dst.addr, ipv6->dst, 4);
-		r = find_geneve4(&key);
-	}
 	if (fr_has(r)) {
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
@@ -3740,7 +3714,17 @@ static __always_inline int enter_ipv6(struct __sk_buff *skb, void *data, void *d
 		return enter_ipv6_send_ipv4(skb, data, payload_len, r);
 	}
 
-	return enter_ipv6_geneve4(skb, data, inner_end);
+	/* {lookup: r: geneve4: ["inner.dst"], do: [ */
+	struct val_geneve4 *r_2;
+	{
+		struct key_geneve4 key __attribute__((aligned(8))) = {};
+
+		key.dst.len = 128;
+		fr_put_v6(key.dst.addr, ipv6->dst, 4);
+		r_2 = find_geneve4(&key);
+	}
+
+	return enter_ipv6_rules(skb, data, inner_end, r_2);
 }
 
 SEC("tc") int prog_enter(struct __sk_buff *skb)

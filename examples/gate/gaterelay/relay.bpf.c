@@ -2633,17 +2633,12 @@ static __always_inline int answer_ipv4_send_2(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int answer_ipv4_rules(struct __sk_buff *skb, void *data,
-					     void *at_answer_to_end, struct val_known *conn,
-					     struct val_seen *fresh)
+static __always_inline int answer_ipv4_further(struct __sk_buff *skb, void *data,
+					       void *at_answer_to_end)
 {
 	struct hdr_answer_2 *answer = at_answer_to_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
-	/* {when: "conn || fresh", do: ["pass"]}, */
-	if (fr_has(conn) || fr_has(fresh))
-		return answer_ipv4_send(skb);
 
 	/* {do: [{learn: seen: {key: [answer_id], value: ["udp.dst"]}}, {learn: peers: {key: [... */
 	{
@@ -2734,7 +2729,11 @@ static __always_inline int answer_ipv4(struct __sk_buff *skb, void *data, void *
 			fresh = NULL;
 	}
 
-	return answer_ipv4_rules(skb, data, at_answer_to_end, conn, fresh);
+	/* {when: "conn || fresh", do: ["pass"]}, */
+	if (fr_has(conn) || fr_has(fresh))
+		return answer_ipv4_send(skb);
+
+	return answer_ipv4_further(skb, data, at_answer_to_end);
 }
 
 static __always_inline int check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
@@ -2801,17 +2800,12 @@ static __always_inline int answer_ipv6_send_2(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int answer_ipv6_rules(struct __sk_buff *skb, void *data,
-					     void *at_answer_to_end, struct val_known *conn,
-					     struct val_seen *fresh)
+static __always_inline int answer_ipv6_further(struct __sk_buff *skb, void *data,
+					       void *at_answer_to_end)
 {
 	struct hdr_answer_2 *answer = at_answer_to_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
-	/* {when: "conn || fresh", do: ["pass"]}, */
-	if (fr_has(conn) || fr_has(fresh))
-		return answer_ipv6_send(skb);
 
 	/* {do: [{learn: seen: {key: [answer_id], value: ["udp.dst"]}}, {learn: peers: {key: [... */
 	{
@@ -2902,7 +2896,11 @@ static __always_inline int answer_ipv6(struct __sk_buff *skb, void *data, void *
 			fresh = NULL;
 	}
 
-	return answer_ipv6_rules(skb, data, at_answer_to_end, conn, fresh);
+	/* {when: "conn || fresh", do: ["pass"]}, */
+	if (fr_has(conn) || fr_has(fresh))
+		return answer_ipv6_send(skb);
+
+	return answer_ipv6_further(skb, data, at_answer_to_end);
 }
 
 SEC("tc") int prog_answer(struct __sk_buff *skb)

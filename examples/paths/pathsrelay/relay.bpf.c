@@ -612,31 +612,10 @@ static __always_inline int forward_ipv4_tcp_send_4(struct __sk_buff *skb, void *
 }
 
 static __always_inline int forward_ipv4_tcp_rules(struct __sk_buff *skb, void *data, __u64 ip_end,
-						  __u64 l4_options_end, struct val_routes *r,
-						  struct val_flows *flow)
+						  __u64 l4_options_end, struct val_routes *r)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_tcp *tcp = data + 34;
-
-	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
-	if (fr_has(flow)) {
-		/* let by_slow = [{send: via: "r.slow"}] */
-		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, reason_forward_hop_limit);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->slow.hop, skb->gso_size ? skb->gso_size +
-				      (l4_options_end - 14) : ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&r->slow.hop, reason_forward_no_route,
-					      reason_forward_unreachable));
-
-		/* let counted = {count: "flow.packets"} */
-		fr_shared_add(flow->packets, 1);
-		return forward_ipv4_tcp_send_2(skb, data, ip_end, r);
-	}
+	struct hdr_ipv4 *ipv4 = data + 14;
 
 	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
 	if (be16(&tcp->dst_port) == 0x1bb || be16(&tcp->dst_port) == 0x20fb ||
@@ -656,6 +635,8 @@ static __always_inline int forward_ipv4_tcp_rules(struct __sk_buff *skb, void *d
 					      reason_forward_unreachable));
 		return forward_ipv4_tcp_send_3(skb, data, ip_end, r);
 	}
+
+	/* let by_slow = [{send: via: "r.slow"}] */
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
@@ -737,7 +718,25 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, void *data, v
 		return forward_ipv4_tcp_send(skb, data, ip_end, r);
 	}
 
-	return forward_ipv4_tcp_rules(skb, data, ip_end, l4_options_end, r, flow);
+	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
+	if (fr_has(flow)) {
+		/* let by_slow = [{send: via: "r.slow"}] */
+		if (be8(&ipv4->ttl) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_gso_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_fits(&r->slow.hop, skb->gso_size ? skb->gso_size +
+				      (l4_options_end - 14) : ip_end - 14)))
+			return fr_up(skb,
+				     fr_unfit(&r->slow.hop, reason_forward_no_route,
+					      reason_forward_unreachable));
+		fr_shared_add(flow->packets, 1);
+		return forward_ipv4_tcp_send_2(skb, data, ip_end, r);
+	}
+
+	return forward_ipv4_tcp_rules(skb, data, ip_end, l4_options_end, r);
 }
 
 static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -919,30 +918,10 @@ static __always_inline int forward_ipv6_udp_send_4(struct __sk_buff *skb, void *
 }
 
 static __always_inline int forward_ipv6_udp_rules(struct __sk_buff *skb, void *data, __u64 ip_end,
-						  struct val_routes *r, struct val_flows *flow)
+						  struct val_routes *r)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
-	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
-	if (fr_has(flow)) {
-		/* let by_slow = [{send: via: "r.slow"}] */
-		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, reason_forward_hop_limit);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->slow.hop, skb->gso_size ? skb->gso_size + 48 :
-				      ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&r->slow.hop, reason_forward_no_route,
-					      reason_forward_unreachable));
-
-		/* let counted = {count: "flow.packets"} */
-		fr_shared_add(flow->packets, 1);
-		return forward_ipv6_udp_send_2(skb, data, ip_end, r);
-	}
+	struct hdr_ipv6 *ipv6 = data + 14;
 
 	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
 	if (be16(&udp->dst_port) == 0x1bb || be16(&udp->dst_port) == 0x20fb ||
@@ -963,6 +942,8 @@ static __always_inline int forward_ipv6_udp_rules(struct __sk_buff *skb, void *d
 					      reason_forward_unreachable));
 		return forward_ipv6_udp_send_3(skb, data, ip_end, r);
 	}
+
+	/* let by_slow = [{send: via: "r.slow"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
@@ -1036,7 +1017,25 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, void *data, v
 		return forward_ipv6_udp_send(skb, data, ip_end, r);
 	}
 
-	return forward_ipv6_udp_rules(skb, data, ip_end, r, flow);
+	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
+	if (fr_has(flow)) {
+		/* let by_slow = [{send: via: "r.slow"}] */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_gso_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_fits(&r->slow.hop, skb->gso_size ? skb->gso_size + 48 :
+				      ip_end - 14)))
+			return fr_up(skb,
+				     fr_unfit(&r->slow.hop, reason_forward_no_route,
+					      reason_forward_unreachable));
+		fr_shared_add(flow->packets, 1);
+		return forward_ipv6_udp_send_2(skb, data, ip_end, r);
+	}
+
+	return forward_ipv6_udp_rules(skb, data, ip_end, r);
 }
 
 static __always_inline int forward_ipv6_tcp_send(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -1180,31 +1179,10 @@ static __always_inline int forward_ipv6_tcp_send_4(struct __sk_buff *skb, void *
 }
 
 static __always_inline int forward_ipv6_tcp_rules(struct __sk_buff *skb, void *data, __u64 ip_end,
-						  __u64 l4_options_end, struct val_routes *r,
-						  struct val_flows *flow)
+						  __u64 l4_options_end, struct val_routes *r)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_tcp *tcp = data + 54;
-
-	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
-	if (fr_has(flow)) {
-		/* let by_slow = [{send: via: "r.slow"}] */
-		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, reason_forward_hop_limit);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->slow.hop, skb->gso_size ? skb->gso_size +
-				      (l4_options_end - 14) : ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&r->slow.hop, reason_forward_no_route,
-					      reason_forward_unreachable));
-
-		/* let counted = {count: "flow.packets"} */
-		fr_shared_add(flow->packets, 1);
-		return forward_ipv6_tcp_send_2(skb, data, ip_end, r);
-	}
+	struct hdr_ipv6 *ipv6 = data + 14;
 
 	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
 	if (be16(&tcp->dst_port) == 0x1bb || be16(&tcp->dst_port) == 0x20fb ||
@@ -1225,6 +1203,8 @@ static __always_inline int forward_ipv6_tcp_rules(struct __sk_buff *skb, void *d
 					      reason_forward_unreachable));
 		return forward_ipv6_tcp_send_3(skb, data, ip_end, r);
 	}
+
+	/* let by_slow = [{send: via: "r.slow"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
@@ -1307,7 +1287,25 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, void *data, v
 		return forward_ipv6_tcp_send(skb, data, ip_end, r);
 	}
 
-	return forward_ipv6_tcp_rules(skb, data, ip_end, l4_options_end, r, flow);
+	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
+	if (fr_has(flow)) {
+		/* let by_slow = [{send: via: "r.slow"}] */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_gso_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_fits(&r->slow.hop, skb->gso_size ? skb->gso_size +
+				      (l4_options_end - 14) : ip_end - 14)))
+			return fr_up(skb,
+				     fr_unfit(&r->slow.hop, reason_forward_no_route,
+					      reason_forward_unreachable));
+		fr_shared_add(flow->packets, 1);
+		return forward_ipv6_tcp_send_2(skb, data, ip_end, r);
+	}
+
+	return forward_ipv6_tcp_rules(skb, data, ip_end, l4_options_end, r);
 }
 
 static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void *data_end,

@@ -2045,12 +2045,10 @@ static __always_inline int streams_after_ack_ipv4_priority_value(struct __sk_buf
 				      stream_offset, stream_length_end, priority, c);
 }
 
-static __always_inline int
-streams_after_ack_ipv4_further_2(struct __sk_buff *skb, void *data, void *data_end,
-				 const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-				 __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-				 __u64 short_payload_end, __u64 ack_ce_end, void *at_ack_ce_end,
-				 __u64 stream_id_size, __u64 stream_id, __u64 stream_id_end)
+static __always_inline int streams_after_ack_ipv4_stream_id_end(struct __sk_buff *skb, void *data,
+	void *data_end, const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+	__u64 short_pn_size, __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end,
+	__u64 ack_ce_end, void *at_ack_ce_end, __u64 stream_id_size, __u64 stream_id)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
@@ -2058,6 +2056,7 @@ streams_after_ack_ipv4_further_2(struct __sk_buff *skb, void *data, void *data_e
 	struct hdr_stream *stream = at_ack_ce_end;
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
+	__u64 stream_id_end = fr_forget(skb, ack_ce_end + 1 + stream_id_size);
 	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
 	if (at_stream_id_end > data_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
@@ -2181,12 +2180,11 @@ static __always_inline int streams_after_ack_ipv4_ack_ect0_end(struct __sk_buff 
 	__u64 stream_id_size = fr_varint(at_ack_ce_end + 1, data_end, &stream_id);
 	if (!stream_id_size)
 		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 stream_id_end = fr_forget(skb, ack_ce_end + 1 + stream_id_size);
 
-	return streams_after_ack_ipv4_further_2(skb, data, data_end, lease, ip_end, udp_end,
-						short_pn_size, short_pn_end, short_pn,
-						short_payload_end, ack_ce_end, at_ack_ce_end,
-						stream_id_size, stream_id, stream_id_end);
+	return streams_after_ack_ipv4_stream_id_end(skb, data, data_end, lease, ip_end, udp_end,
+						    short_pn_size, short_pn_end, short_pn,
+						    short_payload_end, ack_ce_end, at_ack_ce_end,
+						    stream_id_size, stream_id);
 }
 
 static __always_inline int
@@ -2766,12 +2764,10 @@ static __always_inline int streams_after_ack_ipv6_priority_value(struct __sk_buf
 				      stream_offset, stream_length_end, priority, c);
 }
 
-static __always_inline int
-streams_after_ack_ipv6_further(struct __sk_buff *skb, void *data, void *data_end,
-			       const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-			       __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-			       __u64 short_payload_end, __u64 ack_ce_end, void *at_ack_ce_end,
-			       __u64 stream_id_size, __u64 stream_id, __u64 stream_id_end)
+static __always_inline int streams_after_ack_ipv6_stream_id_end(struct __sk_buff *skb, void *data,
+	void *data_end, const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+	__u64 short_pn_size, __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end,
+	__u64 ack_ce_end, void *at_ack_ce_end, __u64 stream_id_size, __u64 stream_id)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
@@ -2779,6 +2775,7 @@ streams_after_ack_ipv6_further(struct __sk_buff *skb, void *data, void *data_end
 	struct hdr_stream *stream = at_ack_ce_end;
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
+	__u64 stream_id_end = fr_forget(skb, ack_ce_end + 1 + stream_id_size);
 	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0xff));
 	if (at_stream_id_end > data_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
@@ -2902,18 +2899,18 @@ static __always_inline int streams_after_ack_ipv6_ack_ect0_end(struct __sk_buff 
 	__u64 stream_id_size = fr_varint(at_ack_ce_end + 1, data_end, &stream_id);
 	if (!stream_id_size)
 		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 stream_id_end = fr_forget(skb, ack_ce_end + 1 + stream_id_size);
 
-	return streams_after_ack_ipv6_further(skb, data, data_end, lease, ip_end, udp_end,
-					      short_pn_size, short_pn_end, short_pn,
-					      short_payload_end, ack_ce_end, at_ack_ce_end,
-					      stream_id_size, stream_id, stream_id_end);
+	return streams_after_ack_ipv6_stream_id_end(skb, data, data_end, lease, ip_end, udp_end,
+						    short_pn_size, short_pn_end, short_pn,
+						    short_payload_end, ack_ce_end, at_ack_ce_end,
+						    stream_id_size, stream_id);
 }
 
-static __always_inline int streams_after_ack_ipv6_ack_largest_end(struct __sk_buff *skb, void *data,
-	void *data_end, const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-	__u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end, __u64 short_pn,
-	__u64 short_payload_end, __u64 ack_largest_size)
+static __always_inline int
+streams_after_ack_ipv6_further(struct __sk_buff *skb, void *data, void *data_end,
+			       const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			       __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
+			       __u64 short_pn, __u64 short_payload_end, __u64 ack_largest_end)
 {
 	void *at_ack_largest_end;
 	void *at_ack_delay_end;
@@ -2922,7 +2919,6 @@ static __always_inline int streams_after_ack_ipv6_ack_largest_end(struct __sk_bu
 	struct hdr_ack *ack = at_short_pn_end;
 
 	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
-	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
 	at_ack_largest_end = fr_pin(data + fr_bound(ack_largest_end, 0x7f));
 	if (at_ack_largest_end > data_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
@@ -3042,11 +3038,11 @@ static __always_inline int streams_after_ack_ipv6(struct __sk_buff *skb, void *d
 	__u64 ack_largest_size = fr_varint(at_short_pn_end + 1, data_end, &ack_largest);
 	if (!ack_largest_size)
 		return fr_up(skb, reason_streams_after_ack_truncated);
+	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
 
-	return streams_after_ack_ipv6_ack_largest_end(skb, data, data_end, lease, ip_end, udp_end,
-						      short_pn_size, short_pn_end, at_short_pn_end,
-						      short_pn, short_payload_end,
-						      ack_largest_size);
+	return streams_after_ack_ipv6_further(skb, data, data_end, lease, ip_end, udp_end,
+					      short_pn_size, short_pn_end, at_short_pn_end,
+					      short_pn, short_payload_end, ack_largest_end);
 }
 
 SEC("tc") int prog_streams_after_ack(struct __sk_buff *skb)

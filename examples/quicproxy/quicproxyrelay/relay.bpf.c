@@ -1047,6 +1047,7 @@ static __always_inline int swap_ipv4_short8_send_3(struct __sk_buff *skb, void *
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
+	__be32 short4_a = bpf_htonl((__u64)r->m_new_a & 0xffffffffULL);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -1063,7 +1064,7 @@ static __always_inline int swap_ipv4_short8_send_3(struct __sk_buff *skb, void *
 		bpf_htons(payload_len + 13) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 13) + short4_long_flags +
-			  ((__u64)bpf_htonl((__u64)r->m_new_a & 0xffffffffULL) << 8));
+			  ((__u64)short4_a << 8));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -1097,7 +1098,7 @@ static __always_inline int swap_ipv4_short8_send_3(struct __sk_buff *skb, void *
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 13));
 	st8(&new_short4->long_flags, short4_long_flags);
-	st32(&new_short4->a, bpf_htonl((__u64)r->m_new_a & 0xffffffffULL));
+	st32(&new_short4->a, short4_a);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -1123,6 +1124,7 @@ static __always_inline int swap_ipv4_short8_send_ipv6_3(struct __sk_buff *skb, v
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
+	__be32 short4_a = bpf_htonl((__u64)r->m_new_a & 0xffffffffULL);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -1136,7 +1138,7 @@ static __always_inline int swap_ipv4_short8_send_ipv6_3(struct __sk_buff *skb, v
 		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 13) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 13) + short4_long_flags +
-			  ((__u64)bpf_htonl((__u64)r->m_new_a & 0xffffffffULL) << 8));
+			  ((__u64)short4_a << 8));
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
@@ -1162,7 +1164,7 @@ static __always_inline int swap_ipv4_short8_send_ipv6_3(struct __sk_buff *skb, v
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 13));
 	st8(&new_short4->long_flags, short4_long_flags);
-	st32(&new_short4->a, bpf_htonl((__u64)r->m_new_a & 0xffffffffULL));
+	st32(&new_short4->a, short4_a);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_swap_fault);
@@ -2859,6 +2861,7 @@ static __always_inline int swap_ipv6_short8_send_3(struct __sk_buff *skb, void *
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
+	__be32 short4_a = bpf_htonl((__u64)r->m_new_a & 0xffffffffULL);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -2872,7 +2875,7 @@ static __always_inline int swap_ipv6_short8_send_3(struct __sk_buff *skb, void *
 		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 13) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 13) + short4_long_flags +
-			  ((__u64)bpf_htonl((__u64)r->m_new_a & 0xffffffffULL) << 8));
+			  ((__u64)short4_a << 8));
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -2898,7 +2901,7 @@ static __always_inline int swap_ipv6_short8_send_3(struct __sk_buff *skb, void *
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 13));
 	st8(&new_short4->long_flags, short4_long_flags);
-	st32(&new_short4->a, bpf_htonl((__u64)r->m_new_a & 0xffffffffULL));
+	st32(&new_short4->a, short4_a);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_swap_fault);
@@ -2923,6 +2926,7 @@ static __always_inline int swap_ipv6_short8_send_ipv4_3(struct __sk_buff *skb, v
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
+	__be32 short4_a = bpf_htonl((__u64)r->m_new_a & 0xffffffffULL);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -2936,7 +2940,7 @@ static __always_inline int swap_ipv6_short8_send_ipv4_3(struct __sk_buff *skb, v
 		bpf_htons(payload_len + 13) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 13) + short4_long_flags +
-			  ((__u64)bpf_htonl((__u64)r->m_new_a & 0xffffffffULL) << 8));
+			  ((__u64)short4_a << 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
@@ -2968,7 +2972,7 @@ static __always_inline int swap_ipv6_short8_send_ipv4_3(struct __sk_buff *skb, v
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 13));
 	st8(&new_short4->long_flags, short4_long_flags);
-	st32(&new_short4->a, bpf_htonl((__u64)r->m_new_a & 0xffffffffULL));
+	st32(&new_short4->a, short4_a);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))

@@ -626,14 +626,27 @@ static __always_inline int video_fan1(struct __sk_buff *skb, void *data, __u64 i
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int video_ipv4_rules(struct __sk_buff *skb, void *data, __u64 ip_end,
-					    __u64 udp_end, __u64 rtp_extensions_end,
-					    __u64 vp8_layer_end, __u64 priority,
-					    struct val_streams *stream)
+static __always_inline int
+video_ipv4_streams(struct __sk_buff *skb, void *data, const struct fr_lease *lease, __u64 ip_end,
+		   __u64 udp_end, __u64 rtp_extensions_end, __u64 vp8_layer_end, __u64 priority)
 {
-	struct hdr_rtp *rtp = data + 42;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_rtp *rtp = data + 42;
+
+	/* lookup: stream: streams: names */
+	struct val_streams *stream;
+	{
+		struct key_streams key __attribute__((aligned(8))) = {};
+
+		fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
+		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
+		key.ssrc = be32(&rtp->ssrc);
+		enum fr_found found = find_streams(&key, lease, 0, &stream);
+		if (found != FR_FOUND)
+			return fr_missed(skb, found, reason_video_no_streams,
+					 reason_video_changing);
+	}
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
 	if (((be16(&rtp->sequence) - (__u64)stream->highest - 1) & 0xffff) >= 0x8000) {
@@ -670,19 +683,36 @@ static __always_inline int video_ipv4_rules(struct __sk_buff *skb, void *data, _
 }
 
 static __always_inline int
-video_ipv4_vp8_layer_end(struct __sk_buff *skb, void *data, void *data_end,
-			 const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-			 __u64 rtp_profile, __u64 rtp_words_end, __u64 rtp_extensions_size,
-			 __u64 rtp_extensions_end, __u64 vp8_tl0picidx_end, __u64 vp8_layer_size,
-			 __u64 vp8_layer)
+video_ipv4_further_2(struct __sk_buff *skb, void *data, void *data_end,
+		     const struct fr_lease *lease, __u64 ip_end, __u64 udp_end, __u64 rtp_profile,
+		     __u64 rtp_words_end, __u64 rtp_extensions_size, __u64 rtp_extensions_end,
+		     __u64 vp8_has, __u64 vp8_tl0picidx_end)
 {
+	void *at_vp8_tl0picidx_end;
 	void *at_vp8_layer_end;
 	struct hdr_vp8_2 *vp8;
 	struct hdr_rtp *rtp = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+
+	/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
+	at_vp8_tl0picidx_end = fr_pin(data + fr_bound(vp8_tl0picidx_end, 0xff));
+	if (at_vp8_tl0picidx_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (vp8_tl0picidx_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
 
 	/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
+	__u64 vp8_layer_present = !((vp8_has & 48) == 0);
+	__u64 vp8_layer_size;
+	__u64 vp8_layer;
+	if (vp8_layer_present) { /* layer */
+		if (at_vp8_tl0picidx_end + 1 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		vp8_layer_size = 1;
+		vp8_layer = be8(at_vp8_tl0picidx_end);
+	} else {
+		vp8_layer_size = 0;
+		vp8_layer = 0;
+	}
 	__u64 vp8_layer_end = fr_forget(skb, vp8_tl0picidx_end + vp8_layer_size);
 	at_vp8_layer_end = fr_pin(data + fr_bound(vp8_layer_end, 0xff));
 	if (at_vp8_layer_end > data_end)
@@ -723,36 +753,31 @@ video_ipv4_vp8_layer_end(struct __sk_buff *skb, void *data, void *data_end,
 	if ((be8(&rtp->marker_payload_type) & 127) != set_vp8)
 		return fr_up(skb, reason_video_no_match);
 
-	/* lookup: stream: streams: names */
-	struct val_streams *stream;
-	{
-		struct key_streams key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
-		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
-		key.ssrc = be32(&rtp->ssrc);
-		enum fr_found found = find_streams(&key, lease, 0, &stream);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_video_no_streams,
-					 reason_video_changing);
-	}
-
-	return video_ipv4_rules(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end,
-				priority, stream);
+	return video_ipv4_streams(skb, data, lease, ip_end, udp_end, rtp_extensions_end,
+				  vp8_layer_end, priority);
 }
 
 static __always_inline int
-video_ipv4_vp8_picture_end(struct __sk_buff *skb, void *data, void *data_end,
-			   const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-			   __u64 rtp_profile, __u64 rtp_words_end, __u64 rtp_extensions_size,
-			   __u64 rtp_extensions_end, __u64 vp8_has, __u64 vp8_has_end,
-			   __u64 vp8_picture_size, __u64 vp8_picture)
+video_ipv4_picture(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		   __u64 ip_end, __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
+		   __u64 rtp_extensions_size, __u64 rtp_extensions_end, __u64 vp8_has,
+		   __u64 vp8_has_end, void *at_vp8_has_end, __u64 vp8_picture_present)
 {
 	void *at_vp8_picture_end;
 	void *at_vp8_picture_low_end;
-	void *at_vp8_tl0picidx_end;
 
 	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
+	__u64 vp8_picture_size;
+	__u64 vp8_picture;
+	if (vp8_picture_present) { /* picture */
+		if (at_vp8_has_end + 1 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		vp8_picture_size = 1;
+		vp8_picture = be8(at_vp8_has_end);
+	} else {
+		vp8_picture_size = 0;
+		vp8_picture = 0;
+	}
 	__u64 vp8_picture_end = fr_forget(skb, vp8_has_end + vp8_picture_size);
 	at_vp8_picture_end = fr_pin(data + fr_bound(vp8_picture_end, 0xff));
 	if (at_vp8_picture_end > data_end)
@@ -788,29 +813,10 @@ video_ipv4_vp8_picture_end(struct __sk_buff *skb, void *data, void *data_end,
 		vp8_tl0picidx_size = 0;
 	}
 	__u64 vp8_tl0picidx_end = fr_forget(skb, vp8_picture_low_end + vp8_tl0picidx_size);
-	at_vp8_tl0picidx_end = fr_pin(data + fr_bound(vp8_tl0picidx_end, 0xff));
-	if (at_vp8_tl0picidx_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (vp8_tl0picidx_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
 
-	/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
-	__u64 vp8_layer_present = !((vp8_has & 48) == 0);
-	__u64 vp8_layer_size;
-	__u64 vp8_layer;
-	if (vp8_layer_present) { /* layer */
-		if (at_vp8_tl0picidx_end + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		vp8_layer_size = 1;
-		vp8_layer = be8(at_vp8_tl0picidx_end);
-	} else {
-		vp8_layer_size = 0;
-		vp8_layer = 0;
-	}
-
-	return video_ipv4_vp8_layer_end(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-					rtp_words_end, rtp_extensions_size, rtp_extensions_end,
-					vp8_tl0picidx_end, vp8_layer_size, vp8_layer);
+	return video_ipv4_further_2(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+				    rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_has,
+				    vp8_tl0picidx_end);
 }
 
 static __always_inline int video_ipv4_further(struct __sk_buff *skb, void *data, void *data_end,
@@ -875,21 +881,10 @@ static __always_inline int video_ipv4_further(struct __sk_buff *skb, void *data,
 
 	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 	__u64 vp8_picture_present = !((vp8_has & 128) == 0);
-	__u64 vp8_picture_size;
-	__u64 vp8_picture;
-	if (vp8_picture_present) { /* picture */
-		if (at_vp8_has_end + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		vp8_picture_size = 1;
-		vp8_picture = be8(at_vp8_has_end);
-	} else {
-		vp8_picture_size = 0;
-		vp8_picture = 0;
-	}
 
-	return video_ipv4_vp8_picture_end(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-					  rtp_words_end, rtp_extensions_size, rtp_extensions_end,
-					  vp8_has, vp8_has_end, vp8_picture_size, vp8_picture);
+	return video_ipv4_picture(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+				  rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_has,
+				  vp8_has_end, at_vp8_has_end, vp8_picture_present);
 }
 
 static __always_inline int video_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -1275,14 +1270,27 @@ static __always_inline int video_fan2(struct __sk_buff *skb, void *data, __u64 i
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int video_ipv6_rules(struct __sk_buff *skb, void *data, __u64 ip_end,
-					    __u64 udp_end, __u64 rtp_extensions_end,
-					    __u64 vp8_layer_end, __u64 priority,
-					    struct val_streams *stream)
+static __always_inline int
+video_ipv6_streams(struct __sk_buff *skb, void *data, const struct fr_lease *lease, __u64 ip_end,
+		   __u64 udp_end, __u64 rtp_extensions_end, __u64 vp8_layer_end, __u64 priority)
 {
-	struct hdr_rtp *rtp = data + 62;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_rtp *rtp = data + 62;
+
+	/* lookup: stream: streams: names */
+	struct val_streams *stream;
+	{
+		struct key_streams key __attribute__((aligned(8))) = {};
+
+		fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
+		fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
+		key.ssrc = be32(&rtp->ssrc);
+		enum fr_found found = find_streams(&key, lease, 0, &stream);
+		if (found != FR_FOUND)
+			return fr_missed(skb, found, reason_video_no_streams,
+					 reason_video_changing);
+	}
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
 	if (((be16(&rtp->sequence) - (__u64)stream->highest - 1) & 0xffff) >= 0x8000) {
@@ -1321,19 +1329,36 @@ static __always_inline int video_ipv6_rules(struct __sk_buff *skb, void *data, _
 }
 
 static __always_inline int
-video_ipv6_vp8_layer_end(struct __sk_buff *skb, void *data, void *data_end,
-			 const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-			 __u64 rtp_profile, __u64 rtp_words_end, __u64 rtp_extensions_size,
-			 __u64 rtp_extensions_end, __u64 vp8_tl0picidx_end, __u64 vp8_layer_size,
-			 __u64 vp8_layer)
+video_ipv6_further_2(struct __sk_buff *skb, void *data, void *data_end,
+		     const struct fr_lease *lease, __u64 ip_end, __u64 udp_end, __u64 rtp_profile,
+		     __u64 rtp_words_end, __u64 rtp_extensions_size, __u64 rtp_extensions_end,
+		     __u64 vp8_has, __u64 vp8_tl0picidx_end)
 {
+	void *at_vp8_tl0picidx_end;
 	void *at_vp8_layer_end;
 	struct hdr_vp8_2 *vp8;
 	struct hdr_rtp *rtp = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+
+	/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
+	at_vp8_tl0picidx_end = fr_pin(data + fr_bound(vp8_tl0picidx_end, 0x1ff));
+	if (at_vp8_tl0picidx_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (vp8_tl0picidx_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
 
 	/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
+	__u64 vp8_layer_present = !((vp8_has & 48) == 0);
+	__u64 vp8_layer_size;
+	__u64 vp8_layer;
+	if (vp8_layer_present) { /* layer */
+		if (at_vp8_tl0picidx_end + 1 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		vp8_layer_size = 1;
+		vp8_layer = be8(at_vp8_tl0picidx_end);
+	} else {
+		vp8_layer_size = 0;
+		vp8_layer = 0;
+	}
 	__u64 vp8_layer_end = fr_forget(skb, vp8_tl0picidx_end + vp8_layer_size);
 	at_vp8_layer_end = fr_pin(data + fr_bound(vp8_layer_end, 0x1ff));
 	if (at_vp8_layer_end > data_end)
@@ -1374,36 +1399,31 @@ video_ipv6_vp8_layer_end(struct __sk_buff *skb, void *data, void *data_end,
 	if ((be8(&rtp->marker_payload_type) & 127) != set_vp8)
 		return fr_up(skb, reason_video_no_match);
 
-	/* lookup: stream: streams: names */
-	struct val_streams *stream;
-	{
-		struct key_streams key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
-		fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
-		key.ssrc = be32(&rtp->ssrc);
-		enum fr_found found = find_streams(&key, lease, 0, &stream);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_video_no_streams,
-					 reason_video_changing);
-	}
-
-	return video_ipv6_rules(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end,
-				priority, stream);
+	return video_ipv6_streams(skb, data, lease, ip_end, udp_end, rtp_extensions_end,
+				  vp8_layer_end, priority);
 }
 
 static __always_inline int
-video_ipv6_vp8_picture_end(struct __sk_buff *skb, void *data, void *data_end,
-			   const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-			   __u64 rtp_profile, __u64 rtp_words_end, __u64 rtp_extensions_size,
-			   __u64 rtp_extensions_end, __u64 vp8_has, __u64 vp8_has_end,
-			   __u64 vp8_picture_size, __u64 vp8_picture)
+video_ipv6_picture(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		   __u64 ip_end, __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
+		   __u64 rtp_extensions_size, __u64 rtp_extensions_end, __u64 vp8_has,
+		   __u64 vp8_has_end, void *at_vp8_has_end, __u64 vp8_picture_present)
 {
 	void *at_vp8_picture_end;
 	void *at_vp8_picture_low_end;
-	void *at_vp8_tl0picidx_end;
 
 	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
+	__u64 vp8_picture_size;
+	__u64 vp8_picture;
+	if (vp8_picture_present) { /* picture */
+		if (at_vp8_has_end + 1 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		vp8_picture_size = 1;
+		vp8_picture = be8(at_vp8_has_end);
+	} else {
+		vp8_picture_size = 0;
+		vp8_picture = 0;
+	}
 	__u64 vp8_picture_end = fr_forget(skb, vp8_has_end + vp8_picture_size);
 	at_vp8_picture_end = fr_pin(data + fr_bound(vp8_picture_end, 0x1ff));
 	if (at_vp8_picture_end > data_end)
@@ -1439,29 +1459,10 @@ video_ipv6_vp8_picture_end(struct __sk_buff *skb, void *data, void *data_end,
 		vp8_tl0picidx_size = 0;
 	}
 	__u64 vp8_tl0picidx_end = fr_forget(skb, vp8_picture_low_end + vp8_tl0picidx_size);
-	at_vp8_tl0picidx_end = fr_pin(data + fr_bound(vp8_tl0picidx_end, 0x1ff));
-	if (at_vp8_tl0picidx_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (vp8_tl0picidx_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
 
-	/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
-	__u64 vp8_layer_present = !((vp8_has & 48) == 0);
-	__u64 vp8_layer_size;
-	__u64 vp8_layer;
-	if (vp8_layer_present) { /* layer */
-		if (at_vp8_tl0picidx_end + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		vp8_layer_size = 1;
-		vp8_layer = be8(at_vp8_tl0picidx_end);
-	} else {
-		vp8_layer_size = 0;
-		vp8_layer = 0;
-	}
-
-	return video_ipv6_vp8_layer_end(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-					rtp_words_end, rtp_extensions_size, rtp_extensions_end,
-					vp8_tl0picidx_end, vp8_layer_size, vp8_layer);
+	return video_ipv6_further_2(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+				    rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_has,
+				    vp8_tl0picidx_end);
 }
 
 static __always_inline int video_ipv6_further(struct __sk_buff *skb, void *data, void *data_end,
@@ -1526,21 +1527,10 @@ static __always_inline int video_ipv6_further(struct __sk_buff *skb, void *data,
 
 	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 	__u64 vp8_picture_present = !((vp8_has & 128) == 0);
-	__u64 vp8_picture_size;
-	__u64 vp8_picture;
-	if (vp8_picture_present) { /* picture */
-		if (at_vp8_has_end + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		vp8_picture_size = 1;
-		vp8_picture = be8(at_vp8_has_end);
-	} else {
-		vp8_picture_size = 0;
-		vp8_picture = 0;
-	}
 
-	return video_ipv6_vp8_picture_end(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-					  rtp_words_end, rtp_extensions_size, rtp_extensions_end,
-					  vp8_has, vp8_has_end, vp8_picture_size, vp8_picture);
+	return video_ipv6_picture(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+				  rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_has,
+				  vp8_has_end, at_vp8_has_end, vp8_picture_present);
 }
 
 static __always_inline int video_ipv6(struct __sk_buff *skb, void *data, void *data_end,

@@ -5588,10 +5588,10 @@ geneve_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 geneve_optio
 	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
-static __always_inline int geneve_in_ipv6_ipv6_rules(struct __sk_buff *skb, void *data,
-						     __u64 udp_end, __u64 geneve_options_end,
-						     void *at_geneve_options_end, __u64 inner_end,
-						     struct val_peers *p, struct val_own *own)
+static __always_inline int geneve_in_ipv6_ipv6_udp_checksum(struct __sk_buff *skb, void *data,
+							    __u64 udp_end, __u64 geneve_options_end,
+							    void *at_geneve_options_end,
+							    __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
@@ -5599,31 +5599,7 @@ static __always_inline int geneve_in_ipv6_ipv6_rules(struct __sk_buff *skb, void
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_ipv6 *ipv6_2 = at_geneve_options_end + 14;
 
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) {
-		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
-		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
-				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, reason_geneve_in_udp_checksum);
-
-		/* }, for a in end.do {a}] */
-		__u64 payload_len = inner_end - (geneve_options_end + 54);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= geneve_options_end + 54 &&
-		       (partial & 0xffff) < geneve_options_end + 54 + payload_len - 1)))
-			return fr_up(skb, reason_geneve_in_partial_checksum);
-
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
-		fr_shared_add(own->packets, 1);
-		return geneve_in_ipv6_ipv6_send(skb, data, geneve_options_end,
-						at_geneve_options_end, payload_len);
-	}
+	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
@@ -5631,6 +5607,8 @@ static __always_inline int geneve_in_ipv6_ipv6_rules(struct __sk_buff *skb, void
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 		return fr_up(skb, reason_geneve_in_udp_checksum);
+
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (be8(&ipv6_2->hop_limit) <= 1)
 		return fr_up(skb, reason_geneve_in_hop_limit);
 	if (!fr_unicast(ipv6_2->src))
@@ -5661,6 +5639,8 @@ static __always_inline int geneve_in_ipv6_ipv6_rules(struct __sk_buff *skb, void
 		return fr_up(skb,
 			     fr_unrouted(&hop_2, reason_geneve_in_not_forwarded,
 					 reason_geneve_in_unreachable));
+
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
 	return geneve_in_ipv6_ipv6_send_2(skb, data, geneve_options_end, at_geneve_options_end,
 					  payload_len, &hop_2, &fib_2);
@@ -5730,8 +5710,35 @@ geneve_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
 		return fr_drop(skb->len, reason_geneve_in_ecn);
 
-	return geneve_in_ipv6_ipv6_rules(skb, data, udp_end, geneve_options_end,
-					 at_geneve_options_end, inner_end, p, own);
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	if (fr_has(own)) {
+		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv6_2->src) + ld32(ipv6_2->src + 4) +
+				ld32(ipv6_2->src + 8) + ld32(ipv6_2->src + 12) + ld32(ipv6_2->dst) +
+				ld32(ipv6_2->dst + 4) + ld32(ipv6_2->dst + 8) +
+				ld32(ipv6_2->dst + 12) + bpf_htons(IPPROTO_UDP) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, reason_geneve_in_udp_checksum);
+
+		/* }, for a in end.do {a}] */
+		__u64 payload_len = inner_end - (geneve_options_end + 54);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= geneve_options_end + 54 &&
+		       (partial & 0xffff) < geneve_options_end + 54 + payload_len - 1)))
+			return fr_up(skb, reason_geneve_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+		fr_shared_add(p->packets, 1);
+		fr_shared_add(own->packets, 1);
+		return geneve_in_ipv6_ipv6_send(skb, data, geneve_options_end,
+						at_geneve_options_end, payload_len);
+	}
+
+	return geneve_in_ipv6_ipv6_udp_checksum(skb, data, udp_end, geneve_options_end,
+						at_geneve_options_end, inner_end, p);
 }
 
 static __always_inline int geneve_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -6168,52 +6175,11 @@ static __always_inline int ipip_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, 
 	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
-static __always_inline int ipip_in_ipv4_ipv6_hop_limit(struct __sk_buff *skb, void *data,
-						       __u64 inner_end, struct val_peers *p)
-{
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_ipv6 *ipv6 = data + 34;
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_ipip_in_hop_limit);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_ipip_in_martian_source);
-	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, reason_ipip_in_multicast);
-	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, reason_ipip_in_martian_destination);
-	__u64 payload_len = inner_end - 74;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 74 && (partial & 0xffff) < 74ULL + payload_len - 1)))
-		return fr_up(skb, reason_ipip_in_partial_checksum);
-	__builtin_memset(&fib_2, 0, sizeof(fib_2));
-	fib_2.family = AF_INET6;
-	fib_2.src[0] = ld32(ipv6->src);
-	fib_2.src[1] = ld32(ipv6->src + 4);
-	fib_2.src[2] = ld32(ipv6->src + 8);
-	fib_2.src[3] = ld32(ipv6->src + 12);
-	fib_2.dst[0] = ld32(ipv6->dst);
-	fib_2.dst[1] = ld32(ipv6->dst + 4);
-	fib_2.dst[2] = ld32(ipv6->dst + 8);
-	fib_2.dst[3] = ld32(ipv6->dst + 12);
-	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
-		return fr_up(skb, reason_ipip_in_too_big);
-	if (unlikely(!fr_usable(&hop_2)))
-		return fr_up(skb,
-			     fr_unrouted(&hop_2, reason_ipip_in_not_forwarded,
-					 reason_ipip_in_unreachable));
-
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(p->packets, 1);
-	return ipip_in_ipv4_ipv6_send_ipv6_2(skb, data, payload_len, &hop_2, &fib_2);
-}
-
 static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 					     const struct fr_lease *lease, __u64 outer_end)
 {
+	struct fr_hop hop_2;
+	struct bpf_fib_lookup fib_2;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv6 *ipv6 = data + 34;
 	__u64 inner_end;
@@ -6270,8 +6236,37 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, void *data, 
 	}
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_ipip_in_gso_packet);
-
-	return ipip_in_ipv4_ipv6_hop_limit(skb, data, inner_end, p);
+	if (be8(&ipv6->hop_limit) <= 1)
+		return fr_up(skb, reason_ipip_in_hop_limit);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_ipip_in_martian_source);
+	if (fr_multicast(ipv6->dst))
+		return fr_up(skb, reason_ipip_in_multicast);
+	if (!fr_unicast(ipv6->dst))
+		return fr_up(skb, reason_ipip_in_martian_destination);
+	__u64 payload_len = inner_end - 74;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= 74 && (partial & 0xffff) < 74ULL + payload_len - 1)))
+		return fr_up(skb, reason_ipip_in_partial_checksum);
+	__builtin_memset(&fib_2, 0, sizeof(fib_2));
+	fib_2.family = AF_INET6;
+	fib_2.src[0] = ld32(ipv6->src);
+	fib_2.src[1] = ld32(ipv6->src + 4);
+	fib_2.src[2] = ld32(ipv6->src + 8);
+	fib_2.src[3] = ld32(ipv6->src + 12);
+	fib_2.dst[0] = ld32(ipv6->dst);
+	fib_2.dst[1] = ld32(ipv6->dst + 4);
+	fib_2.dst[2] = ld32(ipv6->dst + 8);
+	fib_2.dst[3] = ld32(ipv6->dst + 12);
+	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
+		return fr_up(skb, reason_ipip_in_too_big);
+	if (unlikely(!fr_usable(&hop_2)))
+		return fr_up(skb,
+			     fr_unrouted(&hop_2, reason_ipip_in_not_forwarded,
+					 reason_ipip_in_unreachable));
+	fr_shared_add(p->packets, 1);
+	return ipip_in_ipv4_ipv6_send_ipv6_2(skb, data, payload_len, &hop_2, &fib_2);
 }
 
 static __always_inline int ipip_in_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -6624,52 +6619,11 @@ static __always_inline int ipip_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void 
 	return fr_redirect_neigh(hop_4->ifindex, fib_4->family, fib_4->dst);
 }
 
-static __always_inline int ipip_in_ipv6_ipv6_hop_limit(struct __sk_buff *skb, void *data,
-						       __u64 inner_end, struct val_peers *p)
-{
-	struct fr_hop hop_4;
-	struct bpf_fib_lookup fib_4;
-	struct hdr_ipv6 *ipv6 = data + 54;
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_ipip_in_hop_limit);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_ipip_in_martian_source);
-	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, reason_ipip_in_multicast);
-	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, reason_ipip_in_martian_destination);
-	__u64 payload_len = inner_end - 94;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 94 && (partial & 0xffff) < 94ULL + payload_len - 1)))
-		return fr_up(skb, reason_ipip_in_partial_checksum);
-	__builtin_memset(&fib_4, 0, sizeof(fib_4));
-	fib_4.family = AF_INET6;
-	fib_4.src[0] = ld32(ipv6->src);
-	fib_4.src[1] = ld32(ipv6->src + 4);
-	fib_4.src[2] = ld32(ipv6->src + 8);
-	fib_4.src[3] = ld32(ipv6->src + 12);
-	fib_4.dst[0] = ld32(ipv6->dst);
-	fib_4.dst[1] = ld32(ipv6->dst + 4);
-	fib_4.dst[2] = ld32(ipv6->dst + 8);
-	fib_4.dst[3] = ld32(ipv6->dst + 12);
-	if (fr_route(skb, &fib_4, 40ULL + payload_len, &hop_4))
-		return fr_up(skb, reason_ipip_in_too_big);
-	if (unlikely(!fr_usable(&hop_4)))
-		return fr_up(skb,
-			     fr_unrouted(&hop_4, reason_ipip_in_not_forwarded,
-					 reason_ipip_in_unreachable));
-
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(p->packets, 1);
-	return ipip_in_ipv6_ipv6_send_2(skb, data, payload_len, &hop_4, &fib_4);
-}
-
 static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 					     const struct fr_lease *lease, __u64 outer_end)
 {
+	struct fr_hop hop_4;
+	struct bpf_fib_lookup fib_4;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_ipv6 *ipv6_2 = data + 54;
 	__u64 inner_end;
@@ -6726,8 +6680,37 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, void *data, 
 	}
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_ipip_in_gso_packet);
-
-	return ipip_in_ipv6_ipv6_hop_limit(skb, data, inner_end, p);
+	if (be8(&ipv6_2->hop_limit) <= 1)
+		return fr_up(skb, reason_ipip_in_hop_limit);
+	if (!fr_unicast(ipv6_2->src))
+		return fr_up(skb, reason_ipip_in_martian_source);
+	if (fr_multicast(ipv6_2->dst))
+		return fr_up(skb, reason_ipip_in_multicast);
+	if (!fr_unicast(ipv6_2->dst))
+		return fr_up(skb, reason_ipip_in_martian_destination);
+	__u64 payload_len = inner_end - 94;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= 94 && (partial & 0xffff) < 94ULL + payload_len - 1)))
+		return fr_up(skb, reason_ipip_in_partial_checksum);
+	__builtin_memset(&fib_4, 0, sizeof(fib_4));
+	fib_4.family = AF_INET6;
+	fib_4.src[0] = ld32(ipv6_2->src);
+	fib_4.src[1] = ld32(ipv6_2->src + 4);
+	fib_4.src[2] = ld32(ipv6_2->src + 8);
+	fib_4.src[3] = ld32(ipv6_2->src + 12);
+	fib_4.dst[0] = ld32(ipv6_2->dst);
+	fib_4.dst[1] = ld32(ipv6_2->dst + 4);
+	fib_4.dst[2] = ld32(ipv6_2->dst + 8);
+	fib_4.dst[3] = ld32(ipv6_2->dst + 12);
+	if (fr_route(skb, &fib_4, 40ULL + payload_len, &hop_4))
+		return fr_up(skb, reason_ipip_in_too_big);
+	if (unlikely(!fr_usable(&hop_4)))
+		return fr_up(skb,
+			     fr_unrouted(&hop_4, reason_ipip_in_not_forwarded,
+					 reason_ipip_in_unreachable));
+	fr_shared_add(p->packets, 1);
+	return ipip_in_ipv6_ipv6_send_2(skb, data, payload_len, &hop_4, &fib_4);
 }
 
 static __always_inline int ipip_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -6937,10 +6920,9 @@ fou_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_optio
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int fou_in_ipv4_ipv4_any_rules(struct __sk_buff *skb, void *data,
-						      __u64 udp_end, __u64 inner_options_end,
-						      __u64 inner_end, struct val_peers *p,
-						      struct val_own *own)
+static __always_inline int fou_in_ipv4_ipv4_any_gso_packet(struct __sk_buff *skb, void *data,
+							   __u64 udp_end, __u64 inner_options_end,
+							   __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
@@ -6949,31 +6931,10 @@ static __always_inline int fou_in_ipv4_ipv4_any_rules(struct __sk_buff *skb, voi
 	struct hdr_ipv4_any *ipv4_any = data + 42;
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) {
-		/* }, for a in end.do {a}] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_fou_in_gso_packet);
-
-		/* "?(FOU)": ["udp", "outer"] */
-		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, reason_fou_in_udp_checksum);
-		__u64 payload_len = inner_end - inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_fou_in_partial_checksum);
-
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
-		fr_shared_add(own->packets, 1);
-		return fou_in_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len);
-	}
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_fou_in_gso_packet);
+
+	/* "?(FOU)": ["udp", "outer"] */
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
@@ -7003,6 +6964,8 @@ static __always_inline int fou_in_ipv4_ipv4_any_rules(struct __sk_buff *skb, voi
 		return fr_up(skb,
 			     fr_unrouted(&hop_1, reason_fou_in_not_forwarded,
 					 reason_fou_in_unreachable));
+
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
 	return fou_in_ipv4_ipv4_any_send_2(skb, data, inner_options_end, payload_len, &hop_1,
 					   &fib_1);
@@ -7070,7 +7033,32 @@ static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
 		return fr_drop(skb->len, reason_fou_in_ecn);
 
-	return fou_in_ipv4_ipv4_any_rules(skb, data, udp_end, inner_options_end, inner_end, p, own);
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	if (fr_has(own)) {
+		/* }, for a in end.do {a}] */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_fou_in_gso_packet);
+
+		/* "?(FOU)": ["udp", "outer"] */
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, reason_fou_in_udp_checksum);
+		__u64 payload_len = inner_end - inner_options_end;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= inner_options_end &&
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
+			return fr_up(skb, reason_fou_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+		fr_shared_add(p->packets, 1);
+		fr_shared_add(own->packets, 1);
+		return fou_in_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len);
+	}
+
+	return fou_in_ipv4_ipv4_any_gso_packet(skb, data, udp_end, inner_options_end, inner_end, p);
 }
 
 static __always_inline int check_ipv6_5(struct __sk_buff *skb, void *data, void *data_end,
@@ -7448,10 +7436,9 @@ static __always_inline int fou_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *sk
 	return fr_redirect_neigh(hop_3->ifindex, fib_3->family, fib_3->dst);
 }
 
-static __always_inline int fou_in_ipv6_ipv4_any_rules(struct __sk_buff *skb, void *data,
-						      __u64 udp_end, __u64 inner_options_end,
-						      __u64 inner_end, struct val_peers *p,
-						      struct val_own *own)
+static __always_inline int fou_in_ipv6_ipv4_any_gso_packet(struct __sk_buff *skb, void *data,
+							   __u64 udp_end, __u64 inner_options_end,
+							   __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_3;
 	struct bpf_fib_lookup fib_3;
@@ -7460,33 +7447,10 @@ static __always_inline int fou_in_ipv6_ipv4_any_rules(struct __sk_buff *skb, voi
 	struct hdr_ipv4_any *ipv4_any = data + 62;
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) {
-		/* }, for a in end.do {a}] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_fou_in_gso_packet);
-
-		/* "?(FOU)": ["udp", "outer"] */
-		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
-				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, reason_fou_in_udp_checksum);
-		__u64 payload_len = inner_end - inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_fou_in_partial_checksum);
-
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
-		fr_shared_add(own->packets, 1);
-		return fou_in_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len);
-	}
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_fou_in_gso_packet);
+
+	/* "?(FOU)": ["udp", "outer"] */
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
@@ -7518,6 +7482,8 @@ static __always_inline int fou_in_ipv6_ipv4_any_rules(struct __sk_buff *skb, voi
 		return fr_up(skb,
 			     fr_unrouted(&hop_3, reason_fou_in_not_forwarded,
 					 reason_fou_in_unreachable));
+
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
 	return fou_in_ipv6_ipv4_any_send_ipv4_2(skb, data, inner_options_end, payload_len, &hop_3,
 						&fib_3);
@@ -7587,7 +7553,34 @@ static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
 		return fr_drop(skb->len, reason_fou_in_ecn);
 
-	return fou_in_ipv6_ipv4_any_rules(skb, data, udp_end, inner_options_end, inner_end, p, own);
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	if (fr_has(own)) {
+		/* }, for a in end.do {a}] */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_fou_in_gso_packet);
+
+		/* "?(FOU)": ["udp", "outer"] */
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, reason_fou_in_udp_checksum);
+		__u64 payload_len = inner_end - inner_options_end;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= inner_options_end &&
+		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
+			return fr_up(skb, reason_fou_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+		fr_shared_add(p->packets, 1);
+		fr_shared_add(own->packets, 1);
+		return fou_in_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len);
+	}
+
+	return fou_in_ipv6_ipv4_any_gso_packet(skb, data, udp_end, inner_options_end, inner_end, p);
 }
 
 static __always_inline int fou_in_ipv6_ipv6_send(struct __sk_buff *skb, void *data,

@@ -94,9 +94,11 @@ func (d *Dev) AddAddr(prefix string) error {
 	}
 	// The kernel adds the local route of an IPv6 address later, in a worker that needs the lock of all networks.
 	waited := Until(2*time.Second, "the address is local", func() bool {
+		local := &netlink.Route{Type: unix.RTN_LOCAL, Dst: ipNet(netip.PrefixFrom(p.Addr(), 128))}
+		const by = netlink.RT_FILTER_TABLE | netlink.RT_FILTER_TYPE | netlink.RT_FILTER_DST // of a VRF, too
 		var routes []netlink.Route
-		routes, err = d.Host.links.RouteGet(p.Addr().AsSlice())
-		return len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
+		routes, err = d.Host.links.RouteListFiltered(netlink.FAMILY_V6, local, by)
+		return len(routes) > 0
 	})
 	if waited != nil {
 		return d.wrap("address "+prefix, errors.Join(waited, err))
