@@ -1,7 +1,6 @@
 package bpf
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -116,7 +115,7 @@ func (f *function) check(stmts []ir.Stmt) int {
 	})
 	for _, v := range f.prog.ir.Vars { // parameters
 		if contains(g.varsUsed, v) && !g.own[v] {
-			text = append(text, variable(fmt.Sprint(v.Type.IsBytes()), c.Ident(g.nameOf(v))))
+			text = append(text, variable(paramType(v), c.Ident(g.nameOf(v))))
 		}
 	}
 	if end != nil {

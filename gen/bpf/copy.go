@@ -270,7 +270,6 @@ func (n *fan) copySum(w *writer, s *sum) (kind c.Expr) {
 	}
 	pre, value := n.pre, s.name("")
 	s.leaves = value
-	mayBePartial := s.Offloaded && !s.Fresh
 	sameNow, now := n.split(s.NewTerms)
 	samePseudo, nowPseudo := n.split(s.NewPseudo)
 	w.gap()
@@ -293,7 +292,7 @@ func (n *fan) copySum(w *writer, s *sum) (kind c.Expr) {
 		full = pre.plus(pre.minus(c.Do("fr_sum_of", old), minus), add)
 		minus, add = cancel(wasPseudo, pseudo)
 		partial = pre.plus(pre.minus(c.Binary{Op: "+", X: zero, Y: old}, minus), add)
-		if mayBePartial {
+		if mayBePartial(s.Sum) {
 			kind = c.Do("fr_sum_kind", skb, pre.offset(s.Old), old, c.Do("fr_fold", pre.total(wasPseudo)))
 			if s.Absent {
 				kind = c.Choice{If: old, Then: kind, Else: c.Ident("FR_SUM_ABSENT")}

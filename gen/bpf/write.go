@@ -106,11 +106,7 @@ func (f *function) pass(w *function) (params []c.Param, args []c.Expr) {
 	}
 	for _, v := range f.prog.ir.Vars {
 		if contains(w.varsUsed, v) && !w.own[v] {
-			typ := "__u64"
-			if v.Type.IsBytes() {
-				typ = "__u64 *"
-			}
-			add(typ, c.Ident(w.nameOf(v)), f.variable(v))
+			add(paramType(v), c.Ident(w.nameOf(v)), f.variable(v))
 		}
 		if contains(w.ptrsUsed, v) && (w.writes || w.given[v]) {
 			use(&f.ptrsUsed, v)
@@ -139,6 +135,14 @@ func (f *function) pass(w *function) (params []c.Param, args []c.Expr) {
 		add("struct bpf_fib_lookup *", h.fib(), fib)
 	}
 	return params, args
+}
+
+// paramType is the type of a variable that is a parameter.
+func paramType(v *ir.Var) string {
+	if v.Type.IsBytes() {
+		return "__u64 *"
+	}
+	return "__u64"
 }
 
 // writer is a write function.
