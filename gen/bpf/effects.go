@@ -171,7 +171,7 @@ func (e *effects) overdraw(s *ir.Admit, credit, cost, admitted c.Ident) {
 func (f *function) alloc(s *ir.Alloc) {
 	f.quote(s.Pos)
 	f.more = true
-	f.variable(s.Var)
+	f.variable(s.Var) // is named first
 	f.set(s.Pos, s.Var, c.Do("fr_alloc", c.To(f.row(s.Row), member(s.Member)), c.Num(s.Step)))
 }
 

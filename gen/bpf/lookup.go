@@ -14,9 +14,9 @@ import (
 
 // inMemory is how a structure is accessed that is aligned to 8 bytes.
 type inMemory struct {
-	members func(name string) c.Expr
-	address c.Expr // a pointer to its first byte
-	dirty   bool   // it isn't zeroed
+	members func(name string) c.Expr // each by its name
+	address c.Expr                   // a pointer to its first byte
+	dirty   bool                     // it isn't zeroed
 }
 
 // onStack is a structure on the stack, which was declared zeroed.

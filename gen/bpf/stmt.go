@@ -64,7 +64,7 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 		f.usesData()
 		f.dataEnd = true
 		f.declare(s.Pos, s.Value)
-		f.variable(s.Size)
+		f.variable(s.Size) // is named first
 		f.set(s.Pos, s.Size, c.Do("fr_varint", f.ptr(s.At), dataEnd, c.Address(f.variable(s.Value))))
 		f.unless(s.Pos, c.Not(f.variable(s.Size)), s.Reason)
 	case *ir.ReadUint:
