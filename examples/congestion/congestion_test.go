@@ -48,6 +48,7 @@ func TestMain(m *testing.M) {
 // place is a network with a sender and a receiver, and a slow link between them.
 type place struct {
 	sender   *testnet.Host
+	out      *testnet.Dev // its end of the link
 	listener net.Listener
 }
 
@@ -77,7 +78,7 @@ func newPlace(t testing.TB) *place {
 			t.Fatal(err)
 		}
 	}
-	p := &place{sender: sender}
+	p := &place{sender: sender, out: near}
 	if err := receiver.Do(func() error {
 		p.listener, err = net.Listen("tcp", "192.0.2.2:5001")
 		return err
@@ -230,7 +231,11 @@ func TestAlgorithms(t *testing.T) {
 func TestThousandFlows(t *testing.T) {
 	p := newPlace(t)
 	relay, _ := controlled(t, "fr_t_many", "cubic")
-	const flows = 1000
+	const flows, each = 1000, 20_000
+	// The link's queue holds all that they send: a flow that loses a packet several times waits for minutes.
+	if err := p.out.SetRate(rate, 2*flows*each); err != nil {
+		t.Fatal(err)
+	}
 	var all [flows]net.Conn
 	for i := range all {
 		c, err := p.dial("fr_t_many")
@@ -244,7 +249,7 @@ func TestThousandFlows(t *testing.T) {
 	var wg sync.WaitGroup
 	for _, c := range all {
 		wg.Go(func() {
-			if _, err := c.Write(make([]byte, 20_000)); err != nil {
+			if _, err := c.Write(make([]byte, each)); err != nil {
 				t.Error(err)
 			}
 			c.Close()
