@@ -73,13 +73,9 @@ type fieldRef struct {
 }
 
 func (c *compiler) program(src *spec.Program) {
-	base := 0
-	for _, p := range c.plan.Programs {
-		base = max(base, p.Base+len(p.Reasons))
-	}
 	p := &program{compiler: c, src: src, names: map[string]int{}, lost: map[string]bool{},
 		least: map[*ir.Var]int{}, starts: map[*ir.Var]bool{}, trace: newTrace(),
-		out: &ir.Program{Name: src.Name.Value, Hook: src.Hook, Base: base, Pos: src.Name.Pos}}
+		out: &ir.Program{Name: src.Name.Value, Hook: src.Hook, Pos: src.Name.Pos}}
 	p.reason("sent", ir.Sent, "rewritten and sent", src.Name.Pos)
 	p.reason("pass", ir.Passed, "passed to the stack, as the spec says", src.Name.Pos)
 	inactive := -1

@@ -109,7 +109,7 @@ func (s *scope) require(cond ir.Expr, pos diag.Pos, blk *[]ir.Stmt) bool {
 		emit(blk, &ir.Up{Reason: s.noMatch(pos), Pos: pos})
 		return true
 	}
-	emit(blk, &ir.Guard{Cond: cond, Reason: s.noMatch(pos), Pos: pos})
+	emit(blk, &ir.Guard{Cond: cond, Reason: s.noMatch(pos), Rule: true, Pos: pos})
 	return false
 }
 

@@ -56,7 +56,8 @@ func groupsDesc() *abi.Desc {
 		},
 		Programs: []abi.Program{
 			{Name: "fan", Hook: abi.HookIngress, Reasons: []abi.Reason{{Name: "fanned", Kind: abi.ReasonPassed},
-				{Name: "no_subs", Kind: abi.ReasonPunted}, {Name: "ring_full", Kind: abi.ReasonPunted}}},
+				{Name: "no_subs", Kind: abi.ReasonPunted, Number: 1},
+				{Name: "ring_full", Kind: abi.ReasonPunted, Number: 2}}},
 			{Name: "alloc", Hook: abi.HookIngress, Base: 3}, {Name: "translate", Hook: abi.HookIngress, Base: 3},
 		},
 		Levels: 2, Receivers: 129, Credits: 397, Shared: 133, Translations: 1024, Ring: 65536,

@@ -116,9 +116,9 @@ func flowDesc() *abi.Desc {
 		}},
 		Programs: []abi.Program{
 			{Name: "fwd", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
-				{Name: "inactive", Kind: abi.ReasonPunted}, {Name: "no_by_client", Kind: abi.ReasonPunted},
-				{Name: "sent", Kind: abi.ReasonSent}, {Name: "port", Kind: abi.ReasonPunted},
-				{Name: "other", Kind: abi.ReasonPunted}}},
+				{Name: "inactive", Kind: abi.ReasonPunted}, {Name: "no_by_client", Kind: abi.ReasonPunted, Number: 1},
+				{Name: "sent", Kind: abi.ReasonSent, Number: 2}, {Name: "port", Kind: abi.ReasonPunted, Number: 3},
+				{Name: "other", Kind: abi.ReasonPunted, Number: 4}}},
 			{Name: "out", Hook: abi.HookEgress, Base: 5},
 		},
 		Counters: []string{"hits"},

@@ -79,7 +79,7 @@ func (p *Program) CountAt(i int) (Count, error) {
 }
 
 func (p *Program) count(i int) (c Count, err error) {
-	err = p.relay.eachCPU(abi.MapReasons, p.desc.Base+i, func(b []byte) {
+	err = p.relay.eachCPU(abi.MapReasons, p.desc.Base+p.desc.Reasons[i].Number, func(b []byte) {
 		c.Packets += abi.Order.Uint64(b[abi.ReasonPackets:])
 		c.Bytes += abi.Order.Uint64(b[abi.ReasonBytes:])
 	})

@@ -136,7 +136,7 @@ func (r *run) took(reason int) {
 	if r.err != nil {
 		return
 	}
-	r.relay.Reasons[r.prog.ir.Base+reason].add(len(r.in))
+	r.relay.Reasons[r.prog.tallies[reason]].add(len(r.in))
 	r.turn.Reason = r.prog.ir.Reasons[reason].Name
 }
 

@@ -70,7 +70,7 @@ func TestFanOut(t *testing.T) {
 		}
 	}
 	for reason, n := range map[int]uint64{fanPassed: 1, fanCopied: 2, fanLayer: 1, fanHop: 1, fanTooBig: 1} {
-		if got := r.Reasons[reason]; got != (sim.Tally{Packets: n, Bytes: n * size}) {
+		if got := r.Reasons[r.Tally(r.Plan().Programs[0], reason)]; got != (sim.Tally{Packets: n, Bytes: n * size}) {
 			t.Errorf("reason %d: %+v, want %d packets", reason, got, n)
 		}
 	}

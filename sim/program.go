@@ -11,11 +11,12 @@ import (
 // program is a plan's program, prepared to run: variables and rows are numbered, and every statement has the point that
 // counts how often it ran.
 type program struct {
-	ir     *ir.Program
-	vars   map[*ir.Var]int
-	rows   map[*ir.Row]int
-	body   []*node
-	points []*Point
+	ir      *ir.Program
+	vars    map[*ir.Var]int
+	rows    map[*ir.Row]int
+	body    []*node
+	points  []*Point
+	tallies []int // where the relay counts its reasons
 }
 
 // node is a statement in its place. A plan may use one statement in several places; each is a node of its own.

@@ -31,7 +31,7 @@ type Relay struct {
 	Usage   []Usage  // by slot
 	Shared  []uint64 // counters that user space shares; entry 0 is none
 	Named   []uint64 // named counters
-	Reasons []Tally  // of all programs, in the order of the relay's array (Program.Base)
+	Reasons []Tally  // of all programs (ir.Tallies, Relay.Tally)
 
 	Receivers    []ReceiverUsage // by identity; entry 0 is none
 	Credits      []Credit        // entry 0 is none
@@ -51,6 +51,9 @@ type Relay struct {
 	programs map[string]*program
 	run      run // reused, so that a run allocates little
 }
+
+// Tally is where Reasons has the i-th reason of a program.
+func (r *Relay) Tally(p *ir.Program, i int) int { return r.programs[p.Name].tallies[i] }
 
 // Slot ties the rows of one session together: see fr_slots in docs/internals.md.
 type Slot struct {
@@ -104,7 +107,6 @@ func New(plan *ir.Plan, settings map[string][]byte) (*Relay, error) {
 	if given != len(settings) {
 		return nil, fmt.Errorf("%d settings are given, the plan has %d of them", len(settings), given)
 	}
-	total := 0
 	for _, t := range plan.Tables {
 		r.tables[t] = newTable(t)
 		r.byName[t.Name] = r.tables[t]
@@ -117,15 +119,18 @@ func New(plan *ir.Plan, settings map[string][]byte) (*Relay, error) {
 	for i := range r.Credits {
 		r.Credits[i].Refused = refused[i*levels : (i+1)*levels : (i+1)*levels]
 	}
+	tallies := plan.Tallies()
 	for _, p := range plan.Programs {
 		prog, err := prepare(plan, p)
 		if err != nil {
 			return nil, fmt.Errorf("program %q: %w", p.Name, err)
 		}
 		r.programs[p.Name] = prog
-		total = max(total, p.Base+len(p.Reasons))
+		for i := range p.Reasons {
+			prog.tallies = append(prog.tallies, tallies.Of(p, i))
+		}
 	}
-	r.Reasons = make([]Tally, total)
+	r.Reasons = make([]Tally, tallies.Len())
 	r.Slots = make([]Slot, plan.Slots)
 	r.Usage = make([]Usage, plan.Slots)
 	for i := range r.Usage {

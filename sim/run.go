@@ -322,7 +322,7 @@ func (r *run) finish(v Verdict, reason int, p Packet) {
 	if r.err != nil {
 		return
 	}
-	r.relay.Reasons[r.prog.ir.Base+reason].add(len(r.in))
+	r.relay.Reasons[r.prog.tallies[reason]].add(len(r.in))
 	r.result.Verdict, r.result.Reason, r.result.Packet = v, r.prog.ir.Reasons[reason].Name, p
 }
 

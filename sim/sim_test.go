@@ -98,10 +98,11 @@ func TestTurnIsSent(t *testing.T) {
 		}
 		checkIndependently(t, out)
 	}
-	if got := r.Reasons[turnSent].Packets; got != 300 {
+	sent := r.Reasons[r.Tally(r.Plan().Programs[0], turnSent)]
+	if got := sent.Packets; got != 300 {
 		t.Errorf("sent: %d, want 300", got)
 	}
-	if u := r.Usage[2]; u.Last != 10 || u.Rows[0].Packets != 300 || u.Rows[0].Bytes != r.Reasons[turnSent].Bytes {
+	if u := r.Usage[2]; u.Last != 10 || u.Rows[0].Packets != 300 || u.Rows[0].Bytes != sent.Bytes {
 		t.Errorf("usage: %+v", u)
 	}
 }

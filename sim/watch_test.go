@@ -41,7 +41,7 @@ func TestWatch(t *testing.T) {
 	}
 	r.Watch = nil
 	r.ClearCounts()
-	if n := r.Reasons[turnSent].Packets; n != 0 {
+	if n := r.Reasons[r.Tally(r.Plan().Programs[0], turnSent)].Packets; n != 0 {
 		t.Errorf("%d packets are counted, and none is known of", n)
 	}
 	if res, err := r.Run("to_peer", in); err != nil || res.Verdict != sim.VerdictSent {

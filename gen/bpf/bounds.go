@@ -20,7 +20,7 @@ func pinned(from, off c.Expr, limit uint64) c.Expr {
 }
 
 // need makes sure of the bytes up to an offset.
-func (f *function) need(end ir.Off, reason c.Ident, pos diag.Pos) {
+func (f *function) need(end ir.Off, reason int, pos diag.Pos) {
 	if f.fan != nil {
 		f.holds(end)
 		return
@@ -39,8 +39,6 @@ func (f *function) missing(end ir.Off) c.Expr {
 	if ok && have >= end.Const && end.Const > 0 {
 		return nil
 	}
-	f.usesData()
-	f.dataEnd = true
 	at := f.after(end)
 	if at == nil {
 		at = f.raw(end)
@@ -50,14 +48,14 @@ func (f *function) missing(end ir.Off) c.Expr {
 }
 
 // pointer makes the pointer to a variable offset, unless it is there; it reports whether it did.
-func (f *function) pointer(v *ir.Var, reason c.Ident, pos diag.Pos) bool {
+func (f *function) pointer(v *ir.Var, reason int, pos diag.Pos) bool {
 	if _, ok := f.known.bytes[v]; ok || f.fan != nil {
 		return false
 	}
 	limit := v.Max
 	if limit == 0 || limit > 0x7FFF {
 		limit = 0x7FFF
-		f.stopIf(pos, exceeds(f.variable(v), c.Num(0x7fff)), nil, c.Do("fr_up", skb, reason))
+		f.stopIf(pos, exceeds(f.variable(v), c.Num(0x7fff)), nil, f.upFor(reason))
 	}
 	f.pointerAt(v, limit, pos)
 	return true
@@ -73,7 +71,6 @@ func (f *function) pointerTo(v *ir.Var) {
 }
 
 func (f *function) pointerAt(v *ir.Var, limit uint64, pos diag.Pos) {
-	f.usesData()
 	off := c.Plus(f.variable(v), -f.lowered[v])
 	f.assign(pos, f.base(v), pinned(data, off, limit))
 	f.pointsTo(v, f.scope...)

@@ -64,6 +64,7 @@ func Render(p *ir.Plan, opt Options) (*Source, error) {
 		return err
 	}
 	err := text("head", data)
+	file.Tops(r.counted())
 	for _, prog := range data.Programs {
 		err = errors.Join(err, text("program", prog))
 		file.Tops(prog.functions)
@@ -107,15 +108,17 @@ type renderer struct {
 	sameSize   int               // numbers that go with it
 	frontSize  int               // bytes of the front of a packet that goes to many
 	more       bool              // the second part of the header is needed
-	checks     map[c.Key]*check  // what is checked, as C
-	dry        bool              // what is rendered is only looked at
+	checks     map[c.Key]string  // names of functions that check, by their trees
+	tallies    *ir.Tallies
+	reasons    []c.Ident               // by number
+	bases      map[*ir.Program]c.Ident // where programs count; none: at the beginning, and nothing else does
 	err        error
 }
 
 func newRenderer(p *ir.Plan, opt Options) *renderer {
 	return &renderer{
 		plan: p, opt: opt, names: map[string]bool{}, keys: map[*ir.Table]string{}, vals: map[*ir.Table]string{},
-		needs: map[string]string{},
+		needs: map[string]string{}, checks: map[c.Key]string{}, tallies: p.Tallies(), bases: map[*ir.Program]c.Ident{},
 	}
 }
 
@@ -192,6 +195,7 @@ func (r *renderer) file() *fileData {
 	for _, s := range p.Settings {
 		d.Settings = append(d.Settings, r.setting(s))
 	}
+	r.nameReasons()
 	var rows int
 	r.rowsAt, rows = copies(p)
 	r.learned = learnedTables(p)
@@ -204,14 +208,11 @@ func (r *renderer) file() *fileData {
 	for _, e := range p.Events {
 		r.event(e, d)
 	}
-	reasons := 0
-	r.findChecks()
 	for _, prog := range p.Programs {
 		d.Programs = append(d.Programs, r.program(prog))
-		reasons = max(reasons, prog.Base+len(prog.Reasons))
 	}
 	d.Congestion = congestion(p)
-	d.Defines = append(d.Defines, fmt.Sprintf("FR_REASONS %d", max(reasons, 1)))
+	d.Defines = append(d.Defines, fmt.Sprintf("FR_REASONS %d", max(r.tallies.Len(), 1)))
 	if rows > 0 {
 		d.Defines = append(d.Defines, fmt.Sprintf("FR_NEEDS_ROWS %d", rows))
 	}
@@ -241,6 +242,38 @@ func (r *renderer) file() *fileData {
 		}
 	}
 	return d
+}
+
+// nameReasons names what packets are counted by.
+func (r *renderer) nameReasons() {
+	for _, reason := range r.tallies.Reasons {
+		r.reasons = append(r.reasons, c.Ident(r.unique("reason_"+ident(reason.Name))))
+	}
+	for _, p := range r.plan.Programs {
+		if len(r.plan.Programs) > 1 {
+			r.bases[p] = c.Ident(r.unique("PROG_" + strings.ToUpper(ident(p.Name))))
+		}
+	}
+}
+
+// counted declares it.
+func (r *renderer) counted() []c.Top {
+	why := &c.Enum{Doc: "What packets are counted by."}
+	for i, name := range r.reasons[1:] {
+		x := c.Constant{Name: name}
+		if i == 0 {
+			x.Value = c.Dec(1)
+		}
+		why.Constants = append(why.Constants, x)
+	}
+	if len(r.bases) == 0 {
+		return []c.Top{why}
+	}
+	where := &c.Enum{Doc: "Where the counters of a program begin in fr_reasons."}
+	for _, p := range r.plan.Programs {
+		where.Constants = append(where.Constants, c.Constant{Name: r.bases[p], Value: c.Dec(r.tallies.Base(p))})
+	}
+	return []c.Top{why, where}
 }
 
 // congestion says which program runs at which event of a socket.

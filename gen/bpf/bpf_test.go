@@ -61,14 +61,14 @@ func TestLines(t *testing.T) {
 	u := compile(t, "../../examples/turn/spec.cue")
 	lines := strings.Split(u.source.C, "\n")
 	for i, line := range lines {
-		if !strings.Contains(line, "find_by_channel(&key, lease, 0, &ch, now);") {
+		if !strings.Contains(line, "find_by_channel(&key, pkt->lease, 0, &pkt->ch, pkt->now);") {
 			continue
 		}
 		pos := u.source.Lines[i]
 		if !strings.HasSuffix(pos.File, "spec.cue") || pos.Line == 0 {
 			t.Fatalf("line %d has position %v", i+1, pos)
 		}
-		lines[i] = strings.Replace(line, "now)", "no_such_name)", 1)
+		lines[i] = strings.Replace(line, "pkt->now)", "no_such_name)", 1)
 		broken := clang.Unit{Source: strings.Join(lines, "\n"), Header: u.source.Header, Lines: u.source.Lines}
 		_, _, err := clang.Compile(t.Context(), broken.Source, broken.Header, clang.Options{})
 		refused, ok := err.(*clang.Error)
@@ -166,18 +166,18 @@ func TestHostileText(t *testing.T) {
 
 // Two names of a spec never make one of C.
 func TestReasonNames(t *testing.T) {
-	program := func(name, reason string, base int) *ir.Program {
+	program := func(name string, kind ir.ReasonKind) *ir.Program {
 		return &ir.Program{
-			Name: name, Base: base, Reasons: []*ir.Reason{{Name: reason, Kind: ir.Punted}},
-			Body: []ir.Stmt{&ir.Up{Reason: 0}},
+			Name: name, Reasons: []*ir.Reason{{Name: "b", Kind: kind}}, Body: []ir.Stmt{&ir.Up{Reason: 0}},
 		}
 	}
-	source, err := bpf.Render(&ir.Plan{Programs: []*ir.Program{program("a", "b_c", 0), program("a_b", "c", 1)}},
-		bpf.Options{})
+	source, err := bpf.Render(&ir.Plan{
+		Programs: []*ir.Program{program("a", ir.Punted), program("c", ir.Declined)},
+	}, bpf.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"fr_up(skb, reason_a_b_c);", "fr_up(skb, reason_a_b_c_2);"} {
+	for _, want := range []string{"fr_up(skb, PROG_A + reason_b);", "fr_up(skb, PROG_C + reason_b_2);"} {
 		if !strings.Contains(source.C, want) {
 			t.Errorf("%q is missing in\n%s", want, source.C)
 		}

@@ -12,9 +12,9 @@ import (
 
 // came is that, for a way.
 type came struct {
-	oldLen c.Ident              // the name of the bytes of headers that came
-	values map[valueKey]c.Ident // as in a function
-	csums  map[string]c.Ident   // the names of checksums that may be partial, by the field
+	oldLen *c.Local              // the bytes of headers that came
+	values map[valueKey]*c.Local // as in a function
+	csums  map[string]*c.Local   // checksums that may be partial, by the field
 }
 
 // beforeParting renders what both ways of a branch know of the packet that came; it reports whether there is something.
@@ -28,12 +28,10 @@ func (f *function) beforeParting(s *ir.If) bool {
 	}
 	mine, both := f.sumsCame(then)
 	theirs, _ := f.sumsCame(other)
-	f.keepNames()
 	if len(both.csums) == 0 || c.KeyOfBody(mine.body) != c.KeyOfBody(theirs.body) {
 		return false
 	}
 	f.absorb(mine.function)
-	f.names = mine.names
 	f.came[then], f.came[other] = both, both
 	return true
 }
@@ -57,7 +55,7 @@ func (f *function) writesInHalves(block []ir.Stmt) *ir.Forward {
 // sumsCame renders what is known of the checksums of a packet that came.
 func (f *function) sumsCame(s *ir.Forward) (*writer, *came) {
 	o := f.firstHalf(s)
-	out := &came{oldLen: o.oldLen, csums: map[string]c.Ident{}}
+	out := &came{oldLen: o.oldLen, csums: map[string]*c.Local{}}
 	for _, sum := range s.Rewrite.Sums {
 		if mayBePartial(sum) {
 			mine := o.newSum(sum)
@@ -68,7 +66,7 @@ func (f *function) sumsCame(s *ir.Forward) (*writer, *came) {
 	}
 	o.once()
 	o.declareConstants()
-	maps.DeleteFunc(o.values, func(_ valueKey, name c.Ident) bool { return c.Count(o.body, name) == 0 })
+	maps.DeleteFunc(o.values, func(_ valueKey, x *c.Local) bool { return c.Count(o.body, x) == 0 })
 	out.values = o.values
 	return o, out
 }

@@ -1,49 +1,37 @@
 package bpf
 
 import (
-	"maps"
 	"slices"
-	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
-// What several programs, or several ways through one, check about a header in the same way stands once, in a function,
-// check_HEADER, which passes the packet to the stack, or returns 0. Since it is inlined, that costs nothing.
-//
-// Where such functions are is known after all programs have been rendered once: then they are rendered again. In a
-// function of several programs, reasons are the first one's; of says how far those of another one are from there.
-
-// check is what is checked in one place or several.
-type check struct {
-	name string // of the function; empty until it is written
-	uses []checkUse
-}
-
-// checkUse is one place: by which number its program counts a reason.
-type checkUse struct {
-	prog    *program
-	numbers map[string]int
-}
+// What is checked about a header stands in a function, check_HEADER, which returns the reason for which the packet
+// passes to the stack, or 0; who calls it counts that. Several programs, or several ways through one, that check the
+// same call the same function: it is found by its tree. Since it is inlined, that costs nothing.
 
 // checking is what a function has that makes checks for others.
 type checking struct {
-	part *ir.HeaderPart
-	size int
+	part  *ir.HeaderPart
+	size  int
+	drops bool // it does something else than to say why
 }
 
-// atPlace is where the header begins.
-const atPlace = "at"
+// Parameters of functions that check.
+const (
+	atPlace = c.Ident("at")  // where the header begins
+	endAt   = c.Ident("end") // a pointer to what is found
+)
 
-// findChecks renders all programs to see what is checked more than once.
-func (r *renderer) findChecks() {
-	names := maps.Clone(r.names)
-	r.checks, r.dry = map[c.Key]*check{}, true
-	for _, p := range r.plan.Programs {
-		r.program(p)
-	}
-	r.names, r.dry = names, false
+// why is the reason that such a function has returned.
+const why = c.Ident("why")
+
+// lastCheck are the statements of the last call of functions that check.
+type lastCheck struct {
+	call   *c.Expr
+	counts *c.If
 }
 
 // minChecks is how many lines are worth a function.
@@ -52,7 +40,7 @@ const minChecks = 4
 // checksOf is the number of statements that a block begins with which only check a header at a fixed offset, or what is
 // known of a packet and its first header.
 func (f *function) checksOf(stmts []ir.Stmt) (n int, header *ir.NeedBytes) {
-	if f.fan != nil || f.turn != nil || f.prog.flow || f.checking != nil || f.prog.inCheck[stmts[0]] {
+	if f.fan != nil || f.turn != nil || f.prog.flow || f.checking != nil {
 		return 0, nil
 	}
 	n = slices.IndexFunc(stmts, func(s ir.Stmt) bool {
@@ -64,11 +52,11 @@ func (f *function) checksOf(stmts []ir.Stmt) (n int, header *ir.NeedBytes) {
 				return false
 			}
 		case *ir.Guard:
-			return false
+			return s.Rule
 		case *ir.Let:
 			return s.Var.Type.IsBytes() || isMeta(s.Value, ir.Partial)
 		case *ir.If:
-			return len(s.Else) > 0 || !ends(s.Then) || size(s.Then) >= branchSize ||
+			return s.Note == ruleNote || len(s.Else) > 0 || !ends(s.Then) || size(s.Then) >= branchSize ||
 				slices.ContainsFunc(s.Then, notACheck)
 		}
 		return true
@@ -87,8 +75,7 @@ func notACheck(s ir.Stmt) bool {
 	return true
 }
 
-// check renders the checks of a header that a block begins with as a call, where they are made elsewhere as well. It
-// returns how many statements these are.
+// check renders the checks of a header that a block begins with as a call. It returns how many statements these are.
 func (f *function) check(stmts []ir.Stmt) int {
 	n, need := f.checksOf(stmts)
 	if n == 0 {
@@ -96,68 +83,82 @@ func (f *function) check(stmts []ir.Stmt) int {
 	}
 	stmts = stmts[:n]
 	g := f.prog.function()
-	g.checking = &checking{need.Part, f.header(need.Part).size}
+	g.checking = &checking{part: need.Part, size: f.header(need.Part).size}
 	g.scope, g.known, g.reason = f.scope, f.known.clone(), f.reason
-	g.names[atPlace], g.names["end"], g.names["of"] = true, true, true
-	g.names["of_2"] = true
 	g.statements(stmts)
 	end, ok := f.found(stmts)
-	text := append(g.headerPointers(packetCame, fixed), g.text()...)
-	if !ok || !onlyChecks(text) || len(g.rowsUsed) > 0 || len(g.hopsUsed) > 0 || len(g.ptrsUsed) > 0 || g.now ||
-		g.leased || !g.dataEnd {
+	body := slices.Concat(g.headerPointers(packetCame, fixed), g.text())
+	free := f.prog.inOrder(c.Free(body))
+	if !ok || g.checking.drops || !slices.Contains(free, dataEnd) || slices.ContainsFunc(free, f.prog.isNotGiven) {
 		return 0
-	}
-	use := checkUse{f.prog, map[string]int{}}
-	c.Exprs(text, func(x c.Expr) {
-		if why, ok := x.(c.Alias); ok {
-			use.numbers[why.As] = f.prog.ir.Base + slices.Index(f.prog.reasons, why.Name)
-		}
-	})
-	for _, v := range f.prog.ir.Vars { // parameters
-		if contains(g.varsUsed, v) && !g.own[v] {
-			text = append(text, variable(paramType(v), c.Ident(g.nameOf(v))))
-		}
 	}
 	if end != nil {
-		text = append(text, variable("__u64 *", c.Ident(g.nameOf(end))))
+		g.gap()
+		g.assign(noPos, c.Unary{Op: "*", X: endAt}, f.variable(end))
+		f.declared[end] = true
+		use(&f.outs, f.variable(end))
 	}
-	key := c.KeyOfBody(text)
-	if f.dry {
-		found := f.checks[key]
-		if found == nil {
-			found = &check{}
-			f.checks[key] = found
-		}
-		found.uses = append(found.uses, use)
-		for _, s := range stmts {
-			f.prog.inCheck[s] = true
-		}
-		return 0
-	}
-	found := f.checks[key]
-	if found == nil || len(found.uses) < 2 {
-		return 0
-	}
-	groups := found.groups()
-	if len(groups) > 2 {
-		return 0
-	}
-	f.callCheck(found, g, stmts, end, use, groups)
+	f.quote(ir.Pos(stmts[0]))
+	f.known, f.reason, f.scope = g.known.clone(), g.reason, g.scope
+	f.callCheck(g, f.checkFunction(g, need.Part, free, end), free, end, ir.Pos(stmts[0]))
 	return n
 }
 
-// onlyChecks reports whether what statements return is only that a packet passes to the stack, for a reason of its own.
-func onlyChecks(body []c.Stmt) (ok bool) {
-	ok = true
-	c.Exprs(body, func(x c.Expr) {
-		call, isCall := x.(c.Call)
-		if !isCall || call.Name != "fr_up" && call.Name != "fr_drop" {
-			return
-		}
-		_, named := call.Args[len(call.Args)-1].(c.Alias)
-		ok = ok && call.Name == "fr_up" && named
-	})
-	return ok
+// checkFunction is the name of the function that checks.
+func (f *function) checkFunction(g *function, part *ir.HeaderPart, free []*c.Local, end *ir.Var) string {
+	g.end(noPos, c.Num(0))
+	made := &c.Func{Head: "static __always_inline __u32", Params: []c.Param{skbParam}}
+	for _, x := range free {
+		made.Params = append(made.Params, c.Param{Type: x.Type, Name: x})
+	}
+	if part.At.Const > 0 {
+		made.Params = append(made.Params, c.Param{Type: "const __u32", Name: atPlace})
+	}
+	if end != nil {
+		made.Params = append(made.Params, c.Param{Type: "__u64 *", Name: endAt})
+	}
+	made.Body = slices.Concat(g.headerPointers(packetCame, fixed), g.text())
+	key := c.KeyOfBody(append(parameters(made.Params), made.Body...))
+	if f.checks[key] == "" {
+		made.Name = f.prog.unique("check_" + ident(part.Header))
+		f.checks[key] = made.Name
+		f.prog.functions, f.prog.apart[made] = append(f.prog.functions, made), true
+	}
+	return f.checks[key]
+}
+
+// callCheck calls a function that checks. Calls that follow each other are one expression.
+func (f *function) callCheck(g *function, name string, free []*c.Local, end *ir.Var, pos diag.Pos) {
+	args := f.prog.arguments(free)
+	if at := g.checking.part.At.Const; at > 0 {
+		args = append(args, c.Dec(at))
+	}
+	if end != nil {
+		args = append(args, c.Address(f.variable(end)))
+	}
+	call := c.Do(name, args...)
+	if body := *f.block; len(body) > 0 && f.lastCheck != nil && body[len(body)-1] == c.Stmt(f.lastCheck.counts) {
+		*f.lastCheck.call = c.Join("?:", *f.lastCheck.call, call)
+		return
+	}
+	first := f.lastCheck == nil
+	f.lastCheck = &lastCheck{}
+	if first && f.block == &f.body {
+		s := &c.Declare{Pos: pos, Type: "__u32", Vars: []c.Var{{Name: why, Init: call}}}
+		f.add(s)
+		f.lastCheck.call = &s.Vars[0].Init
+	} else {
+		s := &c.Assign{Pos: pos, To: why, Op: "=", X: call}
+		f.add(s)
+		f.lastCheck.call, f.asksWhy = &s.X, f.asksWhy || first
+	}
+	f.lastCheck.counts = f.when(pos, why, func() { f.end(pos, f.stop(f.prog.counted(why))) })
+}
+
+// isNotGiven reports whether a variable is none of those that functions which check are given.
+func (p *program) isNotGiven(x *c.Local) bool {
+	_, ok := p.of[x].(*ir.Var)
+	return !ok && x != data && x != dataEnd
 }
 
 // found is the variable that checks give a value which others read; false: there are several, or they are declared.
@@ -187,117 +188,10 @@ func (f *function) found(stmts []ir.Stmt) (end *ir.Var, ok bool) {
 	return end, true
 }
 
-// groups are reasons that are at the same distance from each other wherever the checks are made: the first one of each.
-func (k *check) groups() (first map[string]string) {
-	first = map[string]string{}
-	var heads []string
-	names := slices.SortedFunc(maps.Keys(k.uses[0].numbers), func(a, b string) int {
-		return k.uses[0].numbers[a] - k.uses[0].numbers[b]
-	})
-	for _, name := range names {
-		i := slices.IndexFunc(heads, func(head string) bool {
-			return !slices.ContainsFunc(k.uses, func(u checkUse) bool { return k.moved(u, head) != k.moved(u, name) })
-		})
-		if i < 0 {
-			i = len(heads)
-			heads = append(heads, name)
-		}
-		first[heads[i]] += " " + name
-	}
-	return first
-}
-
-// moved is how far a reason is in a place from where it is in the first one.
-func (k *check) moved(u checkUse, name string) int { return u.numbers[name] - k.uses[0].numbers[name] }
-
-// callCheck renders the call of a function that checks, and the function, unless it is there.
-func (f *function) callCheck(
-	k *check, g *function, stmts []ir.Stmt, end *ir.Var, use checkUse, groups map[string]string,
-) {
-	part, pos := g.checking.part, ir.Pos(stmts[0])
-	f.quote(pos)
-	own := func(name string) c.Ident { return f.prog.reasons[use.numbers[name]-f.prog.ir.Base] }
-	their := func(name string) c.Ident {
-		p := k.uses[0].prog
-		return p.reasons[k.uses[0].numbers[name]-p.ir.Base]
-	}
-	f.known, f.reason, f.scope = g.known.clone(), g.reason, g.scope
-	w := f.prog.function() // what the call needs
-	w.varsUsed, w.own, w.varNames, w.dataEnd, w.data = g.varsUsed, g.own, g.varNames, true, true
-	if end != nil {
-		f.declared[end], f.own[end] = true, true
-		f.outs = append(f.outs, f.variable(end))
-	}
-	params, args := f.pass(w)
-	give := func(typ string, name c.Ident, arg c.Expr) {
-		params, args = append(params, c.Param{Type: typ, Name: name}), append(args, arg)
-	}
-	if part.At.Const > 0 {
-		give("const __u32", atPlace, c.Dec(part.At.Const))
-	}
-	if end != nil {
-		give("__u64 *", "end", c.Address(f.variable(end)))
-	}
-	heads := slices.SortedFunc(maps.Keys(groups), func(a, b string) int {
-		return k.uses[0].numbers[a] - k.uses[0].numbers[b]
-	})
-	of := map[string]c.Ident{} // what is added to a reason
-	next := c.Ident("of")
-	for _, head := range heads {
-		if !slices.ContainsFunc(k.uses, func(u checkUse) bool { return k.moved(u, head) != 0 }) {
-			continue
-		}
-		for _, name := range strings.Fields(groups[head]) {
-			of[name] = next
-		}
-		arg := c.Expr(c.Num(0))
-		if own(head) != their(head) {
-			arg = f.apart(k.uses[0].prog, their(head), own(head), head)
-		}
-		give("const __u32", next, arg)
-		next = "of_2"
-	}
-	if k.name == "" {
-		k.name = f.prog.unique("check_" + ident(part.Header))
-		g.gap()
-		if end != nil {
-			g.assign(noPos, c.Unary{Op: "*", X: c.Ident("end")}, c.Ident(g.nameOf(end)))
-		}
-		g.end(noPos, c.Num(0))
-		out := g.assemble("int", k.name, params)
-		c.ReplaceIn(out.Body, func(x c.Expr) c.Expr {
-			why, ok := x.(c.Alias)
-			if !ok {
-				return nil
-			}
-			if by := of[why.As]; by != "" {
-				return c.Binary{Op: "+", X: their(why.As), Y: by}
-			}
-			return their(why.As)
-		})
-		f.prog.functions = append(f.prog.functions, out)
-	}
-	call := c.Do(k.name, args...)
-	if body := *f.block; len(body) > 0 && f.lastCheck != nil && body[len(body)-1] == c.Stmt(f.lastCheck) {
-		f.lastCheck.Cond = c.Join("||", f.lastCheck.Cond, call) // nothing came in between
-		return
-	}
-	f.lastCheck = f.when(pos, call, func() { f.end(pos, c.Ident("TC_ACT_UNSPEC")) })
-}
-
-// apart is how far a reason is from one of another program.
-func (f *function) apart(other *program, their, own c.Ident, reason string) c.Expr {
-	theirs, ours, name := c.Ident(ident(other.ir.Name)), c.Ident(ident(f.prog.ir.Name)), c.Ident(ident(reason))
-	if their == "reason_"+theirs+"_"+name && own == "reason_"+ours+"_"+name {
-		return c.Do("FR_APART", theirs, ours, name)
-	}
-	return c.Binary{Op: "-", X: own, Y: their}
-}
-
 // constantOf is an integer: where a header begins or ends that is checked has a name.
 func (f *function) constantOf(v uint64, form c.Form) c.Expr {
 	if x := f.checking; x != nil && x.part.At.Const > 0 {
-		at := c.Ident(atPlace)
+		at := atPlace
 		switch int(v) {
 		case x.part.At.Const:
 			return at

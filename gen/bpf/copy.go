@@ -44,7 +44,6 @@ func (w *writer) copies(f *function, s *ir.Copy) {
 			w.leaves = append(w.leaves, other.Rewrite.Parts...)
 		}
 	}
-	w.sharesNames(f)
 	w.declared = maps.Clone(f.declared)
 	w.fan, w.turn = f.fan, f.fan
 	w.known.plain, w.reason = f.known.plain, f.reason
@@ -54,10 +53,9 @@ func (w *writer) copies(f *function, s *ir.Copy) {
 func (f *function) made(w *writer, result, what string) c.Expr {
 	name := f.prog.unique(fmt.Sprintf("%s_%s%d", f.prog.short, what, f.prog.copies))
 	f.timed, w.timed = f.timed || w.timed, false
-	params, args := f.pass(w.function)
-	params, args = slices.Insert(params, 0, f.fan.sameParam()), slices.Insert(args, 0, c.Expr(same))
-	*f.makes = append(*f.makes, w.assemble(result, name, params))
-	return c.Do(name, args...)
+	made, args := w.assemble(result, name, []c.Param{f.fan.sameParam()})
+	*f.makes = append(*f.makes, made)
+	return c.Do(name, append(args, same)...)
 }
 
 // write renders the function. Where something has to be given back if the kernel refuses, another function rewrites the
@@ -133,16 +131,12 @@ func (n *fan) rewrite(w *writer) c.Expr {
 	}
 	w.newPointers()
 	var here []c.Stmt
-	if w.data {
+	if c.Count(w.body, data) > 0 {
 		here = append(here, variable("void *", data))
 	}
-	for _, v := range w.prog.ir.Vars {
-		if contains(w.ptrsUsed, v) {
-			here = append(here, variable("void *", w.pointerName(v)))
-		}
-	}
+	here = append(here, w.pointersToSet()...)
 	w.body = append(here, w.body...)
-	w.data, w.ptrsUsed, w.fan = false, nil, n
+	w.fan = n
 
 	var refused []c.Expr
 	for _, kind := range slices.Backward(odd) {

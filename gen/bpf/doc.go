@@ -5,7 +5,7 @@
 //	prog_P      is what the kernel calls: the lease, the link layer, and which headers follow
 //	P_ipv4      decides on one path: it reads the packet, looks up, guards; it ends in fr_up, fr_drop,
 //	            or one of the next
-//	check_udp   checks a header in the same way for several paths or programs (checks.go)
+//	check_udp   says why a packet is not for the relay, for all paths and programs that check it so (checks.go)
 //	P_ipv4_udp  functions of the path, where it would become long (split.go)
 //	P_ipv4_send computes all that the packet that leaves needs, then changes the packet, then sends it (write.go)
 //	P_send_ipv4 does so for packets of several kinds that leave as one, from the second half on (halves.go); what
@@ -34,10 +34,14 @@
 // map, where it knows nothing, and helpers with loops are functions of their own that aren't
 // static, at which it looks once.
 //
-// # Lines
+// # Trees
 //
-// Functions are trees of package c until the end, where it prints them in the kernel's style. Nothing looks at C as
-// text: what is the same, or used once, is found in the trees. Each statement has its line of the
-// spec in Source.Lines; clang reads a copy with #line directives (internal/clang), which it keeps in BTF, so that the
-// verifier's log shows the spec.
+// Functions are trees of package c until the end. A variable in them is an object without a name; what a function has
+// to be given is what it mentions and doesn't declare (c.Free). When all functions of a program are there, a pass has
+// what is known of a packet stand in one structure (context.go), another one names the variables of each function
+// (c.Func.NameLocals), and package c prints them in the kernel's style. Nothing looks at C as text: what is the same is
+// found in the trees.
+//
+// Each statement has its line of the spec in Source.Lines; clang reads a copy with #line directives (internal/clang),
+// which it keeps in BTF, so that the verifier's log shows the spec.
 package bpf

@@ -156,30 +156,27 @@ func difference(e *ir.Bin) *ir.Bin {
 	return &ir.Bin{Op: op, X: x, Y: &ir.Const{V: -c.V}}
 }
 
-func (f *function) variable(v *ir.Var) c.Ident {
+func (f *function) variable(v *ir.Var) *c.Local {
 	if !f.prog.vars[v] {
 		f.fail("variable %q is not declared", v.Name)
 	}
-	f.usesVar(v)
-	return c.Ident(f.nameOf(v))
+	return f.prog.varLocal(v)
 }
 
-func (f *function) row(r *ir.Row) c.Ident {
+func (f *function) row(r *ir.Row) *c.Local {
 	if !f.prog.rows[r] {
 		f.fail("row %q is not declared", r.Name)
 	}
-	f.usesRow(r)
-	return c.Ident(f.rowName(r))
+	return f.prog.rowLocal(r)
 }
 
 // use counts the packet in the usage of a row's session.
 func (f *function) use(r *ir.Row) {
-	f.usesNow()
 	row, index := f.row(r), c.Dec(r.Table.Row)
 	if r.Table.Rows > 1 {
 		index = c.To(row, ir.RowIndex)
 	}
-	f.do(noPos, "fr_use", c.To(row, "slot"), index, c.Ident("len"), c.Ident("now"))
+	f.do(noPos, "fr_use", c.To(row, "slot"), index, frameLen, now)
 }
 
 // member is what an expression reads of a row.
@@ -204,9 +201,9 @@ func (f *function) meta(k ir.MetaKind) c.Expr {
 	case ir.FrameLen:
 		switch { // before the packet changed
 		case f.turn != nil && f.turn.End != nil:
-			return f.turn.keep("__u32", "len", c.Ident("len"))
+			return f.turn.keep("__u32", string(frameLen), frameLen)
 		case f.turn == nil && f.writes:
-			return c.Ident("len")
+			return frameLen
 		}
 		return f.length()
 	case ir.VLANTag:
@@ -235,9 +232,7 @@ func (f *function) meta(k ir.MetaKind) c.Expr {
 	case ir.LinkType:
 		return ofSKB("pkt_type")
 	case ir.LeaseValid:
-		f.usesNow()
-		f.leased = true
-		return c.Do("fr_lease_valid", c.Ident("lease"), c.Ident("now"))
+		return c.Do("fr_lease_valid", lease, now)
 	}
 	f.fail("no C for fact %d", k)
 	return c.Num(0)
@@ -256,7 +251,7 @@ func (f *function) raw(o ir.Off) c.Expr {
 	if o.Base != nil {
 		return c.Plus(f.base(o.Base), o.Const+f.lowered[o.Base])
 	}
-	return c.Plus(f.usesData(), o.Const)
+	return c.Plus(f.front(), o.Const)
 }
 
 // plus moves an offset.

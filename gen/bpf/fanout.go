@@ -40,6 +40,8 @@ type fan struct {
 	head              *c.List   // where the first function's lines begin that use what is saved
 	wide              int       // words that numbers take beyond one each
 	kept              map[string]bool
+	members           map[*c.Local]string // of the structures, by what they keep
+	taken             map[string]bool
 	zeroed            []ir.Blank       // headers that copies make zeros of
 	rests             map[[3]c.Key]int // what of a checksum is the same for all receivers
 	tallies           []int            // reasons of copies
@@ -52,9 +54,6 @@ const same = c.Ident("same")
 func (n *fan) sameType() string { return fmt.Sprintf("%s_same%d", n.prog, n.n) }
 
 func (n *fan) sameParam() c.Param { return c.Param{Type: "struct " + n.sameType() + " *", Name: same} }
-
-// front is a pointer to the front of the packet that was saved.
-const front = c.Ident("front")
 
 // keepPointer keeps a pointer of the first function for turns.
 func (n *fan) keepPointer(typ, name string, value c.Expr) c.Expr {
@@ -141,7 +140,8 @@ func (f *function) fanOut(s *ir.FanOut) {
 	f.prog.fans++
 	n := &fan{
 		FanOut: s, n: f.prog.fans, prog: f.prog.short, name: f.prog.short + "_fan" + fmt.Sprint(f.prog.fans),
-		local: map[*ir.Var]bool{}, found: map[*ir.Row]bool{}, kept: map[string]bool{}, rests: map[[3]c.Key]int{},
+		local: map[*ir.Var]bool{}, found: map[*ir.Row]bool{}, kept: map[string]bool{},
+		members: map[*c.Local]string{}, taken: map[string]bool{}, rests: map[[3]c.Key]int{},
 	}
 	n.survey(s.Each)
 	if n.front = s.Front; n.front.Base == nil {
@@ -159,14 +159,14 @@ func (f *function) fanOut(s *ir.FanOut) {
 	n.keepPointer("struct __sk_buff *", "skb", skb)
 	n.keepPointer("struct list_"+ident(s.Group.Name)+" *", "list", c.Ident("list"))
 
-	w.define(noPos, "__u32", "len", ofSKB("len"))
+	w.define(noPos, "__u32", frameLen, ofSKB("len"))
 	n.find()
 	w.fx.early = true
 	w.fx.before()
 	if s.End != nil {
 		end := w.expr(s.End)
 		w.gap()
-		w.stopIf(s.Pos, c.Join("&&", c.Unlikely(exceeds(c.Ident("len"), end)),
+		w.stopIf(s.Pos, c.Join("&&", c.Unlikely(exceeds(frameLen, end)),
 			c.Do("bpf_skb_change_tail", skb, end, c.Num(0))), w.fx.undo, w.up(n.NoRoom))
 	}
 	size := n.save()
@@ -178,16 +178,18 @@ func (f *function) fanOut(s *ir.FanOut) {
 	n.loop(turn, spans)
 	n.restore(size, reread)
 	n.head.Body = n.begin(len(n.numbers) > 0)
-	n.head.Body = append(n.head.Body, w.pointers()...)
-	n.head.Body = append(n.head.Body, w.headerPointers(packetSaved, func(*ir.HeaderPart) bool { return true })...)
+	n.head.Body = append(n.head.Body, w.savedPointers()...)
 	w.savedDone = true
-	w.fan, w.saved, w.savedUsed = nil, false, nil
+	w.fan = nil
 
-	params, args := f.pass(w.function)
 	p := f.prog
+	made, args := w.assemble("int", n.name, nil)
 	p.functions = append(p.functions, n.structures()...)
 	p.functions = append(p.functions, turn.copies...)
-	p.functions = append(p.functions, turn.made, w.assemble("int", n.name, params))
+	for _, f := range append(turn.copies, turn.made) {
+		p.apart[f.(*c.Func)] = true
+	}
+	p.functions = append(p.functions, turn.made, made)
 	f.end(s.Pos, c.Do(n.name, args...))
 }
 
@@ -232,7 +234,7 @@ func (n *fan) save() c.Expr {
 	if n.front.Base != nil {
 		room = 1 << bits.Len(uint(room-1))
 		w.gap()
-		w.define(noPos, "__u32", "size", c.Do("fr_size", size, c.Dec(room)))
+		w.define(noPos, "__u32", c.Ident("size"), c.Do("fr_size", size, c.Dec(room)))
 		size = c.Ident("size")
 	}
 	w.frontSize = max(w.frontSize, (room+7)&^7)
@@ -248,15 +250,16 @@ func (n *fan) save() c.Expr {
 	return size
 }
 
-// pointers makes the pointers to variable offsets of the saved front.
-func (f *function) pointers() (out []c.Stmt) {
+// savedPointers makes the pointers into the saved front.
+func (f *function) savedPointers() (out []c.Stmt) {
+	headers := f.headerPointers(packetSaved, func(*ir.HeaderPart) bool { return true })
 	for _, v := range f.prog.ir.Vars {
-		if contains(f.savedUsed, v) {
-			at := pinned(front, f.variable(v), uint64(f.fan.mask(v)))
-			out = append(out, &c.Declare{Type: "void *", Vars: []c.Var{{Name: f.pointerName(v), Init: at}}})
+		if at := f.base(v); c.Count(headers, at)+c.Count(f.body, at) > 0 {
+			from := pinned(front, f.variable(v), uint64(f.fan.mask(v)))
+			out = append(out, &c.Declare{Type: "void *", Vars: []c.Var{{Name: at, Init: from}}})
 		}
 	}
-	return out
+	return append(out, headers...)
 }
 
 // turn is the function that runs once a receiver.
@@ -271,45 +274,42 @@ func (n *fan) receiver(outer *function) *turn {
 	t.name = fmt.Sprintf("%s_turn%d", outer.prog.short, n.n)
 	t.path, t.fan, t.function.turn = t.name, n, n
 	t.last, t.scope = true, outer.scope
-	t.sharesNames(n.pre.function)
 	t.known.plain, t.reason = outer.known.plain, outer.reason
 	t.makes = &t.copies
 	t.statements(n.Each)
-	if len(t.hopsUsed) > 0 || t.data || len(t.ptrsUsed) > 0 {
-		t.fail("a turn of the fan-out at %s looks at the packet", n.Pos)
-	}
 	g := outer.prog.function()
-	pointers := t.pointers()
-	if t.now {
-		n.pre.usesNow()
-		g.define(noPos, "__u64", now, n.keep("__u64", "now", now))
-	}
-	for _, v := range outer.prog.ir.Vars {
-		if !contains(t.varsUsed, v) || t.own[v] {
-			continue
+	pointers := t.savedPointers()
+	given := t.prog.inOrder(c.Free(append(pointers, t.body...)))
+	for _, x := range given {
+		switch of := t.prog.of[x].(type) {
+		case *ir.Var:
+			name := n.member(x)
+			if of.Type.IsBytes() {
+				n.keepBytes(of, name)
+				g.define(noPos, x.Type, x, c.To(same, name))
+			} else {
+				g.define(noPos, x.Type, x, n.keep(x.Type, name, x))
+			}
+		case *ir.Row:
+			if of != n.Row {
+				g.define(noPos, x.Type, x, n.keepPointer(x.Type, n.member(x), x))
+			}
+		default:
+			switch x {
+			case now:
+				g.define(noPos, x.Type, x, n.keep(x.Type, "now", x))
+			case front, lease:
+			default:
+				t.fail("a turn of the fan-out at %s looks at the packet", n.Pos)
+			}
 		}
-		name := c.Ident(t.nameOf(v))
-		if v.Type.IsBytes() {
-			n.keepBytes(v, string(name))
-			g.define(noPos, "__u64 *", name, c.To(same, string(name)))
-		} else {
-			g.define(noPos, "__u64", name, n.keep("__u64", string(name), n.pre.variable(v)))
-		}
-	}
-	for _, r := range outer.prog.ir.Rows {
-		if r == n.Row || !contains(t.rowsUsed, r) || t.rowsOwn[r] {
-			continue
-		}
-		typ, name := fmt.Sprintf("struct %s *", t.vals[r.Table]), t.rowName(r)
-		g.define(noPos, typ, c.Ident(name), n.keepPointer(typ, name, n.pre.row(r)))
 	}
 	group, row := ident(n.Group.Name), t.row(n.Row)
 	g.define(noPos, "struct receiver_"+group+" *", row,
 		c.Do("receiver_of_"+group, c.To(fanName, "list"), c.Ident("i")))
 	g.add(pointers...)
-	g.add(t.headerPointers(packetSaved, func(*ir.HeaderPart) bool { return true })...)
-	if t.leased {
-		g.define(noPos, "const struct fr_lease *", "lease", c.Do("fr_the_lease"))
+	if slices.Contains(given, lease) {
+		g.define(noPos, "const struct fr_lease *", lease, c.Do("fr_the_lease"))
 	}
 	g.gap()
 	g.when(noPos, c.Not(row), func() { g.end(noPos, c.Dec(1)) })
@@ -321,13 +321,13 @@ func (n *fan) receiver(outer *function) *turn {
 	}
 	g.add(t.text()...)
 	body := []c.Stmt{define("struct __sk_buff *", skb, c.To(fanName, "skb"))}
-	if uses := c.Count(g.body, same) > 0; t.saved || len(pointers) > 0 || uses {
+	if uses := c.Count(g.body, same) > 0; slices.Contains(given, front) || uses {
 		body = append(body, define("void *", front, c.To(fanName, "front")))
 		body = append(body, n.begin(uses)...)
 	}
 	t.made = &c.Func{
 		Head: "static __noinline long", Name: t.name, Params: []c.Param{
-			{Type: "__u32", Name: "i"}, {Type: "struct " + n.name + " *", Name: fanName},
+			{Type: "__u32", Name: c.Ident("i")}, {Type: "struct " + n.name + " *", Name: fanName},
 		},
 		Body: append(body, g.body...),
 	}
@@ -338,8 +338,20 @@ func (n *fan) receiver(outer *function) *turn {
 const fanName = c.Ident("fan")
 
 // define declares a variable with a value.
-func define(typ string, name c.Ident, x c.Expr) c.Stmt {
+func define(typ string, name c.Name, x c.Expr) c.Stmt {
 	return &c.Declare{Type: typ, Vars: []c.Var{{Name: name, Init: x}}}
+}
+
+// member is what a variable is called in the structures.
+func (n *fan) member(x *c.Local) string {
+	if n.members[x] == "" {
+		name := x.Want
+		for i := 2; n.taken[name]; i++ {
+			name = fmt.Sprintf("%s_%d", x.Want, i)
+		}
+		n.members[x], n.taken[name] = name, true
+	}
+	return n.members[x]
 }
 
 // keepBytes keeps a variable that is a string of bytes, under the name that turns have for it.
@@ -379,12 +391,14 @@ func (n *fan) structures() (out []c.Top) {
 // difference to the verifier.
 func (n *fan) reread(spans []span) (out []span) {
 	kept := func(x c.Expr) c.Expr {
-		for _, v := range n.pre.varsUsed {
-			if name := c.Ident(n.pre.nameOf(v)); x == c.Expr(name) {
-				return n.keep("__u64", string(name), name)
-			}
+		local, ok := x.(*c.Local)
+		if !ok {
+			return nil
 		}
-		return nil
+		if _, ok := n.pre.prog.of[local].(*ir.Var); !ok {
+			return nil
+		}
+		return n.keep("__u64", n.member(local), local)
 	}
 	for _, s := range spans {
 		out = append(out, span{c.Replace(s.at, kept), c.Replace(s.size, kept)})
@@ -432,7 +446,7 @@ func (n *fan) restore(size c.Expr, spans []span) {
 			size = c.Do("fr_size", c.To(same, "size"), c.Dec(1<<bits.Len(uint(n.limit()-1))))
 		}
 		w.stopIf(noPos, c.Do("bpf_skb_store_bytes", skb, c.Num(0), front, size, c.Num(0)), nil,
-			c.Do("fr_drop", c.Ident("len"), w.prog.reasonName(n.Fault)))
+			c.Do("fr_drop", frameLen, w.prog.reasonName(n.Fault)))
 		w.completes(c.To(same, "csum"), spans)
 		for _, name := range []string{"priority", "mark"} {
 			if n.kept["skb_"+name] {
@@ -447,7 +461,7 @@ func (n *fan) restore(size c.Expr, spans []span) {
 	for _, r := range n.Usage {
 		w.use(r)
 	}
-	w.do(noPos, "fr_count", w.prog.reasonName(n.Reason), c.Ident("len"))
+	w.do(noPos, "fr_count", w.prog.reasonName(n.Reason), frameLen)
 	verdict := c.Ident("TC_ACT_UNSPEC")
 	if n.Drop {
 		verdict = "TC_ACT_SHOT"

@@ -144,7 +144,7 @@ func (w *writer) kind() string {
 		text += fmt.Sprint(" ", s.New.Const, s.Offloaded, s.Offloaded && s.Fresh, s.Optional)
 	}
 	if check := w.prog.fits[s]; check != nil {
-		text += fmt.Sprint(" ", c.KeyOf(w.expr(check.Length)), check.TooBig, check.Reasons)
+		text += fmt.Sprint(" ", c.LikenessOf(w.expr(check.Length)), check.TooBig, check.Reasons)
 	}
 	return text
 }
@@ -186,8 +186,13 @@ func (w *writer) changes(s *ir.Sum) (was, now []summand) {
 func (s scalar) lasts() bool { return s.lit || s.row }
 
 // is reports whether two summands are the same in C.
-func (x summand) is(y summand) bool {
-	return x.code != nil && y.code != nil && c.Equal(x.code, y.code) && x.odd == y.odd && x.size == y.size
+func (x summand) is(y summand) bool { return x.fits(y) && c.Equal(x.code, y.code) }
+
+// like reports whether summands of two functions are the same, but for the variables.
+func (x summand) like(y summand) bool { return x.fits(y) && c.Alike(x.code, y.code) }
+
+func (x summand) fits(y summand) bool {
+	return x.code != nil && y.code != nil && x.odd == y.odd && x.size == y.size
 }
 
 // together finds what ways have in common; nil: too little.
@@ -214,7 +219,7 @@ func together(ways []*way) *halves {
 				return nil
 			}
 			x, y := p[0], parts[0][0]
-			shared.given = shared.given || len(p) > 1 || len(parts[0]) > 1 || !c.Equal(x.code, y.code) || !x.lasts()
+			shared.given = shared.given || len(p) > 1 || len(parts[0]) > 1 || !c.Alike(x.code, y.code) || !x.lasts()
 			if len(p) == 1 && len(noted(p[0].note)) > len(noted(shared.note)) && len(parts[0]) > 1 {
 				shared.note = p[0].note
 			}
@@ -225,7 +230,7 @@ func together(ways []*way) *halves {
 		sum := sharedSum{name: s.Name}
 		for _, x := range first.added[i] {
 			if x.lasts() && !slices.ContainsFunc(ways, func(o *way) bool {
-				return !slices.ContainsFunc(o.added[i], x.is)
+				return !slices.ContainsFunc(o.added[i], x.like)
 			}) {
 				sum.same = append(sum.same, x)
 			}
@@ -310,19 +315,18 @@ func (f *function) forwardInHalves(s *ir.Forward, h *halves) {
 	w.coverAll(f, s.Pos)
 	o := f.firstHalf(s)
 
-	w.oldLen, w.newLen = c.Ident(w.names.own("headers_len")), c.Ident(w.names.own("new_headers_len"))
+	w.oldLen, w.newLen = own("headers_len", ""), own("new_headers_len", "")
 	w.constant(w.newLen, s.Rewrite.NewFront.Const)
 	var params []c.Param
 	var args []c.Expr
-	give := func(typ string, name c.Ident, arg c.Expr) {
+	give := func(typ string, name c.Name, arg c.Expr) {
 		params, args = append(params, c.Param{Type: typ, Name: name}), append(args, arg)
 	}
 	give("const __u32", w.oldLen, o.oldLen)
-	give("const int", "how", family(s.Rewrite))
-	w.names["how"] = true
+	give("const int", c.Ident("how"), family(s.Rewrite))
 
-	w.define(noPos, "void *", data, nil)
-	w.define(noPos, "__u32", "len", w.length())
+	w.define(noPos, data.Type, data, nil)
+	w.define(noPos, "__u32", frameLen, w.length())
 	w.constantsAt = w.place()
 	if check := f.prog.fits[s]; check != nil {
 		w.gap()
@@ -330,7 +334,7 @@ func (f *function) forwardInHalves(s *ir.Forward, h *halves) {
 	}
 	type gift struct {
 		typ  string
-		name c.Ident
+		name *c.Local
 		x    c.Expr
 	}
 	given := map[int]gift{}
@@ -351,7 +355,7 @@ func (f *function) forwardInHalves(s *ir.Forward, h *halves) {
 			}
 			x.want = want
 			out.scalar = scalar{size: shared.size}
-			name := c.Ident(w.take(want))
+			name := w.prog.local(want, "")
 			out.code = name
 			given[i] = gift{wireType(out.scalar), name, o.value(x, "", mine[0].pos)}
 			if len(mine) == 2 && mine[0].lit && shared.size == 4 {
@@ -379,17 +383,13 @@ func (f *function) forwardInHalves(s *ir.Forward, h *halves) {
 	if slices.ContainsFunc(w.headersUsed, func(p pointer) bool { return p.packet == packetCame }) {
 		w.fail("the half at %s that writes reads the packet that came", s.Pos)
 	}
-	w.data = false // it has its own
 	f.absorb(o.function)
-	common, values := f.pass(w.function)
-	f.end(s.Pos, c.Do(w.shared(append(common, params...)), append(values, args...)...))
+	f.end(s.Pos, w.shared(params, args))
 }
 
 // firstHalf computes what is needed of the packet that came.
 func (f *function) firstHalf(s *ir.Forward) *writer {
 	o := f.prog.writer(s.Rewrite, &ir.Effects{})
-	o.sharesNames(f)
-	o.names = maps.Clone(f.names)
 	o.fwd, o.writes, o.within = s, false, map[valueKey][]summand{}
 	o.known, o.reason, o.declared, o.scope = f.known, f.reason, f.declared, f.scope
 	o.constantsAt = o.place()
@@ -397,17 +397,19 @@ func (f *function) firstHalf(s *ir.Forward) *writer {
 		o.oldLen, o.values, o.both = c.oldLen, maps.Clone(c.values), c
 		return o
 	}
-	o.oldLen = c.Ident(o.names.own("headers_len"))
+	o.oldLen = own("headers_len", "")
 	o.constant(o.oldLen, s.Rewrite.OldFront.Const)
 	return o
 }
 
-// shared puts the function that writes in front of those that call it, unless it stands there already. It returns its
-// name.
-func (w *writer) shared(params []c.Param) string {
-	text := c.KeyOfBody(append(parameters(params), w.body...))
+// shared puts the function that writes in front of those that call it, unless it stands there already. It returns the
+// call.
+func (w *writer) shared(params []c.Param, args []c.Expr) c.Expr {
+	made, values := w.assemble("int", "", params)
+	args = append(values, args...)
+	text := c.KeyOfBody(append(parameters(made.Params), w.body...))
 	if i := slices.Index(w.half.texts, text); i >= 0 {
-		return w.half.names[i]
+		return c.Do(w.half.names[i], args...)
 	}
 	name := fmt.Sprintf("%s_send_ipv%d", w.prog.short, w.fwd.Hop.Family)
 	if w.fwd.Hop.Family == 0 {
@@ -415,8 +417,9 @@ func (w *writer) shared(params []c.Param) string {
 	}
 	name = w.prog.unique(name)
 	w.half.texts, w.half.names = append(w.half.texts, text), append(w.half.names, name)
-	w.prog.functions = append(w.prog.functions, w.assemble("int", name, params))
-	return name
+	made.Name = name
+	w.prog.functions = append(w.prog.functions, made)
+	return c.Do(name, args...)
 }
 
 // parameters are the declarations of parameters, for comparison.
@@ -427,38 +430,17 @@ func parameters(params []c.Param) (out []c.Stmt) {
 	return out
 }
 
-// absorb appends what another function has, which shares the names of this one.
+// absorb appends what another function has.
 func (f *function) absorb(o *function) {
 	f.add(o.body...)
-	for _, v := range o.varsUsed {
-		f.usesVar(v)
-	}
-	for _, r := range o.rowsUsed {
-		f.usesRow(r)
-	}
-	for _, v := range o.ptrsUsed {
-		use(&f.ptrsUsed, v)
-	}
 	for _, p := range o.headersUsed {
 		use(&f.headersUsed, p)
-	}
-	f.keepNames()
-	f.data, f.dataEnd, f.now = f.data || o.data, f.dataEnd || o.dataEnd, f.now || o.now
-}
-
-// keepNames reserves what a function that shares names has named.
-func (f *function) keepNames() {
-	for _, name := range f.headerNames {
-		f.names[name] = true
-	}
-	for _, name := range f.varNames {
-		f.names[name] = true
 	}
 }
 
 // shareSum renders both halves of a checksum.
 func (w *writer) shareSum(
-	o *writer, s *ir.Sum, shared sharedSum, give func(typ string, name c.Ident, arg c.Expr),
+	o *writer, s *ir.Sum, shared sharedSum, give func(typ string, name c.Name, arg c.Expr),
 ) {
 	renamed := *s
 	renamed.Name = shared.name
@@ -468,7 +450,7 @@ func (w *writer) shareSum(
 	var same, own []summand
 	_, there := w.changes(s)
 	for i, x := range now {
-		if slices.ContainsFunc(shared.same, x.is) {
+		if slices.ContainsFunc(shared.same, x.like) {
 			same = append(same, there[i])
 		} else if word := o.partOf(x); word != nil {
 			own = append(own, word...)
@@ -480,7 +462,7 @@ func (w *writer) shareSum(
 	w.note(comment(shared.name))
 	if mayBePartial(s) {
 		if o.both != nil {
-			mine.names["csum"] = string(o.both.csums[s.Name])
+			mine.names["csum"] = o.both.csums[s.Name]
 		} else {
 			o.sumCame(mine, was)
 		}

@@ -121,32 +121,24 @@ func (f *function) packet() int {
 	return packetCame
 }
 
-// to is the name of the pointer to a part.
-func (f *function) to(p *ir.HeaderPart, packet int) c.Ident {
+// to is the pointer to a part, which the function declares.
+func (f *function) to(p *ir.HeaderPart, packet int) *c.Local {
 	key := pointer{p, packet}
-	if f.headerNames[key] == "" {
-		want := p.Header
-		switch packet {
+	use(&f.headersUsed, key)
+	return f.prog.pointer(key)
+}
+
+// pointer is the pointer to a part.
+func (p *program) pointer(key pointer) *c.Local {
+	return p.localOf(key, func() *c.Local {
+		switch key.packet {
 		case packetLeaves:
-			want = "new_" + want
+			return own("new_"+key.part.Header, "")
 		case packetSaved:
-			want = "saved_" + want
+			return own("saved_"+key.part.Header, "")
 		}
-		if packet == packetCame {
-			f.headerNames[key] = f.take(want)
-		} else {
-			f.headerNames[key] = f.names.own(want)
-		}
-	}
-	if !slices.Contains(f.headersUsed, key) {
-		f.headersUsed = append(f.headersUsed, key)
-		if p.At.Base == nil {
-			f.usesData()
-		} else {
-			f.base(p.At.Base)
-		}
-	}
-	return c.Ident(f.headerNames[key])
+		return p.local(key.part.Header, "")
+	})
 }
 
 // byName is the pointer to an offset in a packet, by name, or nil.
@@ -199,8 +191,8 @@ func (f *function) text() []c.Stmt {
 		key := pointer{l.part, packetCame}
 		if slices.Contains(f.headersUsed, key) {
 			at := l.part.At
-			from := c.Plus(f.pointerName(at.Base), at.Const+f.lowered[at.Base])
-			l.place.Body = []c.Stmt{&c.Assign{To: c.Ident(f.headerNames[key]), Op: "=", X: from}}
+			from := c.Plus(f.base(at.Base), at.Const+f.lowered[at.Base])
+			l.place.Body = []c.Stmt{&c.Assign{To: f.prog.pointer(key), Op: "=", X: from}}
 		}
 	}
 	return f.body
@@ -212,14 +204,14 @@ func (f *function) headerPointers(packet int, set func(*ir.HeaderPart) bool) (ou
 		if key.packet != packet {
 			continue
 		}
-		v := c.Var{Name: c.Ident(f.headerNames[key])}
+		v := c.Var{Name: f.prog.pointer(key)}
 		if set(key.part) {
 			from, at := data, key.part.At.Const
 			if packet == packetSaved {
 				from = front
 			}
 			if v := key.part.At.Base; v != nil {
-				from = f.pointerName(v)
+				from = f.base(v)
 				if packet == packetLeaves {
 					at += f.lowered[v]
 				}

@@ -13,11 +13,7 @@ import (
 // hop is a pointer to a hop: the function that looks a route up has the structures, those that it calls have pointers.
 func (f *function) hop(h *ir.HopRef) c.Expr {
 	if h.Row == nil {
-		n := f.looked(h)
-		if f.routed[n] {
-			return c.Address(n.hop())
-		}
-		return n.hop()
+		return f.prog.lookedUp(h).hop
 	}
 	x := c.To(f.row(h.Row), member(h.Member))
 	if h.Member.Type.Kind == ir.NextHop {
@@ -34,21 +30,11 @@ func (f *function) isDirect(h *ir.HopRef) c.Expr {
 	return equals(f.ofHop(h, "state"), c.Ident("FR_HOP_DIRECT"))
 }
 
-// lookedUp is the number of a route lookup.
-type lookedUp string
+// lookedUp is a route lookup: what is looked up, and the kernel's answer.
+type lookedUp struct{ hop, fib *c.Local }
 
-func (f *function) looked(h *ir.HopRef) lookedUp {
-	n := lookedUp(f.prog.hopName(h))
-	use(&f.hopsUsed, n)
-	return n
-}
-
-func (n lookedUp) hop() c.Ident { return c.Ident("hop_" + string(n)) }
-func (n lookedUp) fib() c.Ident { return c.Ident("fib_" + string(n)) }
-
-// hopName numbers the route lookups of a program. The lookup that is checked and the one that is
-// sent through are the same.
-func (p *program) hopName(h *ir.HopRef) string {
+// lookedUp is the lookup of a route. The one that is checked and the one that is sent through are the same.
+func (p *program) lookedUp(h *ir.HopRef) *lookedUp {
 	f := p.function() // to compare what is looked up, not to write it
 	key := fmt.Sprint(h.Family)
 	for _, e := range []ir.Expr{h.From, h.To} {
@@ -60,11 +46,8 @@ func (p *program) hopName(h *ir.HopRef) string {
 	if h.Proto != 0 {
 		key += fmt.Sprint(" ", h.Proto, c.KeyOf(f.expr(h.FromPort)), c.KeyOf(f.expr(h.ToPort)))
 	}
-	if p.hops == nil {
-		p.hops = map[string]string{}
-	}
-	if p.hops[key] == "" {
-		p.hops[key] = fmt.Sprint(len(p.hops) + 1)
+	if p.hops[key] == nil {
+		p.hops[key] = &lookedUp{own("hop", "struct fr_hop *"), own("fib", "struct bpf_fib_lookup *")}
 	}
 	return p.hops[key]
 }
@@ -81,7 +64,7 @@ func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
 // hopFits renders the check itself.
 func (f *function) hopFits(s *ir.CheckHop, rest []ir.Stmt) {
 	if s.Hop.Row == nil {
-		f.routed[f.looked(s.Hop)] = true
+		use(&f.routes, f.prog.lookedUp(s.Hop))
 	}
 	length := f.expr(s.Length)
 	if !f.known.plain {
@@ -94,50 +77,38 @@ func (f *function) hopFits(s *ir.CheckHop, rest []ir.Stmt) {
 	if s.Hop.Row == nil {
 		f.route(s, length)
 	}
-	if f.turn == nil && s.Hop.Row != nil && s.TooBig+1 == s.Reasons[ir.HopNone] {
-		f.stopIf(s.Pos, c.Unlikely(c.Not(c.Do("fr_fits", f.hop(s.Hop), length))), nil,
-			c.Do("fr_up", skb, f.prog.unusable("fr_unfit", f.hop(s.Hop), s)))
-		return
-	}
-	if f.turn != nil { // the kernel doesn't resolve neighbours for clones
+	f.prog.inChain(s)
+	hop, reason := f.hop(s.Hop), func(state abi.HopState) c.Expr { return f.prog.reasonName(s.Reasons[state]) }
+	switch {
+	case s.Hop.Row == nil: // the lookup has compared the length
+		f.stopIf(s.Pos, c.Unlikely(c.Not(c.Do("fr_usable", hop))), nil,
+			c.Do("fr_up", skb, c.Do("fr_unrouted", hop, reason(ir.HopNone), reason(ir.HopUnreachable))))
+	case f.turn == nil:
+		f.stopIf(s.Pos, c.Unlikely(c.Not(c.Do("fr_fits", hop, length))), nil,
+			c.Do("fr_unfit", skb, hop, f.prog.reasonName(s.TooBig)))
+	default: // the kernel doesn't resolve neighbours for clones
 		direct := c.Binary{Op: "!=", X: f.ofHop(s.Hop, "state"), Y: c.Ident("FR_HOP_DIRECT")}
-		f.stopIf(s.Pos, c.Unlikely(direct), nil, f.endsFor("decline", f.prog.indirect(f.hop(s.Hop), s)))
-	} else {
-		f.stopIf(s.Pos, c.Unlikely(c.Not(c.Do("fr_usable", f.hop(s.Hop)))), nil,
-			c.Do("fr_up", skb, f.prog.unusable("fr_unusable", f.hop(s.Hop), s)))
+		f.stopIf(s.Pos, c.Unlikely(direct), nil,
+			f.endsFor("decline", c.Do("fr_indirect", hop, reason(ir.HopNone))))
+		f.unless(s.Pos, exceeds(length, f.ofHop(s.Hop, "mtu")), s.TooBig)
 	}
+}
+
+// inChain checks that the reasons of a hop's states follow each other as helpers expect (fr_unusable).
+func (p *program) inChain(s *ir.CheckHop) {
+	states := []abi.HopState{
+		ir.HopUnreachable, ir.HopBlackhole, ir.HopProhibit, ir.HopXfrm, ir.HopRule, ir.HopEncap, ir.HopNeighbour,
+	}
+	none := p.number(s.Reasons[ir.HopNone])
+	first, ok := none+2, p.number(s.TooBig) == none-1 && p.number(s.Reasons[ir.HopLocal]) == none+1
 	if s.Hop.Row == nil {
-		return // the lookup has compared the length
+		first, ok = p.number(s.Reasons[ir.HopUnreachable]), p.number(s.Reasons[ir.HopForwardingOff]) == none+1
 	}
-	f.unless(s.Pos, exceeds(length, f.ofHop(s.Hop, "mtu")), s.TooBig)
-}
-
-// unusable is the reason for which a packet can't leave through a hop. The helper adds to the two that it gets.
-func (p *program) unusable(helper string, hop c.Expr, s *ir.CheckHop) c.Expr {
-	none, unreachable := s.Reasons[ir.HopNone], s.Reasons[ir.HopUnreachable]
-	p.inOrder(s, unreachable, ir.HopUnreachable, ir.HopBlackhole, ir.HopProhibit, ir.HopXfrm, ir.HopRule, ir.HopEncap)
-	if s.Hop.Row == nil {
-		helper = "fr_unrouted"
-		p.inOrder(s, none+1, ir.HopForwardingOff)
-	} else {
-		p.inOrder(s, none+1, ir.HopLocal)
-	}
-	return c.Do(helper, hop, p.reasonName(none), p.reasonName(unreachable))
-}
-
-// indirect is the same for a copy.
-func (p *program) indirect(hop c.Expr, s *ir.CheckHop) c.Expr {
-	unreachable := s.Reasons[ir.HopUnreachable]
-	p.inOrder(s, unreachable+6, ir.HopNeighbour)
-	return c.Do("fr_indirect", hop, p.reasonName(unreachable), p.unusable("fr_unusable", hop, s))
-}
-
-// inOrder checks that the reasons of states follow each other, as helpers expect.
-func (p *program) inOrder(s *ir.CheckHop, first int, states ...abi.HopState) {
 	for i, state := range states {
-		if s.Reasons[state] != first+i {
-			p.fail("the reasons at %s aren't in the order of states: %v", s.Pos, s.Reasons)
-		}
+		ok = ok && (s.Reasons[state] < 0 || p.number(s.Reasons[state]) == first+i)
+	}
+	if !ok {
+		p.fail("the reasons at %s aren't in the order of states: %v", s.Pos, s.Reasons)
 	}
 }
 
@@ -163,13 +134,13 @@ func (f *function) offset(o ir.Off) c.Expr {
 
 // route renders a route lookup for a packet of a length.
 func (f *function) route(s *ir.CheckHop, length c.Expr) {
-	n := f.looked(s.Hop)
-	fib, family := n.fib(), c.Ident("AF_INET6")
+	n := f.prog.lookedUp(s.Hop)
+	fib, family := n.fib, c.Ident("AF_INET6")
 	if s.Hop.Family == 4 {
 		family = "AF_INET"
 	}
-	f.do(s.Pos, "__builtin_memset", c.Address(fib), c.Num(0), c.Do("sizeof", fib))
-	f.assign(s.Pos, c.In(fib, "family"), family)
+	f.do(s.Pos, "__builtin_memset", fib, c.Num(0), c.Do("sizeof", c.Unary{Op: "*", X: fib}))
+	f.assign(s.Pos, c.To(fib, "family"), family)
 	for _, end := range []struct {
 		name string
 		x    ir.Expr
@@ -179,18 +150,18 @@ func (f *function) route(s *ir.CheckHop, length c.Expr) {
 		}
 		b := f.bytes(end.x)
 		if s.Hop.Family == 4 {
-			f.assign(s.Pos, c.Index{X: c.In(fib, end.name), At: c.Dec(0)}, b.ipv4())
+			f.assign(s.Pos, c.Index{X: c.To(fib, end.name), At: c.Dec(0)}, b.ipv4())
 			continue
 		}
 		for i := range 4 {
-			f.assign(s.Pos, c.Index{X: c.In(fib, end.name), At: c.Dec(i)}, b.load(4*i, 4))
+			f.assign(s.Pos, c.Index{X: c.To(fib, end.name), At: c.Dec(i)}, b.load(4*i, 4))
 		}
 	}
 	if s.Hop.Proto != 0 {
-		f.do(s.Pos, "fr_flow", c.Address(fib), protocol(uint64(s.Hop.Proto)), f.expr(s.Hop.FromPort),
+		f.do(s.Pos, "fr_flow", fib, protocol(uint64(s.Hop.Proto)), f.expr(s.Hop.FromPort),
 			f.expr(s.Hop.ToPort))
 	}
-	f.unless(s.Pos, c.Do("fr_route", skb, c.Address(fib), length, c.Address(n.hop())), s.TooBig)
+	f.unless(s.Pos, c.Do("fr_route", skb, fib, length, n.hop), s.TooBig)
 }
 
 // redirect renders the end of a packet that is sent; direct is the condition for a hop whose link-layer addresses are
@@ -207,7 +178,7 @@ func (f *function) redirect(h *ir.HopRef, direct c.Ident) {
 	}
 	switch {
 	case h.Row == nil:
-		fib := f.looked(h).fib()
+		fib := f.prog.lookedUp(h).fib
 		end("fr_redirect_neigh", index, c.To(fib, "family"), c.To(fib, "dst"))
 	case h.Member.Type.Kind == ir.NextHop && h.Family == 4:
 		end("fr_redirect_neigh", index, c.Ident("AF_INET"), c.Do("fr_v4_in", f.gateway(h)))

@@ -94,7 +94,7 @@ func (r *turn) counts(t *testing.T, program string) map[string]uint64 {
 		}
 		for i, reason := range p.Reasons {
 			var perCPU [][2]uint64
-			if err := r.Maps["fr_reasons"].Lookup(uint32(p.Base+i), &perCPU); err != nil {
+			if err := r.Maps["fr_reasons"].Lookup(uint32(r.plan.Tallies().Of(p, i)), &perCPU); err != nil {
 				t.Fatal(err)
 			}
 			for _, c := range perCPU {

@@ -20,7 +20,7 @@ type inMemory struct {
 }
 
 // onStack is a structure on the stack, which was declared zeroed.
-func onStack(at c.Ident) inMemory {
+func onStack(at c.Name) inMemory {
 	return inMemory{func(member string) c.Expr { return c.In(at, member) }, untyped(c.Address(at)), false}
 }
 
@@ -118,7 +118,7 @@ func (f *function) zero(p inMemory, off, n int, pos diag.Pos) {
 const keyName = c.Ident("key")
 
 // zeroed declares a structure on the stack, all bytes of which are 0, or (init: nil) aren't.
-func (f *function) zeroed(pos diag.Pos, typ string, name c.Ident, init c.Expr) {
+func (f *function) zeroed(pos diag.Pos, typ string, name c.Name, init c.Expr) {
 	f.add(&c.Declare{Pos: pos, Type: "struct " + typ, Vars: []c.Var{
 		{Name: name, Tail: " __attribute__((aligned(8)))", Init: init},
 	}})
@@ -131,7 +131,7 @@ func (f *function) lookup(s *ir.Lookup) {
 	f.declareRow(s.Row)
 	rowAt := c.Dec(f.rowsAt[s.Row])
 	if f.prog.flow && copied(t) {
-		at := c.Ident(f.names.own("here_" + string(row)))
+		at := own("here_"+row.Want, "")
 		var init c.Expr
 		if s.Row.Optional { // where there is no row, clang may keep what was never written, which the verifier refuses
 			init = c.Init{}
@@ -152,7 +152,7 @@ func (f *function) lookup(s *ir.Lookup) {
 }
 
 // lookupRow renders the key, and the call that looks the row up.
-func (f *function) lookupRow(s *ir.Lookup, row c.Ident, rowAt c.Expr) {
+func (f *function) lookupRow(s *ir.Lookup, row *c.Local, rowAt c.Expr) {
 	t := s.Row.Table
 	if t.Kind == "array" {
 		key := c.Expr(c.Num(0))
@@ -179,10 +179,8 @@ func (f *function) lookupRow(s *ir.Lookup, row c.Ident, rowAt c.Expr) {
 		f.assign(s.Pos, row, c.Do(find, c.Address(keyName)))
 		return
 	}
-	f.leased = true
-	args := []c.Expr{c.Address(keyName), c.Ident("lease"), rowAt, c.Address(row)}
+	args := []c.Expr{c.Address(keyName), lease, rowAt, c.Address(row)}
 	if t.Bound() {
-		f.usesNow()
 		args = append(args, now)
 	}
 	found := c.Ident("found")
@@ -195,9 +193,6 @@ func (f *function) lookupRow(s *ir.Lookup, row c.Ident, rowAt c.Expr) {
 	f.unless(s.Pos, c.Unlikely(equals(found, c.Ident("FR_CHANGING"))), s.Changing)
 	f.when(s.Pos, equals(found, c.Ident("FR_MISSING")), func() { f.assign(s.Pos, row, c.Ident("NULL")) })
 }
-
-// now is the time, as programs know it.
-const now = c.Ident("now")
 
 // missed is what is returned where a packet passes to the stack because there is no row.
 func (f *function) missed(found, missing, changing c.Expr) c.Expr {

@@ -1,20 +1,20 @@
 package bpf
 
 import (
-	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
 
+	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/templates"
 )
 
 // Names. In C a variable, a row and a member are called what the spec calls them, wherever that can be: a name that
-// means something to the compiler, or to the helpers, gets a prefix, and one that is taken in a function gets a number.
+// means something to the compiler, or to the helpers, gets a prefix, and one that is taken in a function gets a number
+// there (package c).
 
 var keywords = strings.Fields(
 	`asm auto break case char const continue default do double else enum extern float for goto if inline int
@@ -23,7 +23,7 @@ var keywords = strings.Fields(
 
 // locals are names that functions use for what every relay has.
 var locals = strings.Fields(
-	`skb data data_end lease now len csum err direct key val found list front same fan size clock event
+	`skb pkt why data data_end lease now len csum err direct key val found list front same fan size clock event
 	element form how i params translation quiet`)
 
 // ours are the beginnings of names that have a meaning at file scope.
@@ -54,37 +54,35 @@ var meant = sync.OnceValue(func() map[string]bool {
 	return taken
 })
 
-// names hands out the identifiers of one function.
-type names map[string]bool
-
-// own reserves an identifier of ours: those of a spec never begin as it does.
-func (n names) own(want string) string {
-	want = ident(want)
-	for i, try := 2, want; ; i++ {
-		if !n[try] {
-			n[try] = true
-			return try
-		}
-		try = fmt.Sprintf("%s_%d", want, i)
-	}
-}
-
-// take reserves an identifier like the one that is wanted.
-func (n names) take(want string) string {
+// safe is a name of a spec, with a prefix where it means something, or could be a function of the program's.
+func (p *program) safe(want string) string {
 	want = ident(want)
 	if want == "" || meant()[want] || slices.Contains(locals, want) || ours.MatchString(want) || want[0] >= '0' &&
-		want[0] <= '9' {
+		want[0] <= '9' || strings.HasPrefix(want, p.short+"_") {
 		want = "v_" + want
 	}
-	return n.own(want)
+	return want
 }
 
-// take reserves an identifier that is none of the program's functions.
-func (f *function) take(want string) string {
-	if strings.HasPrefix(ident(want), f.prog.short+"_") {
-		want = "v_" + want
+// local is a new variable that is called what a spec says.
+func (p *program) local(want, typ string) *c.Local { return c.NewLocal(p.safe(want), typ) }
+
+// own is a new variable that is called as none of a spec is.
+func own(want, typ string) *c.Local { return c.NewLocal(ident(want), typ) }
+
+// What functions have a variable in C for, besides variables and rows of the plan and parts of a packet.
+type (
+	pointerTo struct{ base *ir.Var } // a place that begins at a variable offset
+	savedAt   struct{ base *ir.Var } // likewise, in the front that was saved
+)
+
+// localOf is the variable in C of something; name makes it.
+func (p *program) localOf(of any, name func() *c.Local) *c.Local {
+	if p.locals[of] == nil {
+		x := name()
+		p.locals[of], p.of[x] = x, of
 	}
-	return f.names.take(want)
+	return p.locals[of]
 }
 
 // shortName is what the names of a program's functions begin with: its own name, unless that means something.
@@ -100,37 +98,14 @@ var numbered = regexp.MustCompile(`_\d+$`)
 // plain is the name of a variable or a row without the number that tells it from others of the program.
 func plain(name string) string { return numbered.ReplaceAllString(name, "") }
 
-// nameOf is what a variable is called in a function.
-func (f *function) nameOf(v *ir.Var) string {
-	if f.varNames[v] == "" {
-		f.varNames[v] = f.take(plain(v.Name))
-	}
-	return f.varNames[v]
+// varLocal is a variable of the plan.
+func (p *program) varLocal(v *ir.Var) *c.Local {
+	return p.localOf(v, func() *c.Local { return p.local(plain(v.Name), paramType(v)) })
 }
 
-// freesNames writes a block, after which the names of variables that it has declared can be taken again.
-func (f *function) freesNames(write func()) {
-	before := maps.Clone(f.own)
-	write()
-	for v := range f.own {
-		if !before[v] {
-			delete(f.names, f.varNames[v])
-		}
-	}
-}
-
-// sharesNames has a function call things what another one does, with which it shares a structure.
-func (f *function) sharesNames(g *function) {
-	f.names, f.varNames, f.rowNames, f.ptrNames = g.names, g.varNames, g.rowNames, g.ptrNames
-	f.savedNames, f.headerNames = g.savedNames, g.headerNames
-}
-
-// rowName is what a row is called in a function.
-func (f *function) rowName(r *ir.Row) string {
-	if f.rowNames[r] == "" {
-		f.rowNames[r] = f.take(plain(r.Name))
-	}
-	return f.rowNames[r]
+// rowLocal is a row of the plan.
+func (p *program) rowLocal(r *ir.Row) *c.Local {
+	return p.localOf(r, func() *c.Local { return p.local(plain(r.Name), "struct "+p.vals[r.Table]+" *") })
 }
 
 // member names a member in C. A user's member may be called what a hidden one is.

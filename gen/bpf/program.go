@@ -20,15 +20,16 @@ type program struct {
 	short     string // P, which the names of its other functions begin with
 	vars      map[*ir.Var]bool
 	rows      map[*ir.Row]bool
-	partials  map[*ir.Var]bool  // variables that say where a checksum is left to a device
-	read      readers           // variables that something reads
-	reasons   []c.Ident         // enumerators
-	functions []c.Top           // those that others call
-	hops      map[string]string // route lookups, by what is looked up
-	flow      bool              // it runs on a record of a socket instead of a packet
+	locals    map[any]*c.Local     // what functions have a variable in C for
+	of        map[*c.Local]any     // and the reverse
+	partials  map[*ir.Var]bool     // variables that say where a checksum is left to a device
+	read      readers              // variables that something reads
+	functions []c.Top              // those that others call
+	hops      map[string]*lookedUp // by what is looked up
+	flow      bool                 // it runs on a record of a socket instead of a packet
 	halves    map[*ir.Forward]*halves
 	fits      map[*ir.Forward]*ir.CheckHop // what makes sure that a packet can leave
-	inCheck   map[ir.Stmt]bool             // what belongs to checks that may be made elsewhere
+	apart     map[*c.Func]bool             // functions that aren't given what is known of a packet (context.go)
 	lookups   int                          // of a packet, at most, each with a key on the stack
 	fans      int                          // functions that fan out
 	copies    int                          // functions that make copies
@@ -43,58 +44,40 @@ type function struct {
 	height int               // lines, roughly
 	quoted map[diag.Pos]bool // lines of the spec that comments have shown
 	known  known
-	reason c.Ident // what a packet passes to the stack under that a check of ours stops
+	reason int // for which a packet passes to the stack that a check of ours stops
 
-	// What the text refers to, for declarations and parameters.
-	varsUsed []*ir.Var
-	rowsUsed []*ir.Row
-	ptrsUsed []*ir.Var
-	hopsUsed []lookedUp
-	data     bool
-	now      bool
-	timed    bool // it reads the monotonic clock
-	leased   bool // it uses the relay's lease
-	writes   bool // it is a function that writes
+	timed  bool // it reads the monotonic clock
+	writes bool // it is a function that writes
 
-	name   string               // in C
-	path   string               // what the names of functions begin with that it calls
-	last   bool                 // what is rendered ends the packet's way
-	values map[valueKey]c.Ident // names of values, by how they are computed
+	name   string                // in C
+	path   string                // what the names of functions begin with that it calls
+	last   bool                  // what is rendered ends the packet's way
+	values map[valueKey]*c.Local // by how they are computed
 
-	names      names // that are taken in it
-	varNames   map[*ir.Var]string
-	rowNames   map[*ir.Row]string
-	ptrNames   map[*ir.Var]string // of pointers to variable offsets
-	lowered    map[*ir.Var]int    // bytes by which such pointers point lower: the verifier takes no offset below 0
-	savedNames map[*ir.Var]string // likewise, in the front that was saved
+	lowered map[*ir.Var]int // bytes by which pointers to variable offsets point lower: the verifier takes none below 0
 
-	dataEnd      bool             // it compares with the end of the packet
 	declared     map[*ir.Var]bool // variables that are declared where it is at
 	scope        []*ir.HeaderPart // what the packet that came is known to have
 	leaves       []*ir.HeaderPart // what the packet that leaves has
 	headersUsed  []pointer
-	savedDone    bool // the pointers to the front that was saved are declared
-	headerNames  map[pointer]string
-	late         []late           // parts to which pointers are set in the function
-	own          map[*ir.Var]bool // variables that it declares itself
-	rowsOwn      map[*ir.Row]bool // rows likewise
+	savedDone    bool   // the pointers to the front that was saved are declared
+	late         []late // parts to which pointers are set in the function
 	rowsDeclared map[*ir.Row]bool
-	given        map[*ir.Var]bool  // pointers to variable offsets that it is given
-	routed       map[lookedUp]bool // route lookups that it makes itself
+	given        map[*ir.Var]bool // pointers to variable offsets that it is given
+	routes       []*lookedUp      // route lookups that it makes itself
 
-	checking  *checking // it makes checks for others
-	lastCheck *c.If     // the last call of a function that checks
-	outs      []c.Ident // variables that such functions set
+	checking  *checking  // it makes checks for others
+	lastCheck *lastCheck // the last call of functions that check
+	asksWhy   bool       // its variable is declared at the head
+	outs      []*c.Local // variables that such functions set
 
 	came    map[*ir.Forward]*came // what was computed of the packet that came, for two ways
 	parting bool                  // a branch is rendered where these part
 
 	// Of a fan-out: what is read is the front that was saved, because copies are made by writing to the packet.
-	fan       *fan
-	turn      *fan     // it runs once a receiver
-	makes     *[]c.Top // where functions go that make copies
-	saved     bool
-	savedUsed []*ir.Var
+	fan   *fan
+	turn  *fan     // it runs once a receiver
+	makes *[]c.Top // where functions go that make copies
 }
 
 // known is what holds at a place of a function.
@@ -129,7 +112,8 @@ func (r *renderer) program(p *ir.Program) programData {
 		renderer: r, ir: p, name: abi.ProgramPrefix + ident(p.Name), short: shortName(p.Name),
 		flow: p.Hook == ir.Congestion,
 		vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{}, read: readersOf(p.Body),
-		inCheck: map[ir.Stmt]bool{}, partials: map[*ir.Var]bool{},
+		locals: map[any]*c.Local{}, of: map[*c.Local]any{}, hops: map[string]*lookedUp{}, apart: map[*c.Func]bool{},
+		partials: map[*ir.Var]bool{},
 	}
 	d := programData{Name: prog.name, Hook: p.Hook}
 	for _, s := range p.Paths {
@@ -141,30 +125,38 @@ func (r *renderer) program(p *ir.Program) programData {
 	for _, row := range p.Rows {
 		prog.rows[row] = true
 	}
-	for _, reason := range p.Reasons {
-		name := r.unique("reason_" + ident(p.Name) + "_" + ident(reason.Name))
-		prog.reasons = append(prog.reasons, c.Ident(name))
-	}
-	d.functions = []c.Top{&c.Enum{
-		Doc: "What packets are counted by: indices of fr_reasons.", Names: prog.reasons, First: p.Base,
-	}}
 	prog.lookups = lookups(p.Body)
 	prog.survey()
 	f := prog.function()
 	f.name, f.path, f.last = prog.name, prog.short, true
-	f.reason = c.Ident(fmt.Sprint(p.Base))
-	for i, reason := range p.Reasons {
-		if reason.Kind == ir.Punted {
-			f.reason = prog.reasons[i]
-			break
-		}
-	}
+	f.reason = max(0, slices.IndexFunc(p.Reasons, func(r *ir.Reason) bool { return r.Kind == ir.Punted }))
 	f.statements(p.Body)
-	d.functions = append(append(d.functions, prog.functions...), f.entry())
+	d.functions = append(prog.functions, f.entry())
 	if prog.flow {
 		d.functions = append(d.functions, prog.forTests())
 	}
+	d.functions = prog.passes(d.functions)
 	return d
+}
+
+// passes are what is done with the functions when all are there.
+func (p *program) passes(list []c.Top) []c.Top {
+	var all, given []*c.Func
+	for _, top := range list {
+		if f, ok := top.(*c.Func); ok {
+			all = append(all, f)
+			if !p.apart[f] && !p.flow {
+				given = append(given, f)
+			}
+		}
+	}
+	if packet := p.inContext(given); packet != nil {
+		list = slices.Insert(list, 0, c.Top(packet))
+	}
+	for _, f := range all {
+		f.NameLocals()
+	}
+	return list
 }
 
 // lookups is how many a packet has on its way at most.
@@ -187,23 +179,37 @@ func lookups(block []ir.Stmt) (n int) {
 func (p *program) function() *function {
 	f := &function{
 		renderer: p.renderer, prog: p, known: known{bytes: map[*ir.Var]int{}}, quoted: map[diag.Pos]bool{},
-		names: names{}, varNames: map[*ir.Var]string{}, declared: map[*ir.Var]bool{}, own: map[*ir.Var]bool{},
-		rowsOwn: map[*ir.Row]bool{}, rowsDeclared: map[*ir.Row]bool{},
-		headerNames: map[pointer]string{}, given: map[*ir.Var]bool{}, routed: map[lookedUp]bool{},
-		came:     map[*ir.Forward]*came{},
-		rowNames: map[*ir.Row]string{}, ptrNames: map[*ir.Var]string{}, savedNames: map[*ir.Var]string{},
+		declared: map[*ir.Var]bool{}, rowsDeclared: map[*ir.Row]bool{},
+		given: map[*ir.Var]bool{},
+		came:  map[*ir.Forward]*came{},
 	}
 	f.block = &f.body
 	return f
 }
 
-// reasonName returns the enumerator of a reason.
-func (p *program) reasonName(i int) c.Ident {
-	if i < 0 || i >= len(p.reasons) {
+// reasonName is where a reason is counted.
+func (p *program) reasonName(i int) c.Expr {
+	if i < 0 || i >= len(p.ir.Reasons) {
 		p.fail("program %q has no reason %d", p.ir.Name, i)
-		return "0"
+		return c.Num(0)
 	}
-	return p.reasons[i]
+	return p.counted(p.reasons[p.number(i)])
+}
+
+// number is a reason's number; 0: there is none.
+func (p *program) number(i int) int {
+	if i < 0 || i >= len(p.ir.Reasons) {
+		return 0
+	}
+	return p.tallies.Number(p.ir, i)
+}
+
+// counted is where a reason is counted that is the same in all programs.
+func (p *program) counted(reason c.Expr) c.Expr {
+	if base := p.bases[p.ir]; base != "" {
+		return c.Binary{Op: "+", X: base, Y: reason}
+	}
+	return reason
 }
 
 func use[T comparable](list *[]T, x T) {
@@ -215,46 +221,20 @@ func use[T comparable](list *[]T, x T) {
 	*list = append(*list, x)
 }
 
-func (f *function) usesVar(v *ir.Var) { use(&f.varsUsed, v) }
-func (f *function) usesRow(r *ir.Row) { use(&f.rowsUsed, r) }
-func (f *function) usesNow()          { f.now = true }
-
-// usesData notes that a function reads the packet, and returns the pointer to its first byte.
-func (f *function) usesData() c.Ident {
+// front is the pointer to the packet's first byte, or to that of the front that was saved.
+func (f *function) front() *c.Local {
 	if f.fan != nil {
-		f.saved = true
-		return "front"
+		return front
 	}
-	f.data = true
-	return "data"
+	return data
 }
 
-// base is the pointer to a variable offset in the packet.
-func (f *function) base(v *ir.Var) c.Ident {
+// base is the pointer to a variable offset, in the packet or in the front that was saved.
+func (f *function) base(v *ir.Var) *c.Local {
 	if f.fan != nil {
-		use(&f.savedUsed, v)
-	} else {
-		use(&f.ptrsUsed, v)
+		return f.prog.localOf(savedAt{v}, func() *c.Local { return own("saved_"+plain(v.Name), "void *") })
 	}
-	return f.pointerName(v)
-}
-
-// pointerName is what the pointer to a variable offset is called, in the packet or in the front that was saved.
-func (f *function) pointerName(v *ir.Var) c.Ident {
-	if f.fan != nil {
-		return f.savedName(v)
-	}
-	if f.ptrNames[v] == "" {
-		f.ptrNames[v] = f.take("at_" + plain(v.Name))
-	}
-	return c.Ident(f.ptrNames[v])
-}
-
-func (f *function) savedName(v *ir.Var) c.Ident {
-	if f.savedNames[v] == "" {
-		f.savedNames[v] = f.names.own("saved_" + plain(v.Name))
-	}
-	return c.Ident(f.savedNames[v])
+	return f.prog.localOf(pointerTo{v}, func() *c.Local { return f.prog.local("at_"+plain(v.Name), "void *") })
 }
 
 // quote writes a comment with the line of the spec that the next statements come from, where it
@@ -279,24 +259,21 @@ func (f *function) up(reason int) c.Expr {
 	if f.turn != nil {
 		return f.ends("decline", reason)
 	}
-	name, all := f.prog.reasonName(reason), f.prog.ir.Reasons // the name of one that isn't there is an error
-	if reason >= 0 && reason < len(all) && all[reason].Kind == ir.Dropped {
-		return c.Do("fr_drop", ofSKB("len"), name)
+	if all := f.prog.ir.Reasons; reason >= 0 && reason < len(all) && all[reason].Kind == ir.Dropped {
+		if f.checking != nil {
+			f.checking.drops = true
+		}
+		return c.Do("fr_drop", ofSKB("len"), f.prog.reasonName(reason))
 	}
-	return f.upFor(name)
+	return f.upFor(reason)
 }
 
-// upFor is what is returned where a packet passes to the stack under the name of a reason.
-func (f *function) upFor(reason c.Ident) c.Expr { return f.stop(f.why(reason)) }
-
-// why is the name of a reason. In a function that checks it is the same as the name of that reason in other programs.
-func (f *function) why(reason c.Ident) c.Expr {
+// upFor is what is returned where a packet passes to the stack for a reason. A function that checks says why.
+func (f *function) upFor(reason int) c.Expr {
 	if f.checking != nil {
-		if i := slices.Index(f.prog.reasons, reason); i >= 0 {
-			return c.Alias{Name: reason, As: f.prog.ir.Reasons[i].Name}
-		}
+		return f.reasons[f.prog.number(reason)]
 	}
-	return reason
+	return f.stop(f.prog.reasonName(reason))
 }
 
 // stop is what is returned where a packet passes to the stack.
@@ -312,14 +289,19 @@ func (f *function) length() c.Expr {
 	if !f.prog.flow {
 		return ofSKB("len")
 	}
-	f.dataEnd = true
-	return c.Do("fr_length", f.usesData(), dataEnd)
+	return c.Do("fr_length", f.front(), dataEnd)
 }
 
-// Pointers to the packet's first byte, and to the one after its last.
-const (
-	data    = c.Ident("data")
-	dataEnd = c.Ident("data_end")
+// frameLen is the length of the packet that came.
+const frameLen = c.Ident("len")
+
+// Variables that functions of all programs have.
+var (
+	data    = c.NewLocal("data", "void *")     // a pointer to the packet's first byte
+	dataEnd = c.NewLocal("data_end", "void *") // and to the one after its last
+	front   = c.NewLocal("front", "void *")    // a pointer to the front of the packet that was saved
+	lease   = c.NewLocal("lease", "const struct fr_lease *")
+	now     = c.NewLocal("now", "__u64") // the time, as programs know it
 )
 
 // unless renders a check: under a condition the packet passes to the stack, or the receiver's turn ends.
@@ -350,30 +332,29 @@ func (f *function) entry() *c.Func {
 	out := &c.Func{Head: `SEC("tc") int`, Name: f.prog.name, Params: []c.Param{skbParam}}
 	if f.prog.flow {
 		out = &c.Func{Head: "static __always_inline int", Name: f.prog.onRecord(), Params: []c.Param{
-			{Type: "void *", Name: data}, {Type: "void *", Name: dataEnd},
+			{Type: data.Type, Name: data}, {Type: dataEnd.Type, Name: dataEnd},
 		}}
-		f.data, f.ptrsUsed = false, nil // they are its parameters
 	}
+	text := slices.Concat(f.headerPointers(packetCame, fixed), f.results(), f.text())
+	given := c.Free(text)
 	g := &function{}
 	g.block = &out.Body
-	if f.leased {
-		g.define(noPos, "const struct fr_lease *", "lease", c.Do("fr_the_lease"))
+	if slices.Contains(given, lease) {
+		g.define(noPos, lease.Type, lease, c.Do("fr_the_lease"))
 	}
-	if f.now {
-		g.define(noPos, "__u64", "now", c.Do("bpf_jiffies64"))
+	if slices.Contains(given, now) {
+		g.define(noPos, now.Type, now, c.Do("bpf_jiffies64"))
 	}
 	g.add(f.structures()...)
 	if n := f.prog.ir.Pull; n > 0 && !f.prog.flow {
 		g.gap()
 		g.do(noPos, "fr_pull", skb, c.Dec(n))
 	}
-	if f.data || len(f.ptrsUsed) > 0 {
-		g.define(noPos, "void *", data, packetBegin)
-		g.define(noPos, "void *", dataEnd, packetEnd)
+	if !f.prog.flow && (slices.Contains(given, data) || slices.Contains(given, dataEnd)) {
+		g.define(noPos, data.Type, data, packetBegin)
+		g.define(noPos, dataEnd.Type, dataEnd, packetEnd)
 	}
-	g.add(f.headerPointers(packetCame, fixed)...)
-	g.add(f.results()...)
-	g.add(f.text()...)
+	g.add(text...)
 	return out
 }
 
@@ -395,43 +376,48 @@ func fixed(p *ir.HeaderPart) bool { return p.At.Base == nil }
 
 // structures declares what a function has at its head: pointers to variable offsets, and what it looks up.
 func (f *function) structures() (out []c.Stmt) {
-	for _, v := range f.prog.ir.Vars {
-		if contains(f.ptrsUsed, v) && !f.given[v] {
-			out = append(out, variable("void *", f.pointerName(v)))
-		}
+	if f.fan == nil {
+		out = f.pointersToSet()
 	}
-	for _, h := range f.hopsUsed {
-		if f.routed[h] {
-			out = append(out, variable("struct fr_hop", h.hop()), variable("struct bpf_fib_lookup", h.fib()))
+	for _, h := range f.routes {
+		out = append(out, one("struct fr_hop", h.hop), one("struct bpf_fib_lookup", h.fib))
+	}
+	return out
+}
+
+// pointersToSet declares pointers to variable offsets that the function sets.
+func (f *function) pointersToSet() (out []c.Stmt) {
+	for _, v := range f.prog.ir.Vars {
+		if at := f.base(v); !f.given[v] && c.Count(f.body, at) > 0 {
+			out = append(out, variable(at.Type, at))
 		}
 	}
 	return out
 }
 
+// one declares a structure, as an array: functions are given a pointer to it.
+func one(typ string, name c.Name) c.Stmt {
+	return &c.Declare{Type: typ, Vars: []c.Var{{Name: name, Tail: "[1]"}}}
+}
+
 // variable declares a variable without a value.
-func variable(typ string, name c.Ident) c.Stmt {
+func variable(typ string, name c.Name) c.Stmt {
 	return &c.Declare{Type: typ, Vars: []c.Var{{Name: name}}}
 }
 
 // results declares the variables that functions which check set.
-func (f *function) results() []c.Stmt {
-	if len(f.outs) == 0 {
-		return nil
-	}
-	s := &c.Declare{Type: "__u64"}
-	for _, name := range f.outs {
-		s.Vars = append(s.Vars, c.Var{Name: name})
-	}
-	return []c.Stmt{s}
-}
-
-func contains[T comparable](list []T, x T) bool {
-	for _, y := range list {
-		if x == y {
-			return true
+func (f *function) results() (out []c.Stmt) {
+	if len(f.outs) > 0 {
+		s := &c.Declare{Type: "__u64"}
+		for _, name := range f.outs {
+			s.Vars = append(s.Vars, c.Var{Name: name})
 		}
+		out = append(out, s)
 	}
-	return false
+	if f.asksWhy {
+		out = append(out, variable("__u32", why))
+	}
+	return out
 }
 
 // declare declares a variable, unless it is declared.
@@ -440,7 +426,7 @@ func (f *function) declare(pos diag.Pos, v *ir.Var) {
 		return
 	}
 	name := f.variable(v)
-	f.declared[v], f.own[v] = true, true
+	f.declared[v] = true
 	s := &c.Declare{Pos: pos, Type: "__u64", Vars: []c.Var{{Name: name}}}
 	if v.Type.IsBytes() {
 		s.Vars[0].Tail = fmt.Sprintf("[%d]", (v.Type.Size+7)/8)
@@ -455,6 +441,6 @@ func (f *function) set(pos diag.Pos, v *ir.Var, x c.Expr) {
 		f.assign(pos, name, x)
 		return
 	}
-	f.declared[v], f.own[v] = true, true
+	f.declared[v] = true
 	f.define(pos, "__u64", name, x)
 }

@@ -88,14 +88,14 @@ func (w *writer) lengths() {
 	if !w.resizes() || rw.OldFront.Base != nil || rw.NewFront.Base != nil {
 		return
 	}
-	w.oldLen, w.newLen = c.Ident(w.names.own("headers_len")), c.Ident(w.names.own("new_headers_len"))
+	w.oldLen, w.newLen = own("headers_len", ""), own("new_headers_len", "")
 	w.constant(w.oldLen, rw.OldFront.Const)
 	w.constant(w.newLen, rw.NewFront.Const)
 }
 
 // oldFront is the number of bytes in front of the payload that came.
 func (w *writer) oldFront() c.Expr {
-	if w.oldLen != "" {
+	if w.oldLen != nil {
 		return w.oldLen
 	}
 	return w.offset(w.rw.OldFront)
@@ -103,7 +103,7 @@ func (w *writer) oldFront() c.Expr {
 
 // newFront is the number of bytes in front of the payload that leaves.
 func (w *writer) newFront() c.Expr {
-	if w.newLen != "" {
+	if w.newLen != nil {
 		return w.newLen
 	}
 	return w.offset(w.rw.NewFront)
@@ -119,7 +119,7 @@ func (w *writer) endOf(v *ir.Var, n int) c.Expr {
 
 // isEnd reports whether an offset is that of the payload, and has a name.
 func (w *writer) isEnd(v *ir.Var, n int) bool {
-	return v == nil && w.newLen != "" && n == w.rw.NewFront.Const
+	return v == nil && w.newLen != nil && n == w.rw.NewFront.Const
 }
 
 // room renders the call that makes and closes room.
@@ -157,13 +157,15 @@ func (w *writer) room() {
 	w.gap()
 	resize := "fr_move"
 	args := []c.Expr{skb, w.oldFront(), w.newFront(), w.expr(rw.Payload), c.Join("|", how...)}
-	if w.newLen != "" && w.stored() {
-		w.usesData()
+	if w.newLen != nil && w.stored() {
 		resize, args, w.checked = "fr_resize", append(args, c.Address(data)), rw.NewFront.Const
 	}
-	w.define(rw.Pos, "int", "err", c.Do(resize, args...))
-	w.fails(c.Unlikely(c.Ident("err")), c.Do("fr_failed", skb, c.Ident("len"), c.Ident("err"), w.reasonOf(w.fwd.Fault),
-		w.reasonOf(w.fwd.NoRoom)))
+	w.define(rw.Pos, "int", c.Ident("err"), c.Do(resize, args...))
+	fault := w.reasonOf(w.fwd.Fault)
+	w.fails(c.Unlikely(c.Ident("err")), c.Do("fr_failed", skb, frameLen, c.Ident("err"), fault))
+	if w.reasonOf(w.fwd.NoRoom); w.prog.number(w.fwd.NoRoom) != w.prog.number(w.fwd.Fault)+1 {
+		w.fail("the reasons of what fails at %s don't follow each other", w.rw.Pos)
+	}
 	w.changed, w.moves = true, true
 }
 
@@ -194,7 +196,7 @@ func (w *writer) cutOff() {
 	}
 	end := w.expr(w.fwd.End)
 	w.gap()
-	cut := w.when(w.fwd.Pos, c.Unlikely(exceeds(c.Ident("len"), end)), func() {
+	cut := w.when(w.fwd.Pos, c.Unlikely(exceeds(frameLen, end)), func() {
 		w.failIf(c.Do("bpf_skb_change_tail", skb, end, c.Num(0)))
 		w.changed = true
 		w.rederive()
@@ -204,10 +206,10 @@ func (w *writer) cutOff() {
 }
 
 // reasonOf names a reason that a rewrite which can fail has to have.
-func (w *writer) reasonOf(i int) c.Ident {
+func (w *writer) reasonOf(i int) c.Expr {
 	if i < 0 {
 		w.fail("a rewrite at %s can fail, but has no reason for it", w.fwd.Pos)
-		return "0"
+		return c.Num(0)
 	}
 	return w.prog.reasonName(i)
 }

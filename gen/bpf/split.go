@@ -2,7 +2,6 @@ package bpf
 
 import (
 	"maps"
-	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -100,9 +99,6 @@ func (f *function) goOn(name string, path bool, block []ir.Stmt) c.Expr {
 	for v := range f.known.bytes {
 		g.given[v] = true
 	}
-	if g.turn != nil {
-		g.sharesNames(f)
-	}
 	g.path, g.name = f.path, f.path+"_"+ident(name)
 	if path {
 		g.path = g.name
@@ -120,14 +116,18 @@ func (f *function) goOn(name string, path bool, block []ir.Stmt) c.Expr {
 
 // callTo puts a function that f ends in in front of it. It returns the call.
 func (f *function) callTo(g *function, result string, to *[]c.Top) c.Expr {
-	params, args := f.pass(g)
+	var params []c.Param
 	if g.turn != nil && c.Count(g.body, same) > 0 {
-		params, args = slices.Insert(params, 0, g.turn.sameParam()), slices.Insert(args, 0, c.Expr(same))
+		params = append(params, g.turn.sameParam())
 	}
 	if to == nil {
 		to = &f.prog.functions
 	}
-	*to = append(*to, g.assemble(result, g.name, params))
+	made, args := g.assemble(result, g.name, params)
+	*to = append(*to, made)
+	for range params {
+		args = append(args, same)
+	}
 	return c.Do(g.name, args...)
 }
 
@@ -159,6 +159,6 @@ func (f *function) declareRow(r *ir.Row) {
 	if f.rowsDeclared[r] {
 		return
 	}
-	f.rowsDeclared[r], f.rowsOwn[r] = true, true
+	f.rowsDeclared[r] = true
 	f.add(variable("struct "+f.vals[r.Table]+" *", f.row(r)))
 }

@@ -56,15 +56,12 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 	case *ir.ReadVarint:
 		f.quote(s.Pos)
 		if s.At.Base != nil {
-			f.pointer(s.At.Base, f.prog.reasonName(s.Reason), s.Pos)
+			f.pointer(s.At.Base, s.Reason, s.Pos)
 			if _, ok := f.known.bytes[s.At.Base]; !ok {
 				f.known.bytes[s.At.Base] = 0
 			}
 		}
-		f.usesData()
-		f.dataEnd = true
 		f.declare(s.Pos, s.Value)
-		f.variable(s.Size) // is named first
 		f.set(s.Pos, s.Size, c.Do("fr_varint", f.ptr(s.At), dataEnd, c.Address(f.variable(s.Value))))
 		f.unless(s.Pos, c.Not(f.variable(s.Size)), s.Reason)
 	case *ir.ReadUint:
@@ -112,7 +109,7 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 
 // begins notes that a header's bytes are there from now on.
 func (f *function) begins(s *ir.NeedBytes) {
-	f.reason = f.prog.reasonName(s.Reason)
+	f.reason = s.Reason
 	if s.Part == nil {
 		return
 	}
@@ -128,16 +125,15 @@ func (f *function) begins(s *ir.NeedBytes) {
 // has one way to follow, whatever the size.
 func (f *function) readUint(s *ir.ReadUint) {
 	f.quote(s.Pos)
-	f.dataEnd = true
 	f.declare(s.Pos, s.Value)
 	n := wordSize(s.Max)
 	read := c.Do("fr_uint", f.word(f.offset(plus(s.End, -n)), s.End.Base.Max), dataEnd, c.Dec(n),
 		f.variable(s.Size), c.Address(f.variable(s.Value)))
-	f.stopIf(s.Pos, c.Not(read), nil, c.Do("fr_up", skb, f.reason))
+	f.stopIf(s.Pos, c.Not(read), nil, f.upFor(f.reason))
 }
 
 // word is an offset in the packet, of at most limit, as a pointer.
-func (f *function) word(off c.Expr, limit uint64) c.Expr { return pinned(f.usesData(), off, limit) }
+func (f *function) word(off c.Expr, limit uint64) c.Expr { return pinned(f.front(), off, limit) }
 
 // wordSize is the size of the word that has room for n bytes.
 func wordSize(n int) int { return 1 << bits.Len(uint(n-1)) }
@@ -231,7 +227,7 @@ func (f *function) branch(s *ir.If) bool {
 		f.declares(s.Then, s.Else)
 		declared, rows = maps.Clone(f.declared), maps.Clone(f.rowsDeclared)
 	}
-	branch := f.when(s.Pos, f.expr(s.Cond), func() { f.freesNames(func() { f.statements(s.Then) }) })
+	branch := f.when(s.Pos, f.expr(s.Cond), func() { f.statements(s.Then) })
 	f.height++ // its end
 	if s.Note != ruleNote {
 		branch.Note = comment(s.Note)
@@ -251,7 +247,7 @@ func (f *function) branch(s *ir.If) bool {
 	f.last = ends(s.Else)
 	elseEnds := false
 	f.height++
-	f.inside(&branch.Else, func() { f.freesNames(func() { elseEnds = f.statements(s.Else) }) })
+	f.inside(&branch.Else, func() { elseEnds = f.statements(s.Else) })
 	f.scope = scope
 	if elseEnds {
 		f.known = then

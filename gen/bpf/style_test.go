@@ -102,7 +102,7 @@ func TestStyle(t *testing.T) {
 var oneLine = regexp.MustCompile(`^\s*(if|for|while) \(.*\) [^&|{(]*;$`)
 
 // unnamed is what stands at a number of bytes from the packet's start.
-var unnamed = regexp.MustCompile(`\b(ldv?|st|be)\d+\((data|front) [+-] \d`)
+var unnamed = regexp.MustCompile(`\b(ldv?|st|be)\d+\((pkt(->|\.))?(data|front) [+-] \d`)
 
 // unreadable are forms that nobody can read without counting.
 var unreadable = []struct {
@@ -114,7 +114,7 @@ var unreadable = []struct {
 		`[-+]\s+\(*0xf{8}[0-9a-f]{8}|\b0xf{8}[0-9a-f]{8}(ULL)?\)*\s+[-+]`), nil},
 	{"an IPv4 address at an offset", regexp.MustCompile(`addr \+ 12\b`),
 		// the last word of an IPv6 address, which is copied word by word
-		regexp.MustCompile(`^\s*(fib_\d+\.(src|dst)\[3\] = ld32|st32\(\(void \*\)event\d+ \+ \d+, ld32)\(`)},
+		regexp.MustCompile(`^\s*(fib(_\d+)?->(src|dst)\[3\] = ld32|st32\(\(void \*\)event\d+ \+ \d+, ld32)\(`)},
 	{"a pseudo-header's protocol without a name", regexp.MustCompile(
 		`_pseudo = [^;]*\+\s+(0x1100|bpf_htons\(17\))`), nil},
 }
@@ -171,21 +171,21 @@ func style(name, text string) (wrong []string, long bool) {
 // Each form that TestStyle refuses is found, and what only looks like it isn't.
 func TestStyleRefuses(t *testing.T) {
 	for line, want := range map[string]string{
-		"\tif (fr_route(skb, &fib_1, inner_options_end + (0xffffffffffffffc0ULL + payload_len),": "difference",
-		"\todd_sum <<= (size_end + 0xfffffffffffffffcULL) & 1;":                                  "difference",
-		"\tsize = payload_len +\n\t\t0xfffffffffffffffcULL;":                                     "difference",
-		"\tst32(new_ipv4->src, ld32(r->local.addr + 12));":                                       "IPv4 address",
-		"\treturn fr_redirect_neigh(r->hop.ifindex, AF_INET, r->hop.addr + 12);":                 "IPv4 address",
-		"\t__u64 new_pseudo = (__u64)src + dst + 0x1100;":                                        "protocol",
-		"\t__u64 udp_old_pseudo = (__u64)src +\n\t\tdst + length +\n\t\t0x1100;":                 "protocol",
+		"\tif (fr_route(skb, fib, inner_options_end + (0xffffffffffffffc0ULL + payload_len),": "difference",
+		"\todd_sum <<= (size_end + 0xfffffffffffffffcULL) & 1;":                               "difference",
+		"\tsize = payload_len +\n\t\t0xfffffffffffffffcULL;":                                  "difference",
+		"\tst32(new_ipv4->src, ld32(r->local.addr + 12));":                                    "IPv4 address",
+		"\treturn fr_redirect_neigh(r->hop.ifindex, AF_INET, r->hop.addr + 12);":              "IPv4 address",
+		"\t__u64 new_pseudo = (__u64)src + dst + 0x1100;":                                     "protocol",
+		"\t__u64 udp_old_pseudo = (__u64)src +\n\t\tdst + length +\n\t\t0x1100;":              "protocol",
 		"\tif (a) return;":             "condition",
 		"\treturn; ":                   "space",
 		"#line 1 \"spec.cue\"":         "#line",
 		strings.Repeat("x", columns+1): "columns",
 		"{" + strings.Repeat("\n\tx();", functionLines+1) + "\n}":         "function",
 		"\tif (ld64(ipv6->dst + 8) == 0xffffffffffff0000ULL)":             "",
-		"\tfib_2.dst[3] = ld32(c->server.addr + 12);":                     "",
-		"\tfib_2.dst[0] = ld32(c->server.addr + 12);":                     "IPv4 address",
+		"\tfib_2->dst[3] = ld32(c->server.addr + 12);":                    "",
+		"\tfib->dst[0] = ld32(c->server.addr + 12);":                      "IPv4 address",
 		"const volatile __u64 set_id_mask = 0xffffffffffffffffULL;":       "",
 		"\tst32(new_ipv4->src, fr_v4(r->local.addr));":                    "",
 		"\t__u64 new_pseudo = (__u64)src + dst + bpf_htons(IPPROTO_UDP);": "",

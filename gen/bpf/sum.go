@@ -15,16 +15,16 @@ import (
 type sum struct {
 	*ir.Sum
 	w      *writer
-	names  map[string]string
-	leaves c.Expr // of a copy: what is stored
+	names  map[string]*c.Local // of numbers that go with it
+	leaves c.Expr              // of a copy: what is stored
 }
 
 // newSum is a checksum that w computes.
-func (w *writer) newSum(s *ir.Sum) *sum { return &sum{Sum: s, w: w, names: map[string]string{}} }
+func (w *writer) newSum(s *ir.Sum) *sum { return &sum{Sum: s, w: w, names: map[string]*c.Local{}} }
 
 // name is what a number is called that goes with the checksum: the new one (what is "") has the field's name.
-func (s *sum) name(what string) c.Ident {
-	if s.names[what] == "" {
+func (s *sum) name(what string) *c.Local {
+	if s.names[what] == nil {
 		want := s.Name
 		if header, _, ok := strings.Cut(s.Name, "."); ok && what != "" {
 			want = header
@@ -32,9 +32,9 @@ func (s *sum) name(what string) c.Ident {
 		if what != "" {
 			want += "_" + what
 		}
-		s.names[what] = s.w.take(want)
+		s.names[what] = s.w.prog.local(want, "")
 	}
-	return c.Ident(s.names[what])
+	return s.names[what]
 }
 
 // summand is a scalar in a sum, at an even or an odd position of the covered bytes.
@@ -76,7 +76,7 @@ func (w *writer) summands(ts []ir.Term) (out []summand) {
 			continue
 		}
 		if t.Region {
-			name := c.Ident(w.take("region_sum"))
+			name := w.prog.local("region_sum", "")
 			w.define(noPos, "__u64", name, c.Do(w.sumOf(t.Max), skb, w.offset(t.At), w.expr(t.Len)))
 			out = append(out, w.turned(t, []summand{{scalar{size: 4}, t.Odd, name}})...)
 			continue
@@ -107,7 +107,7 @@ func (w *writer) turned(t ir.Term, parts []summand) []summand {
 	if t.OddIf == nil {
 		return parts
 	}
-	name := c.Ident(w.take("odd_sum"))
+	name := w.prog.local("odd_sum", "")
 	w.define(noPos, "__u64", name, w.total(parts))
 	// a branch would have the verifier follow two ways from here
 	w.add(&c.Assign{To: name, Op: "<<=", X: c.Binary{Op: "*", X: c.Dec(8), Y: w.expr(t.OddIf)}})
@@ -394,7 +394,7 @@ func (s *sum) at(o ir.Off) c.Expr {
 	if o == s.New && o != s.Old && s.w.half == nil {
 		what = "new_checksum_at"
 	}
-	if s.names[what] == "" {
+	if s.names[what] == nil {
 		s.w.constant(s.name(what), o.Const)
 	}
 	return s.name(what)
@@ -425,7 +425,7 @@ func (w *writer) tail(s *sum) summand {
 
 // partial asks once where a checksum is left to a device.
 func (w *writer) partial() {
-	if w.asked != "" {
+	if w.asked != nil {
 		return
 	}
 	w.needs["facts"] = "yes"
@@ -433,7 +433,7 @@ func (w *writer) partial() {
 		w.asked = w.variable(v)
 		return
 	}
-	w.asked = c.Ident(w.take("partial_at"))
+	w.asked = w.prog.local("partial_at", "")
 	w.define(noPos, "__u32", w.asked, c.Do("fr_partial", skb))
 }
 

@@ -2,7 +2,6 @@ package bpf
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -219,7 +218,7 @@ func isCheap(x c.Expr) bool {
 			if !isRead(y) {
 				return false
 			}
-		case c.Ident:
+		case c.Name:
 			size++
 		case c.Number:
 			if y.V >= 1<<31 { // it takes a register
@@ -260,7 +259,7 @@ func (w *writer) value(s scalar, note string, pos diag.Pos) c.Expr {
 	if want == "" {
 		want = "value"
 	}
-	name := c.Ident(w.take(want))
+	name := w.prog.local(want, "")
 	w.values[key] = name
 	w.define(pos, wireType(s), name, s.code)
 	return name
@@ -270,7 +269,7 @@ func (w *writer) value(s scalar, note string, pos diag.Pos) c.Expr {
 func (w *writer) term(s scalar, pos diag.Pos) c.Expr {
 	_, known := w.values[keyOf(s)]
 	x := w.value(s, "", pos)
-	if name, ok := x.(c.Ident); ok && !known && !s.lit && !w.inPlace && isRead(s.code) {
+	if name, ok := x.(*c.Local); ok && !known && !s.lit && !w.inPlace && isRead(s.code) {
 		w.terms[name] = s.code
 	}
 	return x
@@ -279,9 +278,9 @@ func (w *writer) term(s scalar, pos diag.Pos) c.Expr {
 // once puts values that are needed only once where they are needed: they are read from the packet that came, which
 // doesn't change in between.
 func (w *writer) once() {
-	for _, name := range slices.Sorted(maps.Keys(w.terms)) {
-		i := slices.IndexFunc(w.body, func(s c.Stmt) bool { return declares(s, name) })
-		if i < 0 || c.Count(w.body, name) != 2 {
+	for _, s := range slices.Clone(w.body) {
+		name := w.declares(s)
+		if name == nil || c.Count(w.body, name) != 2 {
 			continue
 		}
 		c.ReplaceIn(w.body, func(x c.Expr) c.Expr {
@@ -290,14 +289,20 @@ func (w *writer) once() {
 			}
 			return nil
 		})
-		w.body = slices.Delete(w.body, i, i+1)
+		w.body = slices.DeleteFunc(w.body, func(t c.Stmt) bool { return t == s })
 	}
 }
 
-// declares reports whether a statement declares a name.
-func declares(s c.Stmt, name c.Ident) bool {
+// declares is the value that only checksums need which a statement declares, or nil.
+func (w *writer) declares(s c.Stmt) *c.Local {
 	d, ok := s.(*c.Declare)
-	return ok && len(d.Vars) == 1 && d.Vars[0].Name == name
+	if !ok || len(d.Vars) != 1 {
+		return nil
+	}
+	if x, ok := d.Vars[0].Name.(*c.Local); ok && w.terms[x] != nil {
+		return x
+	}
+	return nil
 }
 
 // wireType is the type of a scalar as it is in the packet.

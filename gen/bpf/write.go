@@ -3,6 +3,7 @@ package bpf
 import (
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -49,92 +50,73 @@ func (p *program) writer(rw *ir.Rewrite, fx *ir.Effects) *writer {
 		w.rw = &ir.Rewrite{}
 	}
 	w.leaves = w.rw.Parts
-	w.writes, w.values, w.terms = true, map[valueKey]c.Ident{}, map[c.Ident]c.Expr{}
+	w.writes, w.values, w.terms = true, map[valueKey]*c.Local{}, map[*c.Local]c.Expr{}
 	w.fx, w.lowered = w.effects(fx), map[*ir.Var]int{}
 	return w
 }
 
-// assemble puts a function together that others call.
-func (f *function) assemble(result, name string, params []c.Param) *c.Func {
-	out := &c.Func{Head: "static __always_inline " + result, Name: name, Params: params}
+// assemble puts a function together that others call; params is what it gets besides what it mentions and doesn't
+// declare. It returns the arguments for that.
+func (f *function) assemble(result, name string, params []c.Param) (out *c.Func, args []c.Expr) {
+	out = &c.Func{Head: "static __always_inline " + result, Name: name}
 	g := &function{}
 	g.block = &out.Body
 	if f.timed {
-		g.define(noPos, "__u64", "clock", c.Do("bpf_ktime_get_ns"))
+		g.define(noPos, "__u64", c.Ident("clock"), c.Do("bpf_ktime_get_ns"))
 	}
+	headers := f.headerPointers(packetCame, func(p *ir.HeaderPart) bool {
+		return fixed(p) || f.writes || f.given[p.At.Base]
+	})
+	if !f.savedDone {
+		headers = append(headers, f.headerPointers(packetSaved, func(*ir.HeaderPart) bool { return true })...)
+	}
+	text := f.text()
 	if !f.writes {
 		g.add(f.structures()...)
 	}
-	g.add(f.headerPointers(packetCame, func(p *ir.HeaderPart) bool {
-		return fixed(p) || f.writes || f.given[p.At.Base]
-	})...)
-	if !f.savedDone {
-		g.add(f.headerPointers(packetSaved, func(*ir.HeaderPart) bool { return true })...)
+	g.add(slices.Concat(headers, f.results(), text)...)
+	free := slices.DeleteFunc(c.Free(out.Body), func(x *c.Local) bool {
+		return slices.ContainsFunc(params, func(p c.Param) bool { return p.Name == c.Name(x) })
+	})
+	free = f.prog.inOrder(free)
+	if !f.prog.flow {
+		out.Params = append(out.Params, skbParam)
 	}
-	g.add(f.results()...)
-	g.add(f.text()...)
+	for _, x := range free {
+		out.Params = append(out.Params, c.Param{Type: x.Type, Name: x})
+	}
+	out.Params = append(out.Params, params...)
+	return out, f.prog.arguments(free)
+}
+
+// arguments are what functions are given: the packet, and variables.
+func (p *program) arguments(variables []*c.Local) (out []c.Expr) {
+	if !p.flow {
+		out = append(out, skb)
+	}
+	for _, x := range variables {
+		out = append(out, x)
+	}
 	return out
 }
 
-// pass returns the parameters of a function that f calls, and the arguments: all that it uses and doesn't set itself.
-func (f *function) pass(w *function) (params []c.Param, args []c.Expr) {
-	add := func(typ string, name c.Ident, arg c.Expr) {
-		params, args = append(params, c.Param{Type: typ, Name: name}), append(args, arg)
+// inOrder puts variables in the order that parameters have: what all programs have, then as the plan has them.
+func (p *program) inOrder(list []*c.Local) []*c.Local {
+	order := []*c.Local{data, dataEnd, front, lease, now}
+	for _, v := range p.ir.Vars {
+		order = append(order, p.locals[v], p.locals[pointerTo{v}], p.locals[savedAt{v}])
 	}
-	if !f.prog.flow {
-		add(skbParam.Type, skb, skb)
+	for _, r := range p.ir.Rows {
+		order = append(order, p.locals[r])
 	}
-	if w.data || len(w.ptrsUsed) > 0 {
-		f.data = true
-		add("void *", data, data)
-	}
-	if w.dataEnd {
-		f.dataEnd = true
-		add("void *", dataEnd, dataEnd)
-	}
-	if w.saved || len(w.savedUsed) > 0 {
-		f.saved = true
-		add("void *", front, front)
-	}
-	if w.leased && !w.writes {
-		f.leased = true
-		add("const struct fr_lease *", "lease", c.Ident("lease"))
-	}
-	if w.now {
-		f.usesNow()
-		add("__u64", now, now)
-	}
-	for _, v := range f.prog.ir.Vars {
-		if contains(w.varsUsed, v) && !w.own[v] {
-			add(paramType(v), c.Ident(w.nameOf(v)), f.variable(v))
+	rank := func(x *c.Local) int {
+		if i := slices.Index(order, x); i >= 0 {
+			return i
 		}
-		if contains(w.ptrsUsed, v) && (w.writes || w.given[v]) {
-			use(&f.ptrsUsed, v)
-			add("void *", w.pointerName(v), f.pointerName(v))
-		}
-		if contains(w.savedUsed, v) {
-			use(&f.savedUsed, v)
-			add("void *", w.pointerName(v), f.pointerName(v))
-		}
+		return len(order)
 	}
-	for _, r := range f.prog.ir.Rows {
-		if contains(w.rowsUsed, r) && !w.rowsOwn[r] {
-			add("struct "+f.vals[r.Table]+" *", c.Ident(w.rowName(r)), f.row(r))
-		}
-	}
-	for _, h := range w.hopsUsed {
-		if w.routed[h] {
-			continue
-		}
-		use(&f.hopsUsed, h)
-		hop, fib := c.Expr(h.hop()), c.Expr(h.fib())
-		if f.routed[h] {
-			hop, fib = c.Address(hop), c.Address(fib)
-		}
-		add("struct fr_hop *", h.hop(), hop)
-		add("struct bpf_fib_lookup *", h.fib(), fib)
-	}
-	return params, args
+	slices.SortStableFunc(list, func(x, y *c.Local) int { return rank(x) - rank(y) })
+	return list
 }
 
 // paramType is the type of a variable that is a parameter.
@@ -155,22 +137,22 @@ type writer struct {
 	linked bool // link-layer addresses are written
 	// values have no names: they are read where they are used, since what they are read from stays
 	inPlace     bool
-	inner       bool               // it rewrites the packet for a function that makes a copy
-	newAt       *c.List            // where the pointers to headers that leave are declared
-	beside      map[string]c.Ident // names of what is written beside the packet: its priority and its mark
-	oldLen      c.Ident            // names of the bytes of headers that came, and that leave; empty where they vary
-	newLen      c.Ident
+	inner       bool                // it rewrites the packet for a function that makes a copy
+	newAt       *c.List             // where the pointers to headers that leave are declared
+	beside      map[string]*c.Local // what is written beside the packet: its priority and its mark
+	oldLen      *c.Local            // the bytes of headers that came, and that leave; nil where they vary
+	newLen      *c.Local
 	cells       []cell
 	sums        []*sum
-	changed     bool               // the packet has changed: what fails now drops it
-	moves       bool               // helpers were called that may have moved the packet
-	constants   []c.Var            // offsets and lengths that have names
-	constantsAt *c.List            // where they are declared
-	checked     int                // bytes of the packet that leaves which are in bounds, since fr_resize
-	asked       c.Ident            // the variable that says where a checksum is left to a device, where it has asked
-	terms       map[c.Ident]c.Expr // values that only checksums need, by name
-	half        *halves            // it is given what depends on the packet that came
-	both        *came              // what was computed for another way as well
+	changed     bool                // the packet has changed: what fails now drops it
+	moves       bool                // helpers were called that may have moved the packet
+	constants   []c.Var             // offsets and lengths that have names
+	constantsAt *c.List             // where they are declared
+	checked     int                 // bytes of the packet that leaves which are in bounds, since fr_resize
+	asked       *c.Local            // the variable that says where a checksum is left to a device, where it has asked
+	terms       map[*c.Local]c.Expr // values that only checksums need
+	half        *halves             // it is given what depends on the packet that came
+	both        *came               // what was computed for another way as well
 	// values that are a part of one that was computed: what adds up to the same in a checksum
 	within map[valueKey][]summand
 }
@@ -203,7 +185,7 @@ func (w *writer) coverAll(f *function, pos diag.Pos) {
 }
 
 func (w *writer) render() {
-	w.define(noPos, "__u32", "len", w.length())
+	w.define(noPos, "__u32", frameLen, w.length())
 	w.constantsAt = w.place()
 	w.lengths()
 	w.fx.before()
@@ -231,7 +213,7 @@ func (w *writer) goes() {
 		w.failIf(c.Do("bpf_skb_vlan_pop", skb))
 	}
 	for _, name := range []string{"priority", "mark"} {
-		if w.beside[name] != "" {
+		if w.beside[name] != nil {
 			w.assign(noPos, ofSKB(name), w.beside[name])
 		}
 	}
@@ -243,7 +225,7 @@ func (w *writer) goes() {
 		w.do(noPos, "bpf_csum_level", skb, c.Ident("BPF_CSUM_LEVEL_DEC"))
 	}
 	w.gap()
-	w.do(noPos, "fr_count", w.prog.reasonName(w.fwd.Reason), c.Ident("len"))
+	w.do(noPos, "fr_count", w.prog.reasonName(w.fwd.Reason), frameLen)
 	for _, r := range w.fwd.Usage {
 		w.use(r)
 	}
@@ -269,13 +251,13 @@ func (w *writer) link() {
 
 // metadata computes what is written beside the packet.
 func (w *writer) metadata() {
-	w.beside = map[string]c.Ident{}
+	w.beside = map[string]*c.Local{}
 	for _, m := range []struct {
 		name string
 		x    ir.Expr
 	}{{"priority", w.rw.Priority}, {"mark", w.rw.Mark}} {
 		if m.x != nil {
-			w.beside[m.name] = c.Ident(w.names.own("new_" + m.name))
+			w.beside[m.name] = own("new_"+m.name, "")
 			w.define(noPos, "__u32", w.beside[m.name], w.expr(m.x))
 		}
 	}
@@ -291,9 +273,9 @@ func (w *writer) failIf(cond c.Expr) {
 	case w.fwd == nil:
 		result = w.ends("refuse", w.copy.Failed)
 	case !w.changed:
-		result = w.upFor(w.reasonOf(w.fwd.NoRoom))
+		result = w.stop(w.reasonOf(w.fwd.NoRoom))
 	default:
-		result = c.Do("fr_drop", c.Ident("len"), w.reasonOf(w.fwd.Fault))
+		result = c.Do("fr_drop", frameLen, w.reasonOf(w.fwd.Fault))
 	}
 	w.fails(cond, result)
 }
@@ -315,7 +297,6 @@ func (w *writer) front(direct c.Ident) {
 	if w.moves {
 		w.rederive()
 	}
-	w.usesData()
 	var spans []span // a record has no sum of the device's
 	if !w.prog.flow {
 		spans = w.spans()
@@ -435,7 +416,7 @@ func (w *writer) newPointers() {
 }
 
 // constant names an offset or a length.
-func (w *writer) constant(name c.Ident, n int) {
+func (w *writer) constant(name *c.Local, n int) {
 	w.constants = append(w.constants, c.Var{Name: name, Init: c.Dec(n)})
 }
 
@@ -522,7 +503,6 @@ func (w *writer) rederive() {
 	if w.checked == 0 {
 		w.gap()
 		w.assign(noPos, data, packetBegin)
-		w.usesData()
 	}
 	begins, ends := map[*ir.Var]int{}, map[*ir.Var]int{}
 	var order []*ir.Var

@@ -1,4 +1,5 @@
-// Package c is C as a tree: expressions, with a printer that alone knows where parentheses stand.
+// Package c is C as a tree: functions, statements and expressions, what passes over them, and the printer, which alone
+// knows columns, parentheses and comments.
 //
 // A tree is data: two that are the same are [Equal], and what is in one is found by [All] and exchanged by [Replace].
 // Nothing looks at printed text.
@@ -194,52 +195,68 @@ func Replace(x Expr, f func(Expr) Expr) Expr {
 // Equal reports whether two expressions are the same.
 func Equal(x, y Expr) bool { return KeyOf(x) == KeyOf(y) }
 
+// Alike reports whether they are the same but for variables, which want to be called the same.
+func Alike(x, y Expr) bool { return LikenessOf(x) == LikenessOf(y) }
+
 // Key tells expressions apart: those that are the same have the same key.
 type Key struct{ tree string }
 
 // KeyOf is the key of an expression.
 func KeyOf(x Expr) Key {
-	var b strings.Builder
-	encode(&b, x)
-	return Key{b.String()}
+	e := encoder{local: func(x *Local) string { return fmt.Sprint("l", x.id) }}
+	e.expr(x)
+	return Key{e.String()}
 }
 
-func encode(b *strings.Builder, x Expr) {
+// LikenessOf is the key of all expressions that are alike.
+func LikenessOf(x Expr) Key {
+	e := encoder{local: func(x *Local) string { return fmt.Sprintf("l%q", x.Want) }}
+	e.expr(x)
+	return Key{e.String()}
+}
+
+// encoder writes what tells trees apart.
+type encoder struct {
+	strings.Builder
+	local func(*Local) string
+}
+
+func (e *encoder) expr(x Expr) {
 	switch x := x.(type) {
 	case nil:
-		b.WriteString("nil")
+		e.WriteString("nil")
 		return
 	case Ident:
-		fmt.Fprintf(b, "i%q", string(x))
+		fmt.Fprintf(e, "i%q", string(x))
+	case *Local:
+		e.WriteString(e.local(x))
 	case Number:
-		fmt.Fprintf(b, "n%d", x.V)
+		fmt.Fprintf(e, "n%d", x.V)
 	case Call:
-		fmt.Fprintf(b, "c%q", x.Name)
+		fmt.Fprintf(e, "c%q", x.Name)
 	case Field:
-		fmt.Fprintf(b, "f%q%v", x.Name, x.Pointer)
+		fmt.Fprintf(e, "f%q%v", x.Name, x.Pointer)
 	case Index:
-		b.WriteString("x")
+		e.WriteString("x")
 	case Unary:
-		b.WriteString("u" + x.Op)
+		e.WriteString("u" + x.Op)
 	case Cast:
-		fmt.Fprintf(b, "t%q", x.Type)
+		fmt.Fprintf(e, "t%q", x.Type)
 	case Binary:
-		b.WriteString("b" + x.Op)
+		e.WriteString("b" + x.Op)
 	case Choice:
-		b.WriteString("?")
+		e.WriteString("?")
 	case Init:
 		for _, m := range x {
-			fmt.Fprintf(b, "m%q", m.Name)
+			fmt.Fprintf(e, "m%q", m.Name)
 		}
-	case Alias:
-		fmt.Fprintf(b, "a%q", x.As)
 	}
-	b.WriteString("(")
+	e.WriteString("(")
 	for _, p := range x.parts() {
-		encode(b, p)
-		b.WriteString(",")
+		e.expr(p)
+		e.WriteString(",")
 	}
-	b.WriteString(")")
+	e.WriteString(")")
 }
 
 // Init is a structure whose other members are 0.
@@ -249,12 +266,6 @@ type Init []Member
 type Member struct {
 	Name string
 	X    Expr
-}
-
-// Alias is a name that is the same as others of its kind: [Equal] compares As.
-type Alias struct {
-	Name Ident
-	As   string
 }
 
 func (x Init) parts() (out []Expr) {
@@ -272,11 +283,7 @@ func (x Init) with(parts []Expr) Expr {
 	return out
 }
 
-func (Alias) parts() []Expr      { return nil }
-func (x Alias) with([]Expr) Expr { return x }
-func (Init) binds() binding      { return postfix }
-func (Alias) binds() binding     { return postfix }
-func (x Alias) String() string   { return string(x.Name) }
+func (Init) binds() binding { return postfix }
 
 func (x Init) String() string {
 	if len(x) == 0 {

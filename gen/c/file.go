@@ -1,7 +1,6 @@
 package c
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
@@ -61,28 +60,36 @@ func (s *Struct) print(p *Printer) {
 
 func (e *Enum) print(p *Printer) {
 	p.line(diag.Pos{}, "/* "+e.Doc+" */")
+	var items []string
+	for _, x := range e.Constants {
+		item := string(x.Name)
+		if x.Value != nil {
+			item += " = " + x.Value.String()
+		}
+		items = append(items, item)
+	}
+	if line := "enum { " + strings.Join(items, ", ") + " };"; width(line) <= maxColumns {
+		p.line(diag.Pos{}, line)
+		return
+	}
 	p.line(diag.Pos{}, "enum {")
 	line := "\t"
-	for i, name := range e.Names {
-		item := string(name) + ","
-		if i == 0 && e.First > 0 {
-			item = fmt.Sprintf("%s = %d,", name, e.First)
-		}
-		if len(line) > 1 && width(line+" "+item) > maxColumns {
+	for _, item := range items {
+		if len(line) > 1 && width(line+" "+item+",") > maxColumns {
 			p.line(diag.Pos{}, line)
 			line = "\t"
 		}
 		if len(line) > 1 {
 			line += " "
 		}
-		line += item
+		line += item + ","
 	}
 	p.line(diag.Pos{}, line)
 	p.line(diag.Pos{}, "};")
 }
 
 // String is a declaration.
-func (x Param) String() string { return spaced(x.Type, string(x.Name)) + x.Tail }
+func (x Param) String() string { return spaced(x.Type, x.Name.String()) + x.Tail }
 
 // spaced puts a name after a type: that of a pointer ends in its star.
 func spaced(typ, name string) string {
@@ -156,7 +163,7 @@ func (p *Printer) statement(depth int, indent string, s Stmt) {
 func (p *Printer) declare(indent string, s *Declare) {
 	var names []string
 	for _, v := range s.Vars {
-		name := string(v.Name) + v.Tail
+		name := v.Name.String() + v.Tail
 		if init, ok := v.Init.(Init); ok && len(init) > 2 && len(s.Vars) == 1 { // a member a line
 			p.line(s.Pos, indent+spaced(s.Type, name)+" = {")
 			for _, m := range init {

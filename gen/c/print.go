@@ -29,7 +29,8 @@ const (
 )
 
 var operators = map[string]binding{
-	"||": or, "&&": and, "|": bitOr, "^": bitXor, "&": bitAnd, "==": equality, "!=": equality, "<": relation,
+	"?:": choice, "||": or, "&&": and, "|": bitOr, "^": bitXor, "&": bitAnd, "==": equality, "!=": equality,
+	"<":  relation,
 	"<=": relation, ">": relation, ">=": relation, "<<": shift, ">>": shift, "+": sum, "-": sum, "*": product,
 	"/": product, "%": product,
 }
@@ -116,6 +117,8 @@ func (x Binary) side(y Expr, left bool) string {
 func (x Binary) joins(y Binary, left bool) bool {
 	outer, inner := x.binds(), y.binds()
 	switch {
+	case outer == choice:
+		return x.Op == y.Op
 	case outer == or || outer == and:
 		return x.Op == y.Op || inner == equality || inner == relation
 	case outer == equality || outer == relation:

@@ -2,7 +2,6 @@ package c
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
@@ -62,7 +61,7 @@ type (
 
 // Var is a variable that is declared. Tail is what stands after its name: [4], an attribute.
 type Var struct {
-	Name Ident
+	Name Name
 	Tail string
 	Init Expr // or nil
 }
@@ -117,7 +116,7 @@ func Exprs(body []Stmt, visit func(Expr)) {
 }
 
 // Count is how often statements mention a name, declarations included.
-func Count(body []Stmt, name Ident) (n int) {
+func Count(body []Stmt, name Name) (n int) {
 	Each(body, func(s Stmt) {
 		if d, ok := s.(*Declare); ok {
 			for _, v := range d.Vars {
@@ -144,47 +143,63 @@ func ReplaceIn(body []Stmt, f func(Expr) Expr) {
 	})
 }
 
-// KeyOfBody is the key of statements. Where they come from, comments and empty lines make no difference.
+// KeyOfBody is the key of statements. Where they come from, comments and empty lines make no difference; nor does which
+// variables they declare, if they do the same with them.
 func KeyOfBody(body []Stmt) Key {
-	var b strings.Builder
-	encodeBody(&b, body)
-	return Key{b.String()}
+	bound := map[*Local]int{}
+	e := encoder{}
+	e.local = func(x *Local) string {
+		if i, ok := bound[x]; ok {
+			return fmt.Sprint("v", i)
+		}
+		return fmt.Sprint("l", x.id)
+	}
+	e.body(body, func(x *Local) {
+		if _, again := bound[x]; !again {
+			bound[x] = len(bound)
+		}
+	})
+	return Key{e.String()}
 }
 
-func encodeBody(b *strings.Builder, body []Stmt) {
+func (e *encoder) body(body []Stmt, declare func(*Local)) {
 	for _, s := range body {
 		switch s := s.(type) {
 		case *Note, Gap:
 			continue
 		case *List:
-			encodeBody(b, s.Body)
+			e.body(s.Body, declare)
 			continue
 		case *Declare:
-			fmt.Fprintf(b, "d%q", s.Type)
+			fmt.Fprintf(e, "d%q", s.Type)
 			for _, v := range s.Vars {
-				fmt.Fprintf(b, "%q%q%v", string(v.Name), v.Tail, v.Init != nil)
+				if x, ok := v.Name.(*Local); ok {
+					declare(x)
+				}
+				e.expr(v.Name)
+				fmt.Fprintf(e, "%q%v", v.Tail, v.Init != nil)
 			}
 		case *Assign:
-			b.WriteString(s.Op)
+			e.WriteString(s.Op)
 		default:
-			fmt.Fprintf(b, "%T", s)
+			fmt.Fprintf(e, "%T", s)
 		}
 		for _, x := range s.exprs() {
-			encode(b, *x)
+			e.expr(*x)
 		}
 		for _, inner := range s.blocks() {
-			b.WriteString("{")
-			encodeBody(b, *inner)
-			b.WriteString("}")
+			e.WriteString("{")
+			e.body(*inner, declare)
+			e.WriteString("}")
 		}
-		b.WriteString(";")
+		e.WriteString(";")
 	}
 }
 
 // Param is a parameter of a function, or a member of a structure.
 type Param struct {
 	Type string
-	Name Ident
+	Name Name
 	Tail string
 }
 
@@ -206,9 +221,27 @@ type Struct struct {
 	Members []Param
 }
 
-// Enum are constants, each one more than the one in front of it.
+// Enum are constants. One without a value is one more than the one in front of it.
 type Enum struct {
-	Doc   string
-	Names []Ident
-	First int
+	Doc       string
+	Constants []Constant
+}
+
+// Constant is a constant; Value: nil where it has none of its own.
+type Constant struct {
+	Name  Ident
+	Value Expr
+}
+
+// Rewrite puts what f returns in the place of each statement, from the outside in.
+func Rewrite(body []Stmt, f func(Stmt) []Stmt) (out []Stmt) {
+	for _, s := range body {
+		for _, t := range f(s) {
+			for _, b := range t.blocks() {
+				*b = Rewrite(*b, f)
+			}
+			out = append(out, t)
+		}
+	}
+	return out
 }

@@ -9,7 +9,7 @@ import (
 
 func set(to, x Expr) Stmt { return &Assign{To: to, Op: "=", X: x} }
 
-func declare(typ string, name Ident, x Expr) Stmt {
+func declare(typ string, name Name, x Expr) Stmt {
 	return &Declare{Type: typ, Vars: []Var{{Name: name, Init: x}}}
 }
 
@@ -21,17 +21,19 @@ func TestStatements(t *testing.T) {
 		Body: []Stmt{
 			Gap{},
 			declare("__u64", b, Num(1)),
-			&Declare{Type: "const __u32", Vars: []Var{{Name: "x", Init: Dec(1)}, {Name: "y", Init: Dec(2)}}},
-			&List{Body: []Stmt{declare("void *", "q", nil)}},
+			&Declare{Type: "const __u32", Vars: []Var{
+				{Name: Ident("x"), Init: Dec(1)}, {Name: Ident("y"), Init: Dec(2)},
+			}},
+			&List{Body: []Stmt{declare("void *", Ident("q"), nil)}},
 			&If{Pos: at, Cond: a, Then: []Stmt{set(a, b)}},
 			&If{Cond: a, Note: "why", Then: []Stmt{set(a, b)}, Else: []Stmt{set(b, a)}},
 			&If{Cond: a, Note: "why", Then: []Stmt{&If{Cond: b, Then: []Stmt{set(a, b)}}}},
 			&If{Cond: a, Then: []Stmt{set(a, b)}, Else: []Stmt{set(b, a), set(a, b)}},
 			Gap{}, Gap{},
-			&Block{Body: []Stmt{declare("struct s", "s", Init{}), Gap{}, &Note{Text: "said"}, Gap{}}},
+			&Block{Body: []Stmt{declare("struct s", Ident("s"), Init{}), Gap{}, &Note{Text: "said"}, Gap{}}},
 			&Note{Pos: at, Text: strings.Repeat("long ", 40), Short: true},
-			&Declare{Type: "struct s", Vars: []Var{{Name: "t", Init: Init{{"a", a}, {"b", b}, {"c", Num(3)}}}}},
-			&Declare{Type: "struct s", Vars: []Var{{Name: "u", Tail: "[1]", Init: Init{{"a", a}}}}},
+			&Declare{Type: "struct s", Vars: []Var{{Name: Ident("t"), Init: Init{{"a", a}, {"b", b}, {"c", Num(3)}}}}},
+			&Declare{Type: "struct s", Vars: []Var{{Name: Ident("u"), Tail: "[1]", Init: Init{{"a", a}}}}},
 			&Assign{To: a, Op: "+=", X: Num(1)},
 			&Eval{X: Do("g", a)},
 			&List{},
@@ -99,16 +101,14 @@ static long *f(void *p, int a)
 func TestTops(t *testing.T) {
 	p := &Printer{}
 	p.Tops([]Top{
-		&Enum{Doc: "Reasons.", Names: []Ident{a, b}, First: 3},
+		&Enum{Doc: "Reasons.", Constants: []Constant{{a, Dec(3)}, {Name: b}}},
 		&Struct{Doc: "Numbers.", Name: "s", Members: []Param{
 			{Type: "__u64", Name: a, Tail: "[2]"}, {Type: "void *", Name: b},
 		}},
 	})
 	const want = `
 /* Reasons. */
-enum {
-	a = 3, b,
-};
+enum { a = 3, b };
 
 /* Numbers. */
 struct s {

@@ -141,7 +141,7 @@ func split(base int, indent, body string, stack []open) (at int, next string, in
 		}
 		column++
 		if end, cost := breaks(body, i); cost > 0 && column <= maxColumns {
-			cost += 2 * len(stack)
+			cost += 4 * len(stack)
 			if cost <= bestCost && column > width(indent)+8 {
 				best, bestCost, in = end, cost, slices.Clone(stack)
 			}
@@ -170,9 +170,9 @@ func breaks(body string, i int) (next, cost int) {
 		operator string
 		cost     int
 	}{
-		{",", 2}, {" =", 6}, {" &&", 1}, {" ||", 1}, {" ?", 3}, {" :", 1}, {" +", 2}, {" -", 2}, {" |", 2}, {" ==", 5},
-		{" <", 5}, {" >", 5},
-		{" <=", 5}, {" >=", 5}, {" !=", 5}, {" &", 5}, {" <<", 5}, {" >>", 5}, {" *", 0}, {" |=", 6}, {"{", 4},
+		{",", 4}, {" =", 12}, {" &&", 2}, {" ||", 2}, {" ?:", 2}, {" ?", 6}, {" :", 2}, {" +", 5}, {" -", 5}, {" |", 4},
+		{" ==", 10}, {" <", 10}, {" >", 10}, {" <=", 10}, {" >=", 10},
+		{" !=", 10}, {" &", 10}, {" <<", 10}, {" >>", 10}, {" *", 0}, {" |=", 12}, {"{", 8},
 	} {
 		if b.cost > 0 && strings.HasSuffix(head, b.operator) {
 			return i + 2, b.cost

@@ -82,11 +82,14 @@ func Desc(p *ir.Plan) abi.Desc {
 	for _, c := range p.Counters {
 		d.Counters = append(d.Counters, c.Name)
 	}
+	tallies := p.Tallies()
 	for _, prog := range p.Programs {
-		pd := abi.Program{Name: prog.Name, L2: prog.L2, Base: prog.Base}
+		pd := abi.Program{Name: prog.Name, L2: prog.L2, Base: tallies.Base(prog)}
 		parse(&pd.Hook, prog.Hook)
-		for _, r := range prog.Reasons {
-			pd.Reasons = append(pd.Reasons, abi.Reason{Name: r.Name, Kind: reasonKinds[r.Kind], Doc: r.Doc})
+		for i, r := range prog.Reasons {
+			pd.Reasons = append(pd.Reasons, abi.Reason{
+				Name: r.Name, Kind: reasonKinds[r.Kind], Number: tallies.Number(prog, i), Doc: r.Doc,
+			})
 		}
 		for _, version := range []int{4, 6} {
 			if looksUp(prog, version) {

@@ -126,10 +126,10 @@ func nasty() *ir.Plan {
 		Programs: []*ir.Program{
 			{Name: "close", Hook: "tc/ingress", L2: true, Paths: []string{"eth ipv4 udp", "eth ipv6 udp"},
 				Reasons: []*ir.Reason{{Name: "sent", Kind: ir.Sent, Doc: evil}, {Name: "go", Kind: ir.Punted}}},
-			{Name: "options", Hook: "tc/egress", Base: 2, Reasons: []*ir.Reason{{Name: "type", Kind: ir.Dropped},
+			{Name: "options", Hook: "tc/egress", Reasons: []*ir.Reason{{Name: "type", Kind: ir.Dropped},
 				{Name: "reason", Kind: ir.Fault}, {Name: "program", Kind: ir.Passed}}},
-			{Name: "open_type", Hook: "tc/egress", Base: 5, Body: body(subscribers, sent, both)},
-			{Name: "fan", Hook: "tc/ingress", Base: 5, Body: body(close, both, other)},
+			{Name: "open_type", Hook: "tc/egress", Body: body(subscribers, sent, both)},
+			{Name: "fan", Hook: "tc/ingress", Body: body(close, both, other)},
 		},
 	}
 }

@@ -161,7 +161,6 @@ type Program struct {
 	On      []string // Congestion: the events of a socket that it runs at, by their headers' names
 	L2      bool     // the stack begins with a link-layer header: refuse devices without one
 	Reasons []*Reason
-	Base    int // index of Reasons[0] in the relay's array of reasons
 	Pull    int // bytes to make linear before parsing, where the packet has as many
 	Vars    []*Var
 	Rows    []*Row

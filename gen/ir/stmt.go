@@ -50,7 +50,8 @@ func (s *Let) parts(v *visitor) {
 // Guard continues only if Cond holds; else the packet passes to the stack under Reason.
 type Guard struct {
 	Cond   Expr
-	Reason int // an index into Program.Reasons of kind Punted
+	Reason int  // an index into Program.Reasons of kind Punted
+	Rule   bool // it is what the spec asks of packets, not what a header has to be
 	Pos    diag.Pos
 }
 

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 119
+#define FR_REASONS 195
 #define FR_NEEDS_ROWS 24
 #define FR_NEEDS_LEARNED 1
 #define FR_NEEDS_SHARED 1025
@@ -223,141 +223,155 @@ static __always_inline struct receiver_taps *receiver_of_taps(const struct list_
 	return bpf_map_lookup_elem(&rcv_taps, &row);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_no_sources, reason_changing,
+	reason_refused_left, reason_contended, reason_over_rate, reason_full_seen,
+	reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length, reason_not_ip,
+	reason_no_routes, reason_over_quota, reason_hop_limit, reason_partial_checksum,
+	reason_fault, reason_no_memory, reason_too_big, reason_no_route, reason_local,
+	reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm, reason_rule,
+	reason_encap, reason_no_neighbour, reason_no_taps, reason_refused_left_2,
+	reason_contended_2, reason_slow, reason_address_family, reason_too_big_2, reason_no_route_2,
+	reason_local_2, reason_unreachable_2, reason_blackhole_2, reason_prohibit_2, reason_xfrm_2,
+	reason_rule_2, reason_encap_2, reason_no_neighbour_2, reason_copy, reason_refused_by_device,
+	reason_udp_checksum,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_GATE = 0, PROG_ROUTE = 65, PROG_TAP = 130 };
+
 /*
  * prog_gate: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_gate_sent, reason_gate_pass, reason_gate_inactive, reason_gate_vlan_tag,
-	reason_gate_other_host, reason_gate_link_broadcast, reason_gate_link_multicast,
-	reason_gate_truncated, reason_gate_ipv4_version, reason_gate_ip_options,
-	reason_gate_ipv4_reserved, reason_gate_fragment, reason_gate_ipv4_total_length,
-	reason_gate_ipv4_checksum, reason_gate_martian_source, reason_gate_multicast,
-	reason_gate_martian_destination, reason_gate_not_udp, reason_gate_udp_length,
-	reason_gate_gso_packet, reason_gate_no_sources, reason_gate_changing,
-	reason_gate_refused_left, reason_gate_contended, reason_gate_over_rate,
-	reason_gate_full_seen, reason_gate_ipv6_version, reason_gate_mapped_address,
-	reason_gate_ipv6_payload_length, reason_gate_not_ip,
+/* What is known of a packet. */
+struct gate_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 udp_end;
+	struct val_sources *s;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_gate_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_gate_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_gate_link_broadcast + of);
-		return fr_up(skb, reason_gate_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_gate_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_gate_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_gate_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_gate_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_gate_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_gate_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_gate_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_gate_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_gate_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_gate_multicast + of);
-		return fr_up(skb, reason_gate_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_gate_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_gate_truncated + of);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_gate_udp_length + of);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_gate_gso_packet + of);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_gate_udp_length + of);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int gate_ipv4_send(struct __sk_buff *skb)
+static __always_inline int gate_ipv4_send(struct __sk_buff *skb, struct gate_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_gate_pass, len);
+	fr_count(PROG_GATE + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int gate_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 udp_end,
-					    struct val_sources *s)
+static __always_inline int gate_ipv4_send_2(struct __sk_buff *skb, struct gate_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 
 	/* {admit: {credit: "s.left", cost: "len(udp.payload)"}}, */
-	__u32 credit0 = fr_credit(s->left, 0);
-	__u64 spent0 = udp_end - 42;
+	__u32 credit0 = fr_credit(pkt->s->left, 0);
+	__u64 spent0 = pkt->udp_end - 42;
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_up(skb, reason_gate_refused_left);
+		return fr_up(skb, PROG_GATE + reason_refused_left);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_up(skb, reason_gate_contended);
+		return fr_up(skb, PROG_GATE + reason_contended);
 
 	/* {admit: {credit: "s.rate", cost: 1, count: "s.refused", else: drop: "over_rate"}}, */
-	__u32 credit1 = fr_credit(s->rate, 0);
+	__u32 credit1 = fr_credit(pkt->s->rate, 0);
 	__u64 spent1 = 1;
 	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, 0);
-		fr_shared_add(s->refused, 1);
+		fr_shared_add(pkt->s->refused, 1);
 		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, reason_gate_over_rate);
+		return fr_drop(skb->len, PROG_GATE + reason_over_rate);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, reason_gate_over_rate);
+		return fr_drop(skb->len, PROG_GATE + reason_over_rate);
 	}
 
 	/* {learn: seen: {key: ["ip.src"], value: ["udp.length"]}}, // only of what is admitted */
@@ -371,122 +385,121 @@ static __always_inline int gate_ipv4_send_2(struct __sk_buff *skb, void *data, _
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) {
 			fr_refund(credit0, spent0);
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
-			return fr_up(skb, reason_gate_full_seen);
+			return fr_up(skb, PROG_GATE + reason_full_seen);
 		}
 	}
 
-	fr_count(reason_gate_pass, len);
+	fr_count(PROG_GATE + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease)
+static __always_inline int gate_ipv4(struct __sk_buff *skb, struct gate_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 ip_end, udp_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u64 ip_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_GATE + why);
 
 	/* lookup: {s: sources: ["ip.src"], "old?": seen: ["ip.src"]} */
-	struct val_sources *s;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
-		enum fr_found found = find_sources(&key, lease, 0, &s);
+		enum fr_found found = find_sources(&key, pkt->lease, 0, &pkt->s);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_gate_no_sources, reason_gate_changing);
+			return fr_missed(skb, found, PROG_GATE + reason_no_sources,
+					 PROG_GATE + reason_changing);
 	}
 	struct val_seen *old;
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
-		enum fr_found found = find_seen(&key, lease, 16, &old);
+		enum fr_found found = find_seen(&key, pkt->lease, 16, &old);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_gate_changing);
+			return fr_up(skb, PROG_GATE + reason_changing);
 		if (found == FR_MISSING)
 			old = NULL;
 	}
 
 	/* rules: [{when: "old && old.size > 1000", do: ["pass"]}, {do: [ */
 	if (fr_has(old) && old->size > 0x3e8)
-		return gate_ipv4_send(skb);
+		return gate_ipv4_send(skb, pkt);
 
 	/* "pass", */
-	return gate_ipv4_send_2(skb, data, udp_end, s);
+	return gate_ipv4_send_2(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_gate_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_gate_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_gate_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_gate_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_gate_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_gate_multicast + of);
-		return fr_up(skb, reason_gate_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_gate_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int gate_ipv6_send(struct __sk_buff *skb)
+static __always_inline int gate_ipv6_send(struct __sk_buff *skb, struct gate_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_gate_pass, len);
+	fr_count(PROG_GATE + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int gate_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 udp_end,
-					    struct val_sources *s)
+static __always_inline int gate_ipv6_send_2(struct __sk_buff *skb, struct gate_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 
 	/* {admit: {credit: "s.left", cost: "len(udp.payload)"}}, */
-	__u32 credit0 = fr_credit(s->left, 0);
-	__u64 spent0 = udp_end - 62;
+	__u32 credit0 = fr_credit(pkt->s->left, 0);
+	__u64 spent0 = pkt->udp_end - 62;
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_up(skb, reason_gate_refused_left);
+		return fr_up(skb, PROG_GATE + reason_refused_left);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_up(skb, reason_gate_contended);
+		return fr_up(skb, PROG_GATE + reason_contended);
 
 	/* {admit: {credit: "s.rate", cost: 1, count: "s.refused", else: drop: "over_rate"}}, */
-	__u32 credit1 = fr_credit(s->rate, 0);
+	__u32 credit1 = fr_credit(pkt->s->rate, 0);
 	__u64 spent1 = 1;
 	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, 0);
-		fr_shared_add(s->refused, 1);
+		fr_shared_add(pkt->s->refused, 1);
 		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, reason_gate_over_rate);
+		return fr_drop(skb->len, PROG_GATE + reason_over_rate);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, reason_gate_over_rate);
+		return fr_drop(skb->len, PROG_GATE + reason_over_rate);
 	}
 
 	/* {learn: seen: {key: ["ip.src"], value: ["udp.length"]}}, // only of what is admitted */
@@ -500,78 +513,81 @@ static __always_inline int gate_ipv6_send_2(struct __sk_buff *skb, void *data, _
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) {
 			fr_refund(credit0, spent0);
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
-			return fr_up(skb, reason_gate_full_seen);
+			return fr_up(skb, PROG_GATE + reason_full_seen);
 		}
 	}
 
-	fr_count(reason_gate_pass, len);
+	fr_count(PROG_GATE + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease)
+static __always_inline int gate_ipv6(struct __sk_buff *skb, struct gate_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 ip_end, udp_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u64 ip_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &pkt->udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_GATE + why);
 
 	/* lookup: {s: sources: ["ip.src"], "old?": seen: ["ip.src"]} */
-	struct val_sources *s;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
 
 		fr_put_v6(key.addr, ipv6->src, 0);
-		enum fr_found found = find_sources(&key, lease, 0, &s);
+		enum fr_found found = find_sources(&key, pkt->lease, 0, &pkt->s);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_gate_no_sources, reason_gate_changing);
+			return fr_missed(skb, found, PROG_GATE + reason_no_sources,
+					 PROG_GATE + reason_changing);
 	}
 	struct val_seen *old;
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 
 		fr_put_v6(key.addr, ipv6->src, 0);
-		enum fr_found found = find_seen(&key, lease, 16, &old);
+		enum fr_found found = find_seen(&key, pkt->lease, 16, &old);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_gate_changing);
+			return fr_up(skb, PROG_GATE + reason_changing);
 		if (found == FR_MISSING)
 			old = NULL;
 	}
 
 	/* rules: [{when: "old && old.size > 1000", do: ["pass"]}, {do: [ */
 	if (fr_has(old) && old->size > 0x3e8)
-		return gate_ipv6_send(skb);
+		return gate_ipv6_send(skb, pkt);
 
 	/* "pass", */
-	return gate_ipv6_send_2(skb, data, udp_end, s);
+	return gate_ipv6_send_2(skb, pkt);
 }
 
 SEC("tc") int prog_gate(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct gate_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* gate: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_gate_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_GATE + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_GATE + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return gate_ipv4(skb, data, data_end, lease);
+		return gate_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return gate_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_gate_not_ip);
+		return gate_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_GATE + reason_not_ip);
 }
 
 /*
@@ -580,238 +596,225 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_route_sent = 30, reason_route_pass, reason_route_inactive, reason_route_vlan_tag,
-	reason_route_other_host, reason_route_link_broadcast, reason_route_link_multicast,
-	reason_route_truncated, reason_route_ipv4_version, reason_route_ip_options,
-	reason_route_ipv4_reserved, reason_route_fragment, reason_route_ipv4_total_length,
-	reason_route_ipv4_checksum, reason_route_martian_source, reason_route_multicast,
-	reason_route_martian_destination, reason_route_not_udp, reason_route_udp_length,
-	reason_route_gso_packet, reason_route_no_sources, reason_route_changing,
-	reason_route_no_routes, reason_route_over_quota, reason_route_hop_limit,
-	reason_route_partial_checksum, reason_route_no_memory, reason_route_fault,
-	reason_route_too_big, reason_route_no_route, reason_route_local, reason_route_unreachable,
-	reason_route_blackhole, reason_route_prohibit, reason_route_xfrm, reason_route_rule,
-	reason_route_encap, reason_route_ipv6_version, reason_route_mapped_address,
-	reason_route_ipv6_payload_length, reason_route_not_ip,
+/* What is known of a packet. */
+struct route_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	struct val_sources *s;
+	struct val_routes *r;
 };
 
-static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   struct val_sources *s, struct val_routes *r)
+static __always_inline int route_ipv4_send(struct __sk_buff *skb, struct route_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 
 	/* do: [{admit: {credit: "s.left", cost: "skb.len", floor: 100, else: drop: "over_quot... */
-	__u32 credit0 = fr_credit(s->left, 0);
+	__u32 credit0 = fr_credit(pkt->s->left, 0);
 	__u64 spent0 = len;
 	int admitted0 = fr_admit(credit0, spent0, 100);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, reason_route_over_quota);
+		return fr_drop(skb->len, PROG_ROUTE + reason_over_quota);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, reason_route_over_quota);
+		return fr_drop(skb->len, PROG_ROUTE + reason_over_quota);
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = r->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0)) {
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 			fr_refund(credit0, spent0);
-			return fr_up(skb, reason_route_no_memory);
+			return fr_up(skb, PROG_ROUTE + reason_no_memory);
 		}
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 26 > (void *)(long)skb->data_end)) {
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end)) {
 			fr_refund(credit0, spent0);
-			return fr_drop(len, reason_route_fault);
+			return fr_drop(len, PROG_ROUTE + reason_fault);
 		}
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->hop.hop);
+		fr_link(pkt->data, &pkt->r->hop.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
 
-	fr_count(reason_route_sent, len);
+	fr_count(PROG_ROUTE + reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
+		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
 }
 
-static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int route_ipv4(struct __sk_buff *skb, struct route_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 ip_end, udp_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(gate, route, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, FR_APART(gate, route, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_ROUTE + why);
 
 	/* lookup: {s: sources: ["ip.src"], r: routes: ["ip.dst"]} */
-	struct val_sources *s;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
-		enum fr_found found = find_sources(&key, lease, 0, &s);
+		enum fr_found found = find_sources(&key, pkt->lease, 0, &pkt->s);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_route_no_sources,
-					 reason_route_changing);
+			return fr_missed(skb, found, PROG_ROUTE + reason_no_sources,
+					 PROG_ROUTE + reason_changing);
 	}
-	struct val_routes *r;
 	{
 		struct key_routes key __attribute__((aligned(8))) = {};
 
 		key.dst.len = 128;
 		fr_put_v4(key.dst.addr, ld32(ipv4->dst));
-		r = find_routes(&key);
+		pkt->r = find_routes(&key);
 	}
-	if (!r)
-		return fr_up(skb, reason_route_no_routes);
+	if (!pkt->r)
+		return fr_up(skb, PROG_ROUTE + reason_no_routes);
 
 	/* do: [{admit: {credit: "s.left", cost: "skb.len", floor: 100, else: drop: "over_quot... */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_route_hop_limit);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_route_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, skb->gso_size ? skb->gso_size + 28 : ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop.hop, reason_route_no_route,
-				      reason_route_unreachable));
-	return route_ipv4_send(skb, data, ip_end, s, r);
+		return fr_up(skb, PROG_ROUTE + reason_hop_limit);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_ROUTE + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_ROUTE + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop.hop, skb->gso_size ? skb->gso_size + 28 :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->r->hop.hop, PROG_ROUTE + reason_too_big);
+	return route_ipv4_send(skb, pkt);
 }
 
-static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   struct val_sources *s, struct val_routes *r)
+static __always_inline int route_ipv6_send(struct __sk_buff *skb, struct route_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 
 	/* do: [{admit: {credit: "s.left", cost: "skb.len", floor: 100, else: drop: "over_quot... */
-	__u32 credit0 = fr_credit(s->left, 0);
+	__u32 credit0 = fr_credit(pkt->s->left, 0);
 	__u64 spent0 = len;
 	int admitted0 = fr_admit(credit0, spent0, 100);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, reason_route_over_quota);
+		return fr_drop(skb->len, PROG_ROUTE + reason_over_quota);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, reason_route_over_quota);
+		return fr_drop(skb->len, PROG_ROUTE + reason_over_quota);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0)) {
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 			fr_refund(credit0, spent0);
-			return fr_up(skb, reason_route_no_memory);
+			return fr_up(skb, PROG_ROUTE + reason_no_memory);
 		}
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 22 > (void *)(long)skb->data_end)) {
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end)) {
 			fr_refund(credit0, spent0);
-			return fr_drop(len, reason_route_fault);
+			return fr_drop(len, PROG_ROUTE + reason_fault);
 		}
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->hop.hop);
+		fr_link(pkt->data, &pkt->r->hop.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
-	fr_count(reason_route_sent, len);
+	fr_count(PROG_ROUTE + reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET6, r->hop.addr);
+		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET6, pkt->r->hop.addr);
 }
 
-static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int route_ipv6(struct __sk_buff *skb, struct route_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 ip_end, udp_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(gate, route, truncated),
-		       FR_APART(gate, route, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, FR_APART(gate, route, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_ROUTE + why);
 
 	/* lookup: {s: sources: ["ip.src"], r: routes: ["ip.dst"]} */
-	struct val_sources *s;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
 
 		fr_put_v6(key.addr, ipv6->src, 0);
-		enum fr_found found = find_sources(&key, lease, 0, &s);
+		enum fr_found found = find_sources(&key, pkt->lease, 0, &pkt->s);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_route_no_sources,
-					 reason_route_changing);
+			return fr_missed(skb, found, PROG_ROUTE + reason_no_sources,
+					 PROG_ROUTE + reason_changing);
 	}
-	struct val_routes *r;
 	{
 		struct key_routes key __attribute__((aligned(8))) = {};
 
 		key.dst.len = 128;
 		fr_put_v6(key.dst.addr, ipv6->dst, 4);
-		r = find_routes(&key);
+		pkt->r = find_routes(&key);
 	}
-	if (!r)
-		return fr_up(skb, reason_route_no_routes);
+	if (!pkt->r)
+		return fr_up(skb, PROG_ROUTE + reason_no_routes);
 
 	/* do: [{admit: {credit: "s.left", cost: "skb.len", floor: 100, else: drop: "over_quot... */
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_route_hop_limit);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_route_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, skb->gso_size ? skb->gso_size + 48 : ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop.hop, reason_route_no_route,
-				      reason_route_unreachable));
-	return route_ipv6_send(skb, data, ip_end, s, r);
+		return fr_up(skb, PROG_ROUTE + reason_hop_limit);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_ROUTE + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_ROUTE + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop.hop, skb->gso_size ? skb->gso_size + 48 :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->r->hop.hop, PROG_ROUTE + reason_too_big);
+	return route_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_route(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct route_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* route: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_route_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_ROUTE + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(gate, route, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_ROUTE + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return route_ipv4(skb, data, data_end, lease);
+		return route_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return route_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_route_not_ip);
+		return route_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_ROUTE + reason_not_ip);
 }
 
 /*
@@ -820,22 +823,13 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_tap_sent = 71, reason_tap_pass, reason_tap_inactive, reason_tap_vlan_tag,
-	reason_tap_other_host, reason_tap_link_broadcast, reason_tap_link_multicast,
-	reason_tap_truncated, reason_tap_ipv4_version, reason_tap_ip_options,
-	reason_tap_ipv4_reserved, reason_tap_fragment, reason_tap_ipv4_total_length,
-	reason_tap_ipv4_checksum, reason_tap_martian_source, reason_tap_multicast,
-	reason_tap_martian_destination, reason_tap_not_udp, reason_tap_udp_length,
-	reason_tap_gso_packet, reason_tap_no_sources, reason_tap_changing, reason_tap_over_rate,
-	reason_tap_partial_checksum, reason_tap_no_taps, reason_tap_no_memory, reason_tap_fault,
-	reason_tap_refused_left, reason_tap_contended, reason_tap_slow, reason_tap_address_family,
-	reason_tap_too_big, reason_tap_no_route, reason_tap_local, reason_tap_unreachable,
-	reason_tap_blackhole, reason_tap_prohibit, reason_tap_xfrm, reason_tap_rule,
-	reason_tap_encap, reason_tap_no_neighbour, reason_tap_copy, reason_tap_refused_by_device,
-	reason_tap_ipv6_version, reason_tap_mapped_address, reason_tap_ipv6_payload_length,
-	reason_tap_udp_checksum, reason_tap_not_ip,
+/* What is known of a packet. */
+struct tap_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	struct val_sources *s;
 };
 
 /* What is the same for all receivers. */
@@ -855,8 +849,8 @@ struct tap_fan1 {
 	void *front;
 };
 
-static __always_inline int tap_write1(struct tap_same1 *same, struct __sk_buff *skb, void *front,
-				      struct receiver_taps *r)
+static __always_inline int tap_write1(struct __sk_buff *skb, void *front, struct receiver_taps *r,
+				      struct tap_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
@@ -898,8 +892,8 @@ static __always_inline int tap_write1(struct tap_same1 *same, struct __sk_buff *
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *skb, void *front,
-				      struct receiver_taps *r)
+static __always_inline long tap_copy1(struct __sk_buff *skb, void *front, struct receiver_taps *r,
+				      struct tap_same1 *same)
 {
 	/* {admit: {credit: "r.left", cost: 1}}, */
 	__u32 credit0 = fr_credit(r->left, 0);
@@ -907,10 +901,10 @@ static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_decline(r->receiver, skb->len, reason_tap_refused_left);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_refused_left_2);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, reason_tap_contended);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_contended_2);
 
 	/* {admit: {credit: "r.rate", cost: 1, else: drop: "slow"}}, */
 	__u32 credit1 = fr_credit(r->rate, 0);
@@ -919,17 +913,17 @@ static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_tap_slow);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_slow);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_tap_slow);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_slow);
 	}
 
-	if (unlikely(tap_write1(same, skb, front, r))) {
+	if (unlikely(tap_write1(skb, front, r, same))) {
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, reason_tap_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_TAP + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -951,22 +945,19 @@ static __noinline long tap_turn1(__u32 i, struct tap_fan1 *fan)
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_tap_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_tap_unreachable,
-					      fr_unusable(&r->hop_remote, reason_tap_no_route,
-							  reason_tap_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_TAP + reason_no_route_2));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_tap_too_big);
-	return tap_copy1(same, skb, front, r);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_too_big_2);
+	return tap_copy1(skb, front, r, same);
 }
 
-static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
-				    struct val_sources *s)
+static __always_inline int tap_fan1(struct __sk_buff *skb, struct tap_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 
 	/* {fan_out: { */
@@ -976,29 +967,29 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	key.port = be16(&udp->dst_port);
 	list = list_of_taps(&key);
 	if (!list)
-		return fr_up(skb, reason_tap_no_taps);
+		return fr_up(skb, PROG_TAP + reason_no_taps);
 
 	/* {admit: {credit: "s.rate", cost: 1, else: drop: "over_rate"}}, */
-	__u32 credit0 = fr_credit(s->rate, 0);
+	__u32 credit0 = fr_credit(pkt->s->rate, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, reason_tap_over_rate);
+		return fr_drop(skb->len, PROG_TAP + reason_over_rate);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, reason_tap_over_rate);
+		return fr_drop(skb->len, PROG_TAP + reason_over_rate);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0)) {
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_up(skb, reason_tap_no_memory);
+		return fr_up(skb, PROG_TAP + reason_no_memory);
 	}
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 42);
 	if (!front) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_up(skb, reason_tap_no_memory);
+		return fr_up(skb, PROG_TAP + reason_no_memory);
 	}
 	struct tap_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
@@ -1013,7 +1004,7 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_up(skb, reason_tap_no_memory);
+		return fr_up(skb, PROG_TAP + reason_no_memory);
 	}
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
@@ -1024,7 +1015,7 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
 		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->ip_end = ip_end;
+	same->ip_end = pkt->ip_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -1043,42 +1034,42 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	bpf_loop(list->count, tap_turn1, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 42, 0))
-		return fr_drop(len, reason_tap_fault);
+		return fr_drop(len, PROG_TAP + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 24);
 
-	fr_count_copies(reason_tap_copy, same->copies0, skb->len);
-	fr_count(reason_tap_pass, len);
+	fr_count_copies(PROG_TAP + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_TAP + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				    const struct fr_lease *lease)
+static __always_inline int tap_ipv4(struct __sk_buff *skb, struct tap_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 ip_end, udp_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(gate, tap, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, FR_APART(gate, tap, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_TAP + why);
 
 	/* lookup: s: sources: ["ip.src"] */
-	struct val_sources *s;
 	struct key_sources key __attribute__((aligned(8))) = {};
 
 	fr_put_v4(key.addr, ld32(ipv4->src));
-	enum fr_found found = find_sources(&key, lease, 0, &s);
+	enum fr_found found = find_sources(&key, pkt->lease, 0, &pkt->s);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_tap_no_sources, reason_tap_changing);
+		return fr_missed(skb, found, PROG_TAP + reason_no_sources,
+				 PROG_TAP + reason_changing);
 
 	/* {fan_out: { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_tap_gso_packet);
+		return fr_up(skb, PROG_TAP + reason_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_tap_partial_checksum);
-	return tap_fan1(skb, data, ip_end, s);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_TAP + reason_partial_checksum);
+	return tap_fan1(skb, pkt);
 }
 
 /* What is the same for all receivers. */
@@ -1097,8 +1088,8 @@ struct tap_fan2 {
 	void *front;
 };
 
-static __always_inline int tap_write2(struct tap_same2 *same, struct __sk_buff *skb, void *front,
-				      struct receiver_taps *r)
+static __always_inline int tap_write2(struct __sk_buff *skb, void *front, struct receiver_taps *r,
+				      struct tap_same2 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
@@ -1140,8 +1131,8 @@ static __always_inline int tap_write2(struct tap_same2 *same, struct __sk_buff *
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *skb, void *front,
-				      struct receiver_taps *r)
+static __always_inline long tap_copy2(struct __sk_buff *skb, void *front, struct receiver_taps *r,
+				      struct tap_same2 *same)
 {
 	/* {admit: {credit: "r.left", cost: 1}}, */
 	__u32 credit0 = fr_credit(r->left, 0);
@@ -1149,10 +1140,10 @@ static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_decline(r->receiver, skb->len, reason_tap_refused_left);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_refused_left_2);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, reason_tap_contended);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_contended_2);
 
 	/* {admit: {credit: "r.rate", cost: 1, else: drop: "slow"}}, */
 	__u32 credit1 = fr_credit(r->rate, 0);
@@ -1161,17 +1152,17 @@ static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_tap_slow);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_slow);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_tap_slow);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_slow);
 	}
 
-	if (unlikely(tap_write2(same, skb, front, r))) {
+	if (unlikely(tap_write2(skb, front, r, same))) {
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, reason_tap_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_TAP + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -1194,24 +1185,21 @@ static __noinline long tap_turn2(__u32 i, struct tap_fan2 *fan)
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_tap_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_address_family);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_tap_udp_checksum);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_tap_unreachable,
-					      fr_unusable(&r->hop_remote, reason_tap_no_route,
-							  reason_tap_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_TAP + reason_no_route_2));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_tap_too_big);
-	return tap_copy2(same, skb, front, r);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_too_big_2);
+	return tap_copy2(skb, front, r, same);
 }
 
-static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
-				    struct val_sources *s)
+static __always_inline int tap_fan2(struct __sk_buff *skb, struct tap_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 
 	/* {fan_out: { */
@@ -1221,29 +1209,29 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 	key.port = be16(&udp->dst_port);
 	list = list_of_taps(&key);
 	if (!list)
-		return fr_up(skb, reason_tap_no_taps);
+		return fr_up(skb, PROG_TAP + reason_no_taps);
 
 	/* {admit: {credit: "s.rate", cost: 1, else: drop: "over_rate"}}, */
-	__u32 credit0 = fr_credit(s->rate, 0);
+	__u32 credit0 = fr_credit(pkt->s->rate, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, reason_tap_over_rate);
+		return fr_drop(skb->len, PROG_TAP + reason_over_rate);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, reason_tap_over_rate);
+		return fr_drop(skb->len, PROG_TAP + reason_over_rate);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0)) {
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_up(skb, reason_tap_no_memory);
+		return fr_up(skb, PROG_TAP + reason_no_memory);
 	}
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 62);
 	if (!front) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_up(skb, reason_tap_no_memory);
+		return fr_up(skb, PROG_TAP + reason_no_memory);
 	}
 	struct tap_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
@@ -1259,7 +1247,7 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_up(skb, reason_tap_no_memory);
+		return fr_up(skb, PROG_TAP + reason_no_memory);
 	}
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
@@ -1268,7 +1256,7 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 		 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(saved_ipv6->src)) +
 		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
 		  fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->ip_end = ip_end;
+	same->ip_end = pkt->ip_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -1287,67 +1275,69 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 	bpf_loop(list->count, tap_turn2, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 62, 0))
-		return fr_drop(len, reason_tap_fault);
+		return fr_drop(len, PROG_TAP + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 48);
 
-	fr_count_copies(reason_tap_copy, same->copies0, skb->len);
-	fr_count(reason_tap_pass, len);
+	fr_count_copies(PROG_TAP + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_TAP + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				    const struct fr_lease *lease)
+static __always_inline int tap_ipv6(struct __sk_buff *skb, struct tap_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 ip_end, udp_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(gate, tap, truncated),
-		       FR_APART(gate, tap, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, FR_APART(gate, tap, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_TAP + why);
 
 	/* lookup: s: sources: ["ip.src"] */
-	struct val_sources *s;
 	struct key_sources key __attribute__((aligned(8))) = {};
 
 	fr_put_v6(key.addr, ipv6->src, 0);
-	enum fr_found found = find_sources(&key, lease, 0, &s);
+	enum fr_found found = find_sources(&key, pkt->lease, 0, &pkt->s);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_tap_no_sources, reason_tap_changing);
+		return fr_missed(skb, found, PROG_TAP + reason_no_sources,
+				 PROG_TAP + reason_changing);
 
 	/* {fan_out: { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_tap_gso_packet);
+		return fr_up(skb, PROG_TAP + reason_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_tap_partial_checksum);
-	return tap_fan2(skb, data, ip_end, s);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_TAP + reason_partial_checksum);
+	return tap_fan2(skb, pkt);
 }
 
 SEC("tc") int prog_tap(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct tap_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* tap: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_tap_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_TAP + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(gate, tap, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_TAP + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return tap_ipv4(skb, data, data_end, lease);
+		return tap_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return tap_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_tap_not_ip);
+		return tap_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_TAP + reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 125
+#define FR_REASONS 159
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -73,6 +73,26 @@ struct hdr_stamp {
 	__be32 time;
 } __attribute__((packed));
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_short_range,
+	reason_short_trailing, reason_address_family, reason_partial_checksum, reason_fault,
+	reason_no_memory, reason_too_big, reason_no_route, reason_local, reason_unreachable,
+	reason_blackhole, reason_prohibit, reason_xfrm, reason_rule, reason_encap,
+	reason_no_neighbour, reason_not_forwarded, reason_forwarding_off, reason_long_range,
+	reason_long_zero, reason_long_trailing, reason_not_nak, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
+	reason_reply_status, reason_reply_trailing, reason_request_trailing, reason_stamp_magic,
+	reason_stamp_trailing,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_NAKS = 0, PROG_CALLS = 53, PROG_STAMPED = 106 };
+
 /*
  * prog_naks: tc/ingress
  *	eth ipv4 udp short
@@ -81,122 +101,110 @@ struct hdr_stamp {
  *	eth ipv6 udp long
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_naks_sent, reason_naks_pass, reason_naks_inactive, reason_naks_vlan_tag,
-	reason_naks_other_host, reason_naks_link_broadcast, reason_naks_link_multicast,
-	reason_naks_truncated, reason_naks_ipv4_version, reason_naks_ip_options,
-	reason_naks_ipv4_reserved, reason_naks_fragment, reason_naks_ipv4_total_length,
-	reason_naks_ipv4_checksum, reason_naks_martian_source, reason_naks_multicast,
-	reason_naks_martian_destination, reason_naks_not_udp, reason_naks_udp_length,
-	reason_naks_gso_packet, reason_naks_short_range, reason_naks_short_trailing,
-	reason_naks_address_family, reason_naks_partial_checksum, reason_naks_no_memory,
-	reason_naks_fault, reason_naks_too_big, reason_naks_not_forwarded,
-	reason_naks_forwarding_off, reason_naks_unreachable, reason_naks_blackhole,
-	reason_naks_prohibit, reason_naks_xfrm, reason_naks_rule, reason_naks_encap,
-	reason_naks_long_range, reason_naks_long_zero, reason_naks_long_trailing,
-	reason_naks_not_nak, reason_naks_ipv6_version, reason_naks_mapped_address,
-	reason_naks_ipv6_payload_length, reason_naks_udp_checksum, reason_naks_not_ip,
+/* What is known of a packet. */
+struct naks_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
+	__u64 partial;
+	__u64 partial_2;
+	__u64 udp_end;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_naks_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_naks_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_naks_link_broadcast + of);
-		return fr_up(skb, reason_naks_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_naks_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_naks_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_naks_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_naks_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_naks_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_naks_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_naks_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_naks_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_naks_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_naks_multicast + of);
-		return fr_up(skb, reason_naks_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_naks_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_naks_truncated + of);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_naks_udp_length + of);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_naks_gso_packet + of);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_naks_udp_length + of);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int check_short(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 udp_end, const __u32 at)
+static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, const __u32 at)
 {
 	struct hdr_short *v_short = data + at;
 
 	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > udp_end)
-		return fr_up(skb, reason_naks_truncated);
+		return reason_truncated;
 	if ((be8(v_short->range_sequence) >> 7) != 0)
-		return fr_up(skb, reason_naks_short_range);
+		return reason_short_range;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_naks_gso_packet);
+		return reason_gso_packet;
 	if (at + sizeof(*v_short) != udp_end)
-		return fr_up(skb, reason_naks_short_trailing);
-
+		return reason_short_trailing;
 	return 0;
 }
 
-static __always_inline int naks_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					  __u64 partial, struct fr_hop *hop_1,
-					  struct bpf_fib_lookup *fib_1)
+static __always_inline int naks_ipv4_send(struct __sk_buff *skb, struct naks_packet *pkt,
+					  struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -208,7 +216,7 @@ static __always_inline int naks_ipv4_send(struct __sk_buff *skb, void *data, __u
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + bpf_htons(IPPROTO_UDP);
@@ -218,22 +226,22 @@ static __always_inline int naks_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
 					 ipv4_ttl_protocol + 64);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_naks_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_NAKS + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_naks_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_NAKS + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -244,40 +252,38 @@ static __always_inline int naks_ipv4_send(struct __sk_buff *skb, void *data, __u
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_naks_fault);
+		return fr_drop(len, PROG_NAKS + reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(reason_naks_sent, len);
+	fr_count(PROG_NAKS + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int check_long(struct __sk_buff *skb, void *data, void *data_end,
-				      __u64 udp_end, const __u32 at)
+static __always_inline __u32 check_long(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 udp_end, const __u32 at)
 {
 	struct hdr_long *v_long = data + at;
 
 	if ((void *)(v_long + 1) > data_end || at + sizeof(*v_long) > udp_end)
-		return fr_up(skb, reason_naks_truncated);
+		return reason_truncated;
 	if ((be8(v_long->range_first) >> 7) != 1)
-		return fr_up(skb, reason_naks_long_range);
+		return reason_long_range;
 	if ((be8(v_long->zero_last) >> 7) != 0)
-		return fr_up(skb, reason_naks_long_zero);
+		return reason_long_zero;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_naks_gso_packet);
+		return reason_gso_packet;
 	if (at + sizeof(*v_long) != udp_end)
-		return fr_up(skb, reason_naks_long_trailing);
-
+		return reason_long_trailing;
 	return 0;
 }
 
-static __always_inline int naks_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					    __u64 partial, struct fr_hop *hop_1,
-					    struct bpf_fib_lookup *fib_1)
+static __always_inline int naks_ipv4_send_2(struct __sk_buff *skb, struct naks_packet *pkt,
+					    struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -289,7 +295,7 @@ static __always_inline int naks_ipv4_send_2(struct __sk_buff *skb, void *data, _
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + bpf_htons(IPPROTO_UDP);
@@ -299,22 +305,22 @@ static __always_inline int naks_ipv4_send_2(struct __sk_buff *skb, void *data, _
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
 					 ipv4_ttl_protocol + 64);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_naks_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_NAKS + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_naks_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_NAKS + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -325,118 +331,123 @@ static __always_inline int naks_ipv4_send_2(struct __sk_buff *skb, void *data, _
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_naks_fault);
+		return fr_drop(len, PROG_NAKS + reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(reason_naks_sent, len);
+	fr_count(PROG_NAKS + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int naks_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int naks_ipv4(struct __sk_buff *skb, struct naks_packet *pkt)
 {
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	__u64 ip_end, udp_end;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_NAKS + why);
 
 	/* stack: ["eth", "ip", "udp", {nak: ["short", "long"]}] */
-	if (data + 43 > data_end)
-		return fr_up(skb, reason_naks_truncated);
-	if ((be8(data + 42) >> 7) == 0) { /* short */
+	if (pkt->data + 43 > pkt->data_end)
+		return fr_up(skb, PROG_NAKS + reason_truncated);
+	if ((be8(pkt->data + 42) >> 7) == 0) { /* short */
 		/* short: {fields: [{name: "range", bits: 1, is: 0}, {name: "sequence", bits: ... */
-		if (check_short(skb, data, data_end, udp_end, 42))
-			return TC_ACT_UNSPEC;
+		why = check_short(skb, pkt->data, pkt->data_end, udp_end, 42);
+		if (why)
+			return fr_up(skb, PROG_NAKS + why);
 
 		/* do: [{send: {from: "udp.dst", to: "udp.src"}}] */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 46) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_naks_partial_checksum);
-		__builtin_memset(&fib_1, 0, sizeof(fib_1));
-		fib_1.family = AF_INET;
-		fib_1.src[0] = ld32(ipv4->dst);
-		fib_1.dst[0] = ld32(ipv4->src);
-		fr_flow(&fib_1, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-		if (fr_route(skb, &fib_1, ip_end - 14, &hop_1))
-			return fr_up(skb, reason_naks_too_big);
-		if (unlikely(!fr_usable(&hop_1)))
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 46) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_NAKS + reason_partial_checksum);
+		__builtin_memset(fib, 0, sizeof(*fib));
+		fib->family = AF_INET;
+		fib->src[0] = ld32(ipv4->dst);
+		fib->dst[0] = ld32(ipv4->src);
+		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
+		if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+			return fr_up(skb, PROG_NAKS + reason_too_big);
+		if (unlikely(!fr_usable(hop)))
 			return fr_up(skb,
-				     fr_unrouted(&hop_1, reason_naks_not_forwarded,
-						 reason_naks_unreachable));
-		return naks_ipv4_send(skb, data, ip_end, partial, &hop_1, &fib_1);
+				     fr_unrouted(hop, PROG_NAKS + reason_not_forwarded,
+						 PROG_NAKS + reason_unreachable));
+		return naks_ipv4_send(skb, pkt, hop, fib);
 	}
 	if (47ULL <= udp_end) { /* long */
-		if (data + 47 > data_end)
-			return fr_up(skb, reason_naks_truncated);
-		if ((be8(data + 42) >> 7) == 1 && (be8(data + 46) >> 7) == 0) { /* long */
+		if (pkt->data + 47 > pkt->data_end)
+			return fr_up(skb, PROG_NAKS + reason_truncated);
+		if ((be8(pkt->data + 42) >> 7) == 1 && (be8(pkt->data + 46) >> 7) == 0) { /* long */
 			/* long: {fields: [{name: "range", bits: 1, is: 1}, {name: "first", bi... */
-			if (check_long(skb, data, data_end, udp_end, 42))
-				return TC_ACT_UNSPEC;
-			__u64 partial = fr_partial(skb);
-			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-			      (partial >> 16) >= 50) ||
-			    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-				return fr_up(skb, reason_naks_partial_checksum);
-			__builtin_memset(&fib_1, 0, sizeof(fib_1));
-			fib_1.family = AF_INET;
-			fib_1.src[0] = ld32(ipv4->dst);
-			fib_1.dst[0] = ld32(ipv4->src);
-			fr_flow(&fib_1, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-			if (fr_route(skb, &fib_1, ip_end - 14, &hop_1))
-				return fr_up(skb, reason_naks_too_big);
-			if (unlikely(!fr_usable(&hop_1)))
+			why = check_long(skb, pkt->data, pkt->data_end, udp_end, 42);
+			if (why)
+				return fr_up(skb, PROG_NAKS + why);
+			pkt->partial_2 = fr_partial(skb);
+			if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+			      (pkt->partial_2 >> 16) >= 50) ||
+			    !(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, PROG_NAKS + reason_partial_checksum);
+			__builtin_memset(fib, 0, sizeof(*fib));
+			fib->family = AF_INET;
+			fib->src[0] = ld32(ipv4->dst);
+			fib->dst[0] = ld32(ipv4->src);
+			fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
+			if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+				return fr_up(skb, PROG_NAKS + reason_too_big);
+			if (unlikely(!fr_usable(hop)))
 				return fr_up(skb,
-					     fr_unrouted(&hop_1, reason_naks_not_forwarded,
-							 reason_naks_unreachable));
-			return naks_ipv4_send_2(skb, data, ip_end, partial, &hop_1, &fib_1);
+					     fr_unrouted(hop, PROG_NAKS + reason_not_forwarded,
+							 PROG_NAKS + reason_unreachable));
+			return naks_ipv4_send_2(skb, pkt, hop, fib);
 		}
 	}
 	if (47ULL > udp_end)
-		return fr_up(skb, reason_naks_truncated);
-	return fr_up(skb, reason_naks_not_nak);
+		return fr_up(skb, PROG_NAKS + reason_truncated);
+	return fr_up(skb, PROG_NAKS + reason_not_nak);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_naks_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_naks_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_naks_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_naks_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_naks_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_naks_multicast + of);
-		return fr_up(skb, reason_naks_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_naks_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int naks_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					  __u64 partial, struct fr_hop *hop_2,
-					  struct bpf_fib_lookup *fib_2)
+static __always_inline int naks_ipv6_send(struct __sk_buff *skb, struct naks_packet *pkt,
+					  struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -452,27 +463,27 @@ static __always_inline int naks_ipv6_send(struct __sk_buff *skb, void *data, __u
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
-	int direct = hop_2->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_naks_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_NAKS + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_naks_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_NAKS + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, hop_2);
+		fr_link(pkt->data, hop);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -482,21 +493,20 @@ static __always_inline int naks_ipv6_send(struct __sk_buff *skb, void *data, __u
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_naks_fault);
+		return fr_drop(len, PROG_NAKS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(reason_naks_sent, len);
+	fr_count(PROG_NAKS + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int naks_ipv6_long_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					       __u64 partial, struct fr_hop *hop_2,
-					       struct bpf_fib_lookup *fib_2)
+static __always_inline int naks_ipv6_long_send(struct __sk_buff *skb, struct naks_packet *pkt,
+					       struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -512,27 +522,27 @@ static __always_inline int naks_ipv6_long_send(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
-	int direct = hop_2->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_naks_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_NAKS + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_naks_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_NAKS + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, hop_2);
+		fr_link(pkt->data, hop);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -542,137 +552,143 @@ static __always_inline int naks_ipv6_long_send(struct __sk_buff *skb, void *data
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_naks_fault);
+		return fr_drop(len, PROG_NAKS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(reason_naks_sent, len);
+	fr_count(PROG_NAKS + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int naks_ipv6_long(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 ip_end, __u64 udp_end)
+static __always_inline int naks_ipv6_long(struct __sk_buff *skb, struct naks_packet *pkt)
 {
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 
 	/* long: {fields: [{name: "range", bits: 1, is: 1}, {name: "first", bits: 31}, {name: ... */
-	if (check_long(skb, data, data_end, udp_end, 62))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_long(skb, pkt->data, pkt->data_end, pkt->udp_end, 62);
+	if (why)
+		return fr_up(skb, PROG_NAKS + why);
 
 	/* do: [{send: {from: "udp.dst", to: "udp.src"}}] */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 70))
-		return fr_up(skb, reason_naks_partial_checksum);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      (pkt->partial >> 16) >= 70))
+		return fr_up(skb, PROG_NAKS + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_naks_udp_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_naks_partial_checksum);
-	__builtin_memset(&fib_2, 0, sizeof(fib_2));
-	fib_2.family = AF_INET6;
-	fib_2.src[0] = ld32(ipv6->dst);
-	fib_2.src[1] = ld32(ipv6->dst + 4);
-	fib_2.src[2] = ld32(ipv6->dst + 8);
-	fib_2.src[3] = ld32(ipv6->dst + 12);
-	fib_2.dst[0] = ld32(ipv6->src);
-	fib_2.dst[1] = ld32(ipv6->src + 4);
-	fib_2.dst[2] = ld32(ipv6->src + 8);
-	fib_2.dst[3] = ld32(ipv6->src + 12);
-	fr_flow(&fib_2, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-	if (fr_route(skb, &fib_2, ip_end - 14, &hop_2))
-		return fr_up(skb, reason_naks_too_big);
-	if (unlikely(!fr_usable(&hop_2)))
+		return fr_up(skb, PROG_NAKS + reason_udp_checksum);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_NAKS + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET6;
+	fib->src[0] = ld32(ipv6->dst);
+	fib->src[1] = ld32(ipv6->dst + 4);
+	fib->src[2] = ld32(ipv6->dst + 8);
+	fib->src[3] = ld32(ipv6->dst + 12);
+	fib->dst[0] = ld32(ipv6->src);
+	fib->dst[1] = ld32(ipv6->src + 4);
+	fib->dst[2] = ld32(ipv6->src + 8);
+	fib->dst[3] = ld32(ipv6->src + 12);
+	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
+	if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+		return fr_up(skb, PROG_NAKS + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_2, reason_naks_not_forwarded,
-					 reason_naks_unreachable));
-	return naks_ipv6_long_send(skb, data, ip_end, partial, &hop_2, &fib_2);
+			     fr_unrouted(hop, PROG_NAKS + reason_not_forwarded,
+					 PROG_NAKS + reason_unreachable));
+	return naks_ipv6_long_send(skb, pkt, hop, fib);
 }
 
-static __always_inline int naks_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int naks_ipv6(struct __sk_buff *skb, struct naks_packet *pkt)
 {
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 ip_end, udp_end;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_NAKS + why);
 
 	/* stack: ["eth", "ip", "udp", {nak: ["short", "long"]}] */
-	if (data + 63 > data_end)
-		return fr_up(skb, reason_naks_truncated);
-	if ((be8(data + 62) >> 7) == 0) { /* short */
+	if (pkt->data + 63 > pkt->data_end)
+		return fr_up(skb, PROG_NAKS + reason_truncated);
+	if ((be8(pkt->data + 62) >> 7) == 0) { /* short */
 		/* short: {fields: [{name: "range", bits: 1, is: 0}, {name: "sequence", bits: ... */
-		if (check_short(skb, data, data_end, udp_end, 62))
-			return TC_ACT_UNSPEC;
+		why = check_short(skb, pkt->data, pkt->data_end, pkt->udp_end, 62);
+		if (why)
+			return fr_up(skb, PROG_NAKS + why);
 
 		/* do: [{send: {from: "udp.dst", to: "udp.src"}}] */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 66))
-			return fr_up(skb, reason_naks_partial_checksum);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 66))
+			return fr_up(skb, PROG_NAKS + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_naks_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_naks_partial_checksum);
-		__builtin_memset(&fib_2, 0, sizeof(fib_2));
-		fib_2.family = AF_INET6;
-		fib_2.src[0] = ld32(ipv6->dst);
-		fib_2.src[1] = ld32(ipv6->dst + 4);
-		fib_2.src[2] = ld32(ipv6->dst + 8);
-		fib_2.src[3] = ld32(ipv6->dst + 12);
-		fib_2.dst[0] = ld32(ipv6->src);
-		fib_2.dst[1] = ld32(ipv6->src + 4);
-		fib_2.dst[2] = ld32(ipv6->src + 8);
-		fib_2.dst[3] = ld32(ipv6->src + 12);
-		fr_flow(&fib_2, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-		if (fr_route(skb, &fib_2, ip_end - 14, &hop_2))
-			return fr_up(skb, reason_naks_too_big);
-		if (unlikely(!fr_usable(&hop_2)))
+			return fr_up(skb, PROG_NAKS + reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_NAKS + reason_partial_checksum);
+		__builtin_memset(fib, 0, sizeof(*fib));
+		fib->family = AF_INET6;
+		fib->src[0] = ld32(ipv6->dst);
+		fib->src[1] = ld32(ipv6->dst + 4);
+		fib->src[2] = ld32(ipv6->dst + 8);
+		fib->src[3] = ld32(ipv6->dst + 12);
+		fib->dst[0] = ld32(ipv6->src);
+		fib->dst[1] = ld32(ipv6->src + 4);
+		fib->dst[2] = ld32(ipv6->src + 8);
+		fib->dst[3] = ld32(ipv6->src + 12);
+		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
+		if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+			return fr_up(skb, PROG_NAKS + reason_too_big);
+		if (unlikely(!fr_usable(hop)))
 			return fr_up(skb,
-				     fr_unrouted(&hop_2, reason_naks_not_forwarded,
-						 reason_naks_unreachable));
-		return naks_ipv6_send(skb, data, ip_end, partial, &hop_2, &fib_2);
+				     fr_unrouted(hop, PROG_NAKS + reason_not_forwarded,
+						 PROG_NAKS + reason_unreachable));
+		return naks_ipv6_send(skb, pkt, hop, fib);
 	}
-	if (67ULL <= udp_end) { /* long */
-		if (data + 67 > data_end)
-			return fr_up(skb, reason_naks_truncated);
-		if ((be8(data + 62) >> 7) == 1 && (be8(data + 66) >> 7) == 0)
-			return naks_ipv6_long(skb, data, data_end, ip_end, udp_end);
+	if (67ULL <= pkt->udp_end) { /* long */
+		if (pkt->data + 67 > pkt->data_end)
+			return fr_up(skb, PROG_NAKS + reason_truncated);
+		if ((be8(pkt->data + 62) >> 7) == 1 && (be8(pkt->data + 66) >> 7) == 0)
+			return naks_ipv6_long(skb, pkt);
 	}
-	if (67ULL > udp_end)
-		return fr_up(skb, reason_naks_truncated);
-	return fr_up(skb, reason_naks_not_nak);
+	if (67ULL > pkt->udp_end)
+		return fr_up(skb, PROG_NAKS + reason_truncated);
+	return fr_up(skb, PROG_NAKS + reason_not_nak);
 }
 
 SEC("tc") int prog_naks(struct __sk_buff *skb)
 {
+	struct naks_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 70);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* naks: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_naks_inactive);
+		return fr_up(skb, PROG_NAKS + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_NAKS + why);
 
 	/* stack: ["eth", "ip", "udp", {nak: ["short", "long"]}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return naks_ipv4(skb, data, data_end);
+		return naks_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return naks_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_naks_not_ip);
+		return naks_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_NAKS + reason_not_ip);
 }
 
 /*
@@ -683,47 +699,37 @@ SEC("tc") int prog_naks(struct __sk_buff *skb)
  *	eth ipv6 udp request
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_calls_sent = 44, reason_calls_pass, reason_calls_inactive, reason_calls_vlan_tag,
-	reason_calls_other_host, reason_calls_link_broadcast, reason_calls_link_multicast,
-	reason_calls_truncated, reason_calls_ipv4_version, reason_calls_ip_options,
-	reason_calls_ipv4_reserved, reason_calls_fragment, reason_calls_ipv4_total_length,
-	reason_calls_ipv4_checksum, reason_calls_martian_source, reason_calls_multicast,
-	reason_calls_martian_destination, reason_calls_not_udp, reason_calls_udp_length,
-	reason_calls_gso_packet, reason_calls_reply_status, reason_calls_reply_trailing,
-	reason_calls_address_family, reason_calls_partial_checksum, reason_calls_no_memory,
-	reason_calls_fault, reason_calls_too_big, reason_calls_not_forwarded,
-	reason_calls_forwarding_off, reason_calls_unreachable, reason_calls_blackhole,
-	reason_calls_prohibit, reason_calls_xfrm, reason_calls_rule, reason_calls_encap,
-	reason_calls_request_trailing, reason_calls_ipv6_version, reason_calls_mapped_address,
-	reason_calls_ipv6_payload_length, reason_calls_udp_checksum, reason_calls_not_ip,
+/* What is known of a packet. */
+struct calls_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
+	__u64 partial;
+	__u64 partial_2;
 };
 
-static __always_inline int check_reply(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 udp_end, const __u32 at)
+static __always_inline __u32 check_reply(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, const __u32 at)
 {
 	struct hdr_reply *reply = data + at;
 
 	if ((void *)(reply + 1) > data_end || at + sizeof(*reply) > udp_end)
-		return fr_up(skb, reason_calls_truncated);
+		return reason_truncated;
 	if (be8(&reply->status) != 0)
-		return fr_up(skb, reason_calls_reply_status);
+		return reason_reply_status;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_calls_gso_packet);
+		return reason_gso_packet;
 	if (at + sizeof(*reply) != udp_end)
-		return fr_up(skb, reason_calls_reply_trailing);
-
+		return reason_reply_trailing;
 	return 0;
 }
 
-static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   __u64 partial, struct fr_hop *hop_1,
-					   struct bpf_fib_lookup *fib_1)
+static __always_inline int calls_ipv4_send(struct __sk_buff *skb, struct calls_packet *pkt,
+					   struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_reply *reply = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_reply *reply = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -736,7 +742,7 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&reply->number));
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + bpf_htons(IPPROTO_UDP);
@@ -746,23 +752,23 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
 					 ipv4_ttl_protocol + 64);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_calls_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_CALLS + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 46 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_calls_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 46 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_CALLS + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 28);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_reply *new_reply = data + 42;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_reply *new_reply = pkt->data + 42;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -774,37 +780,35 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_calls_fault);
+		return fr_drop(len, PROG_CALLS + reason_fault);
 	fr_complete_end(skb, csum, 18, 28);
 
-	fr_count(reason_calls_sent, len);
+	fr_count(PROG_CALLS + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int check_request(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 udp_end, const __u32 at)
+static __always_inline __u32 check_request(struct __sk_buff *skb, void *data, void *data_end,
+					   __u64 udp_end, const __u32 at)
 {
 	struct hdr_request *request = data + at;
 
 	if ((void *)(request + 1) > data_end || at + sizeof(*request) > udp_end)
-		return fr_up(skb, reason_calls_truncated);
+		return reason_truncated;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_calls_gso_packet);
+		return reason_gso_packet;
 	if (at + sizeof(*request) != udp_end)
-		return fr_up(skb, reason_calls_request_trailing);
-
+		return reason_request_trailing;
 	return 0;
 }
 
-static __always_inline int calls_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 partial, struct fr_hop *hop_1,
-					     struct bpf_fib_lookup *fib_1)
+static __always_inline int calls_ipv4_send_2(struct __sk_buff *skb, struct calls_packet *pkt,
+					     struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_request *request = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_request *request = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -817,7 +821,7 @@ static __always_inline int calls_ipv4_send_2(struct __sk_buff *skb, void *data, 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&request->number));
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + bpf_htons(IPPROTO_UDP);
@@ -827,23 +831,23 @@ static __always_inline int calls_ipv4_send_2(struct __sk_buff *skb, void *data, 
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
 					 ipv4_ttl_protocol + 64);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_calls_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_CALLS + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 46 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_calls_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 46 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_CALLS + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 28);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_request *new_request = data + 42;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_request *new_request = pkt->data + 42;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -855,85 +859,89 @@ static __always_inline int calls_ipv4_send_2(struct __sk_buff *skb, void *data, 
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_calls_fault);
+		return fr_drop(len, PROG_CALLS + reason_fault);
 	fr_complete_end(skb, csum, 18, 28);
 
-	fr_count(reason_calls_sent, len);
+	fr_count(PROG_CALLS + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int calls_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int calls_ipv4(struct __sk_buff *skb, struct calls_packet *pkt)
 {
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	__u64 ip_end, udp_end;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(naks, calls, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, FR_APART(naks, calls, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_CALLS + why);
 
 	/* stack: ["eth", "ip", "udp", {call: ["reply", "request"]}] */
 	if (47ULL <= udp_end) { /* reply */
-		if (data + 47 > data_end)
-			return fr_up(skb, reason_calls_truncated);
-		if (be8(data + 46) == 0) { /* reply */
+		if (pkt->data + 47 > pkt->data_end)
+			return fr_up(skb, PROG_CALLS + reason_truncated);
+		if (be8(pkt->data + 46) == 0) { /* reply */
 			/* reply: {fields: [{name: "number", bits: 32}, {name: "status", bits:... */
-			if (check_reply(skb, data, data_end, udp_end, 42))
-				return TC_ACT_UNSPEC;
+			why = check_reply(skb, pkt->data, pkt->data_end, udp_end, 42);
+			if (why)
+				return fr_up(skb, PROG_CALLS + why);
 
 			/* do: [{set: "call.number": "low(call.number + pick(reply, 100, 1), 3... */
-			__u64 partial = fr_partial(skb);
-			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-			      (partial >> 16) >= 50) ||
-			    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-				return fr_up(skb, reason_calls_partial_checksum);
-			__builtin_memset(&fib_1, 0, sizeof(fib_1));
-			fib_1.family = AF_INET;
-			fib_1.src[0] = ld32(ipv4->dst);
-			fib_1.dst[0] = ld32(ipv4->src);
-			fr_flow(&fib_1, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-			if (fr_route(skb, &fib_1, ip_end - 14, &hop_1))
-				return fr_up(skb, reason_calls_too_big);
-			if (unlikely(!fr_usable(&hop_1)))
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= 50) ||
+			    !(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, PROG_CALLS + reason_partial_checksum);
+			__builtin_memset(fib, 0, sizeof(*fib));
+			fib->family = AF_INET;
+			fib->src[0] = ld32(ipv4->dst);
+			fib->dst[0] = ld32(ipv4->src);
+			fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
+			if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+				return fr_up(skb, PROG_CALLS + reason_too_big);
+			if (unlikely(!fr_usable(hop)))
 				return fr_up(skb,
-					     fr_unrouted(&hop_1, reason_calls_not_forwarded,
-							 reason_calls_unreachable));
-			return calls_ipv4_send(skb, data, ip_end, partial, &hop_1, &fib_1);
+					     fr_unrouted(hop, PROG_CALLS + reason_not_forwarded,
+							 PROG_CALLS + reason_unreachable));
+			return calls_ipv4_send(skb, pkt, hop, fib);
 		}
 	}
 
 	/* request: {fields: [{name: "number", bits: 32}], closed: true} */
-	if (check_request(skb, data, data_end, udp_end, 42))
-		return TC_ACT_UNSPEC;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 46) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_calls_partial_checksum);
-	__builtin_memset(&fib_1, 0, sizeof(fib_1));
-	fib_1.family = AF_INET;
-	fib_1.src[0] = ld32(ipv4->dst);
-	fib_1.dst[0] = ld32(ipv4->src);
-	fr_flow(&fib_1, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-	if (fr_route(skb, &fib_1, ip_end - 14, &hop_1))
-		return fr_up(skb, reason_calls_too_big);
-	if (unlikely(!fr_usable(&hop_1)))
+	why = check_request(skb, pkt->data, pkt->data_end, udp_end, 42);
+	if (why)
+		return fr_up(skb, PROG_CALLS + why);
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      (pkt->partial_2 >> 16) >= 46) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_CALLS + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->src[0] = ld32(ipv4->dst);
+	fib->dst[0] = ld32(ipv4->src);
+	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
+	if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+		return fr_up(skb, PROG_CALLS + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_1, reason_calls_not_forwarded,
-					 reason_calls_unreachable));
-	return calls_ipv4_send_2(skb, data, ip_end, partial, &hop_1, &fib_1);
+			     fr_unrouted(hop, PROG_CALLS + reason_not_forwarded,
+					 PROG_CALLS + reason_unreachable));
+	return calls_ipv4_send_2(skb, pkt, hop, fib);
 }
 
-static __always_inline int calls_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   __u64 partial, struct fr_hop *hop_2,
-					   struct bpf_fib_lookup *fib_2)
+static __always_inline int calls_ipv6_send(struct __sk_buff *skb, struct calls_packet *pkt,
+					   struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_reply *reply = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_reply *reply = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -950,28 +958,28 @@ static __always_inline int calls_ipv6_send(struct __sk_buff *skb, void *data, __
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&reply->number));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, reply_number);
-	int direct = hop_2->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_calls_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_CALLS + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 66 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_calls_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 66 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_CALLS + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 52);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_reply *new_reply = data + 62;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_reply *new_reply = pkt->data + 62;
 	if (direct)
-		fr_link(data, hop_2);
+		fr_link(pkt->data, hop);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -982,22 +990,21 @@ static __always_inline int calls_ipv6_send(struct __sk_buff *skb, void *data, __
 	st32(&new_reply->number, reply_number);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_calls_fault);
+		return fr_drop(len, PROG_CALLS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 52);
 
-	fr_count(reason_calls_sent, len);
+	fr_count(PROG_CALLS + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int calls_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 partial, struct fr_hop *hop_2,
-					     struct bpf_fib_lookup *fib_2)
+static __always_inline int calls_ipv6_send_2(struct __sk_buff *skb, struct calls_packet *pkt,
+					     struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_request *request = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_request *request = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -1014,28 +1021,28 @@ static __always_inline int calls_ipv6_send_2(struct __sk_buff *skb, void *data, 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&request->number));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, request_number);
-	int direct = hop_2->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_calls_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_CALLS + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 66 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_calls_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 66 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_CALLS + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 52);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_request *new_request = data + 62;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_request *new_request = pkt->data + 62;
 	if (direct)
-		fr_link(data, hop_2);
+		fr_link(pkt->data, hop);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -1046,121 +1053,127 @@ static __always_inline int calls_ipv6_send_2(struct __sk_buff *skb, void *data, 
 	st32(&new_request->number, request_number);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_calls_fault);
+		return fr_drop(len, PROG_CALLS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 52);
 
-	fr_count(reason_calls_sent, len);
+	fr_count(PROG_CALLS + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int calls_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int calls_ipv6(struct __sk_buff *skb, struct calls_packet *pkt)
 {
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 ip_end, udp_end;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(naks, calls, truncated),
-		       FR_APART(naks, calls, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, FR_APART(naks, calls, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_CALLS + why);
 
 	/* stack: ["eth", "ip", "udp", {call: ["reply", "request"]}] */
 	if (67ULL <= udp_end) { /* reply */
-		if (data + 67 > data_end)
-			return fr_up(skb, reason_calls_truncated);
-		if (be8(data + 66) == 0) { /* reply */
+		if (pkt->data + 67 > pkt->data_end)
+			return fr_up(skb, PROG_CALLS + reason_truncated);
+		if (be8(pkt->data + 66) == 0) { /* reply */
 			/* reply: {fields: [{name: "number", bits: 32}, {name: "status", bits:... */
-			if (check_reply(skb, data, data_end, udp_end, 62))
-				return TC_ACT_UNSPEC;
+			why = check_reply(skb, pkt->data, pkt->data_end, udp_end, 62);
+			if (why)
+				return fr_up(skb, PROG_CALLS + why);
 
 			/* do: [{set: "call.number": "low(call.number + pick(reply, 100, 1), 3... */
-			__u64 partial = fr_partial(skb);
-			if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-			      (partial >> 16) >= 70))
-				return fr_up(skb, reason_calls_partial_checksum);
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+			      (pkt->partial >> 16) >= 70))
+				return fr_up(skb, PROG_CALLS + reason_partial_checksum);
 			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, reason_calls_udp_checksum);
-			if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-				return fr_up(skb, reason_calls_partial_checksum);
-			__builtin_memset(&fib_2, 0, sizeof(fib_2));
-			fib_2.family = AF_INET6;
-			fib_2.src[0] = ld32(ipv6->dst);
-			fib_2.src[1] = ld32(ipv6->dst + 4);
-			fib_2.src[2] = ld32(ipv6->dst + 8);
-			fib_2.src[3] = ld32(ipv6->dst + 12);
-			fib_2.dst[0] = ld32(ipv6->src);
-			fib_2.dst[1] = ld32(ipv6->src + 4);
-			fib_2.dst[2] = ld32(ipv6->src + 8);
-			fib_2.dst[3] = ld32(ipv6->src + 12);
-			fr_flow(&fib_2, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-			if (fr_route(skb, &fib_2, ip_end - 14, &hop_2))
-				return fr_up(skb, reason_calls_too_big);
-			if (unlikely(!fr_usable(&hop_2)))
+				return fr_up(skb, PROG_CALLS + reason_udp_checksum);
+			if (!(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, PROG_CALLS + reason_partial_checksum);
+			__builtin_memset(fib, 0, sizeof(*fib));
+			fib->family = AF_INET6;
+			fib->src[0] = ld32(ipv6->dst);
+			fib->src[1] = ld32(ipv6->dst + 4);
+			fib->src[2] = ld32(ipv6->dst + 8);
+			fib->src[3] = ld32(ipv6->dst + 12);
+			fib->dst[0] = ld32(ipv6->src);
+			fib->dst[1] = ld32(ipv6->src + 4);
+			fib->dst[2] = ld32(ipv6->src + 8);
+			fib->dst[3] = ld32(ipv6->src + 12);
+			fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
+			if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+				return fr_up(skb, PROG_CALLS + reason_too_big);
+			if (unlikely(!fr_usable(hop)))
 				return fr_up(skb,
-					     fr_unrouted(&hop_2, reason_calls_not_forwarded,
-							 reason_calls_unreachable));
-			return calls_ipv6_send(skb, data, ip_end, partial, &hop_2, &fib_2);
+					     fr_unrouted(hop, PROG_CALLS + reason_not_forwarded,
+							 PROG_CALLS + reason_unreachable));
+			return calls_ipv6_send(skb, pkt, hop, fib);
 		}
 	}
 
 	/* request: {fields: [{name: "number", bits: 32}], closed: true} */
-	if (check_request(skb, data, data_end, udp_end, 62))
-		return TC_ACT_UNSPEC;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 66))
-		return fr_up(skb, reason_calls_partial_checksum);
+	why = check_request(skb, pkt->data, pkt->data_end, udp_end, 62);
+	if (why)
+		return fr_up(skb, PROG_CALLS + why);
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      (pkt->partial_2 >> 16) >= 66))
+		return fr_up(skb, PROG_CALLS + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_calls_udp_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_calls_partial_checksum);
-	__builtin_memset(&fib_2, 0, sizeof(fib_2));
-	fib_2.family = AF_INET6;
-	fib_2.src[0] = ld32(ipv6->dst);
-	fib_2.src[1] = ld32(ipv6->dst + 4);
-	fib_2.src[2] = ld32(ipv6->dst + 8);
-	fib_2.src[3] = ld32(ipv6->dst + 12);
-	fib_2.dst[0] = ld32(ipv6->src);
-	fib_2.dst[1] = ld32(ipv6->src + 4);
-	fib_2.dst[2] = ld32(ipv6->src + 8);
-	fib_2.dst[3] = ld32(ipv6->src + 12);
-	fr_flow(&fib_2, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-	if (fr_route(skb, &fib_2, ip_end - 14, &hop_2))
-		return fr_up(skb, reason_calls_too_big);
-	if (unlikely(!fr_usable(&hop_2)))
+		return fr_up(skb, PROG_CALLS + reason_udp_checksum);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_CALLS + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET6;
+	fib->src[0] = ld32(ipv6->dst);
+	fib->src[1] = ld32(ipv6->dst + 4);
+	fib->src[2] = ld32(ipv6->dst + 8);
+	fib->src[3] = ld32(ipv6->dst + 12);
+	fib->dst[0] = ld32(ipv6->src);
+	fib->dst[1] = ld32(ipv6->src + 4);
+	fib->dst[2] = ld32(ipv6->src + 8);
+	fib->dst[3] = ld32(ipv6->src + 12);
+	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
+	if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+		return fr_up(skb, PROG_CALLS + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_2, reason_calls_not_forwarded,
-					 reason_calls_unreachable));
-	return calls_ipv6_send_2(skb, data, ip_end, partial, &hop_2, &fib_2);
+			     fr_unrouted(hop, PROG_CALLS + reason_not_forwarded,
+					 PROG_CALLS + reason_unreachable));
+	return calls_ipv6_send_2(skb, pkt, hop, fib);
 }
 
 SEC("tc") int prog_calls(struct __sk_buff *skb)
 {
+	struct calls_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 70);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* calls: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_calls_inactive);
+		return fr_up(skb, PROG_CALLS + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(naks, calls, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_CALLS + why);
 
 	/* stack: ["eth", "ip", "udp", {call: ["reply", "request"]}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return calls_ipv4(skb, data, data_end);
+		return calls_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return calls_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_calls_not_ip);
+		return calls_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_CALLS + reason_not_ip);
 }
 
 /*
@@ -1171,47 +1184,36 @@ SEC("tc") int prog_calls(struct __sk_buff *skb)
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_stamped_sent = 85, reason_stamped_pass, reason_stamped_inactive,
-	reason_stamped_vlan_tag, reason_stamped_other_host, reason_stamped_link_broadcast,
-	reason_stamped_link_multicast, reason_stamped_truncated, reason_stamped_ipv4_version,
-	reason_stamped_ip_options, reason_stamped_ipv4_reserved, reason_stamped_fragment,
-	reason_stamped_ipv4_total_length, reason_stamped_ipv4_checksum,
-	reason_stamped_martian_source, reason_stamped_multicast, reason_stamped_martian_destination,
-	reason_stamped_not_udp, reason_stamped_udp_length, reason_stamped_gso_packet,
-	reason_stamped_stamp_magic, reason_stamped_stamp_trailing, reason_stamped_address_family,
-	reason_stamped_partial_checksum, reason_stamped_no_memory, reason_stamped_fault,
-	reason_stamped_too_big, reason_stamped_not_forwarded, reason_stamped_forwarding_off,
-	reason_stamped_unreachable, reason_stamped_blackhole, reason_stamped_prohibit,
-	reason_stamped_xfrm, reason_stamped_rule, reason_stamped_encap, reason_stamped_ipv6_version,
-	reason_stamped_mapped_address, reason_stamped_ipv6_payload_length,
-	reason_stamped_udp_checksum, reason_stamped_not_ip,
+/* What is known of a packet. */
+struct stamped_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
+	__u64 partial;
+	__u64 partial_2;
 };
 
-static __always_inline int check_stamp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 udp_end, const __u32 at)
+static __always_inline __u32 check_stamp(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, const __u32 at)
 {
 	struct hdr_stamp *stamp = data + at;
 
 	if ((void *)(stamp + 1) > data_end || at + sizeof(*stamp) > udp_end)
-		return fr_up(skb, reason_stamped_truncated);
+		return reason_truncated;
 	if (be16(&stamp->magic) != 0x5354)
-		return fr_up(skb, reason_stamped_stamp_magic);
+		return reason_stamp_magic;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_stamped_gso_packet);
+		return reason_gso_packet;
 	if (at + sizeof(*stamp) != udp_end)
-		return fr_up(skb, reason_stamped_stamp_trailing);
-
+		return reason_stamp_trailing;
 	return 0;
 }
 
-static __always_inline int stamped_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 partial, struct fr_hop *hop_1,
-					     struct bpf_fib_lookup *fib_1)
+static __always_inline int stamped_ipv4_send(struct __sk_buff *skb, struct stamped_packet *pkt,
+					     struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x45b8ULL | (be8(&ipv4->dscp_ecn) & 3));
@@ -1224,7 +1226,7 @@ static __always_inline int stamped_ipv4_send(struct __sk_buff *skb, void *data, 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + bpf_htons(IPPROTO_UDP);
@@ -1235,22 +1237,22 @@ static __always_inline int stamped_ipv4_send(struct __sk_buff *skb, void *data, 
 					 ((__u64)ld16(&ipv4->version_ihl) + ld32(&ipv4->id) +
 					  ld16(&ipv4->ttl)) + ipv4_version_to_ecn +
 					 ipv4_ttl_protocol + 64);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_stamped_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_STAMPED + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_stamped_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_STAMPED + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 28);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
@@ -1262,21 +1264,20 @@ static __always_inline int stamped_ipv4_send(struct __sk_buff *skb, void *data, 
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_stamped_fault);
+		return fr_drop(len, PROG_STAMPED + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 28);
 
-	fr_count(reason_stamped_sent, len);
+	fr_count(PROG_STAMPED + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int stamped_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					       __u64 partial, struct fr_hop *hop_1,
-					       struct bpf_fib_lookup *fib_1)
+static __always_inline int stamped_ipv4_send_2(struct __sk_buff *skb, struct stamped_packet *pkt,
+					       struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4528ULL | (be8(&ipv4->dscp_ecn) & 3));
@@ -1289,10 +1290,10 @@ static __always_inline int stamped_ipv4_send_2(struct __sk_buff *skb, void *data
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
 	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+		(udp_csum.old && fr_is_segmented(skb, pkt->partial_2, udp_checksum_at));
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
@@ -1302,22 +1303,22 @@ static __always_inline int stamped_ipv4_send_2(struct __sk_buff *skb, void *data
 					 ((__u64)ld16(&ipv4->version_ihl) + ld32(&ipv4->id) +
 					  ld16(&ipv4->ttl)) + ipv4_version_to_ecn +
 					 ipv4_ttl_protocol + 64);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_stamped_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_STAMPED + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_stamped_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_STAMPED + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 28);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
@@ -1329,84 +1330,86 @@ static __always_inline int stamped_ipv4_send_2(struct __sk_buff *skb, void *data
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_stamped_fault);
+		return fr_drop(len, PROG_STAMPED + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 28);
 
-	fr_count(reason_stamped_sent, len);
+	fr_count(PROG_STAMPED + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int stamped_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int stamped_ipv4(struct __sk_buff *skb, struct stamped_packet *pkt)
 {
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	__u64 ip_end, udp_end;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(naks, stamped, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
-		      FR_APART(naks, stamped, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_STAMPED + why);
 
 	/* stack: ["eth", "ip", "udp", "stamp?"] */
 	if (44ULL <= udp_end) { /* stamp */
-		if (data + 44 > data_end)
-			return fr_up(skb, reason_stamped_truncated);
-		if (be16(data + 42) == 0x5354) { /* stamp */
+		if (pkt->data + 44 > pkt->data_end)
+			return fr_up(skb, PROG_STAMPED + reason_truncated);
+		if (be16(pkt->data + 42) == 0x5354) { /* stamp */
 			/* stamp: {fields: [{name: "magic", bits: 16, is: 0x5354}, {name: "tim... */
-			if (check_stamp(skb, data, data_end, udp_end, 42))
-				return TC_ACT_UNSPEC;
+			why = check_stamp(skb, pkt->data, pkt->data_end, udp_end, 42);
+			if (why)
+				return fr_up(skb, PROG_STAMPED + why);
 
 			/* do: [{mark: dscp: "pick(stamp, 46, 10)"}, {send: {from: "udp.dst", ... */
-			__u64 partial = fr_partial(skb);
-			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-			      (partial >> 16) >= 48) ||
-			    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-				return fr_up(skb, reason_stamped_partial_checksum);
-			__builtin_memset(&fib_1, 0, sizeof(fib_1));
-			fib_1.family = AF_INET;
-			fib_1.src[0] = ld32(ipv4->dst);
-			fib_1.dst[0] = ld32(ipv4->src);
-			fr_flow(&fib_1, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-			if (fr_route(skb, &fib_1, ip_end - 14, &hop_1))
-				return fr_up(skb, reason_stamped_too_big);
-			if (unlikely(!fr_usable(&hop_1)))
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= 48) ||
+			    !(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, PROG_STAMPED + reason_partial_checksum);
+			__builtin_memset(fib, 0, sizeof(*fib));
+			fib->family = AF_INET;
+			fib->src[0] = ld32(ipv4->dst);
+			fib->dst[0] = ld32(ipv4->src);
+			fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
+			if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+				return fr_up(skb, PROG_STAMPED + reason_too_big);
+			if (unlikely(!fr_usable(hop)))
 				return fr_up(skb,
-					     fr_unrouted(&hop_1, reason_stamped_not_forwarded,
-							 reason_stamped_unreachable));
-			return stamped_ipv4_send(skb, data, ip_end, partial, &hop_1, &fib_1);
+					     fr_unrouted(hop, PROG_STAMPED + reason_not_forwarded,
+							 PROG_STAMPED + reason_unreachable));
+			return stamped_ipv4_send(skb, pkt, hop, fib);
 		}
 	}
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
-		return fr_up(skb, reason_stamped_partial_checksum);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_stamped_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_stamped_partial_checksum);
-	__builtin_memset(&fib_1, 0, sizeof(fib_1));
-	fib_1.family = AF_INET;
-	fib_1.src[0] = ld32(ipv4->dst);
-	fib_1.dst[0] = ld32(ipv4->src);
-	fr_flow(&fib_1, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-	if (fr_route(skb, &fib_1, skb->gso_size ? skb->gso_size + 28 : ip_end - 14, &hop_1))
-		return fr_up(skb, reason_stamped_too_big);
-	if (unlikely(!fr_usable(&hop_1)))
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      (pkt->partial_2 >> 16) >= 42))
+		return fr_up(skb, PROG_STAMPED + reason_partial_checksum);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_STAMPED + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_STAMPED + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->src[0] = ld32(ipv4->dst);
+	fib->dst[0] = ld32(ipv4->src);
+	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
+	if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 28 : pkt->ip_end - 14, hop))
+		return fr_up(skb, PROG_STAMPED + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_1, reason_stamped_not_forwarded,
-					 reason_stamped_unreachable));
-	return stamped_ipv4_send_2(skb, data, ip_end, partial, &hop_1, &fib_1);
+			     fr_unrouted(hop, PROG_STAMPED + reason_not_forwarded,
+					 PROG_STAMPED + reason_unreachable));
+	return stamped_ipv4_send_2(skb, pkt, hop, fib);
 }
 
-static __always_inline int stamped_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 partial, struct fr_hop *hop_2,
-					     struct bpf_fib_lookup *fib_2)
+static __always_inline int stamped_ipv6_send(struct __sk_buff *skb, struct stamped_packet *pkt,
+					     struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x6b800000ULL |
@@ -1422,27 +1425,27 @@ static __always_inline int stamped_ipv6_send(struct __sk_buff *skb, void *data, 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
-	int direct = hop_2->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_stamped_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_STAMPED + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_stamped_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_STAMPED + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, hop_2);
+		fr_link(pkt->data, hop);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -1452,21 +1455,20 @@ static __always_inline int stamped_ipv6_send(struct __sk_buff *skb, void *data, 
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_stamped_fault);
+		return fr_drop(len, PROG_STAMPED + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(reason_stamped_sent, len);
+	fr_count(PROG_STAMPED + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int stamped_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					       __u64 partial, struct fr_hop *hop_2,
-					       struct bpf_fib_lookup *fib_2)
+static __always_inline int stamped_ipv6_send_2(struct __sk_buff *skb, struct stamped_packet *pkt,
+					       struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x62800000ULL |
@@ -1482,28 +1484,29 @@ static __always_inline int stamped_ipv6_send_2(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
+	udp_csum.partial = udp_csum.partial ||
+		fr_is_segmented(skb, pkt->partial_2, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
-	int direct = hop_2->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_stamped_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_STAMPED + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_stamped_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_STAMPED + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, hop_2);
+		fr_link(pkt->data, hop);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -1513,118 +1516,122 @@ static __always_inline int stamped_ipv6_send_2(struct __sk_buff *skb, void *data
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_stamped_fault);
+		return fr_drop(len, PROG_STAMPED + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(reason_stamped_sent, len);
+	fr_count(PROG_STAMPED + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int stamped_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int stamped_ipv6(struct __sk_buff *skb, struct stamped_packet *pkt)
 {
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 ip_end, udp_end;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(naks, stamped, truncated),
-		       FR_APART(naks, stamped, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
-		      FR_APART(naks, stamped, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_STAMPED + why);
 
 	/* stack: ["eth", "ip", "udp", "stamp?"] */
 	if (64ULL <= udp_end) { /* stamp */
-		if (data + 64 > data_end)
-			return fr_up(skb, reason_stamped_truncated);
-		if (be16(data + 62) == 0x5354) { /* stamp */
+		if (pkt->data + 64 > pkt->data_end)
+			return fr_up(skb, PROG_STAMPED + reason_truncated);
+		if (be16(pkt->data + 62) == 0x5354) { /* stamp */
 			/* stamp: {fields: [{name: "magic", bits: 16, is: 0x5354}, {name: "tim... */
-			if (check_stamp(skb, data, data_end, udp_end, 62))
-				return TC_ACT_UNSPEC;
+			why = check_stamp(skb, pkt->data, pkt->data_end, udp_end, 62);
+			if (why)
+				return fr_up(skb, PROG_STAMPED + why);
 
 			/* do: [{mark: dscp: "pick(stamp, 46, 10)"}, {send: {from: "udp.dst", ... */
-			__u64 partial = fr_partial(skb);
-			if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-			      (partial >> 16) >= 68))
-				return fr_up(skb, reason_stamped_partial_checksum);
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+			      (pkt->partial >> 16) >= 68))
+				return fr_up(skb, PROG_STAMPED + reason_partial_checksum);
 			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, reason_stamped_udp_checksum);
-			if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-				return fr_up(skb, reason_stamped_partial_checksum);
-			__builtin_memset(&fib_2, 0, sizeof(fib_2));
-			fib_2.family = AF_INET6;
-			fib_2.src[0] = ld32(ipv6->dst);
-			fib_2.src[1] = ld32(ipv6->dst + 4);
-			fib_2.src[2] = ld32(ipv6->dst + 8);
-			fib_2.src[3] = ld32(ipv6->dst + 12);
-			fib_2.dst[0] = ld32(ipv6->src);
-			fib_2.dst[1] = ld32(ipv6->src + 4);
-			fib_2.dst[2] = ld32(ipv6->src + 8);
-			fib_2.dst[3] = ld32(ipv6->src + 12);
-			fr_flow(&fib_2, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-			if (fr_route(skb, &fib_2, ip_end - 14, &hop_2))
-				return fr_up(skb, reason_stamped_too_big);
-			if (unlikely(!fr_usable(&hop_2)))
+				return fr_up(skb, PROG_STAMPED + reason_udp_checksum);
+			if (!(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, PROG_STAMPED + reason_partial_checksum);
+			__builtin_memset(fib, 0, sizeof(*fib));
+			fib->family = AF_INET6;
+			fib->src[0] = ld32(ipv6->dst);
+			fib->src[1] = ld32(ipv6->dst + 4);
+			fib->src[2] = ld32(ipv6->dst + 8);
+			fib->src[3] = ld32(ipv6->dst + 12);
+			fib->dst[0] = ld32(ipv6->src);
+			fib->dst[1] = ld32(ipv6->src + 4);
+			fib->dst[2] = ld32(ipv6->src + 8);
+			fib->dst[3] = ld32(ipv6->src + 12);
+			fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
+			if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+				return fr_up(skb, PROG_STAMPED + reason_too_big);
+			if (unlikely(!fr_usable(hop)))
 				return fr_up(skb,
-					     fr_unrouted(&hop_2, reason_stamped_not_forwarded,
-							 reason_stamped_unreachable));
-			return stamped_ipv6_send(skb, data, ip_end, partial, &hop_2, &fib_2);
+					     fr_unrouted(hop, PROG_STAMPED + reason_not_forwarded,
+							 PROG_STAMPED + reason_unreachable));
+			return stamped_ipv6_send(skb, pkt, hop, fib);
 		}
 	}
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
-		return fr_up(skb, reason_stamped_partial_checksum);
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      (pkt->partial_2 >> 16) >= 62))
+		return fr_up(skb, PROG_STAMPED + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_stamped_udp_checksum);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_stamped_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_stamped_partial_checksum);
-	__builtin_memset(&fib_2, 0, sizeof(fib_2));
-	fib_2.family = AF_INET6;
-	fib_2.src[0] = ld32(ipv6->dst);
-	fib_2.src[1] = ld32(ipv6->dst + 4);
-	fib_2.src[2] = ld32(ipv6->dst + 8);
-	fib_2.src[3] = ld32(ipv6->dst + 12);
-	fib_2.dst[0] = ld32(ipv6->src);
-	fib_2.dst[1] = ld32(ipv6->src + 4);
-	fib_2.dst[2] = ld32(ipv6->src + 8);
-	fib_2.dst[3] = ld32(ipv6->src + 12);
-	fr_flow(&fib_2, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-	if (fr_route(skb, &fib_2, skb->gso_size ? skb->gso_size + 48 : ip_end - 14, &hop_2))
-		return fr_up(skb, reason_stamped_too_big);
-	if (unlikely(!fr_usable(&hop_2)))
+		return fr_up(skb, PROG_STAMPED + reason_udp_checksum);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_STAMPED + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_STAMPED + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET6;
+	fib->src[0] = ld32(ipv6->dst);
+	fib->src[1] = ld32(ipv6->dst + 4);
+	fib->src[2] = ld32(ipv6->dst + 8);
+	fib->src[3] = ld32(ipv6->dst + 12);
+	fib->dst[0] = ld32(ipv6->src);
+	fib->dst[1] = ld32(ipv6->src + 4);
+	fib->dst[2] = ld32(ipv6->src + 8);
+	fib->dst[3] = ld32(ipv6->src + 12);
+	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
+	if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 48 : pkt->ip_end - 14, hop))
+		return fr_up(skb, PROG_STAMPED + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_2, reason_stamped_not_forwarded,
-					 reason_stamped_unreachable));
-	return stamped_ipv6_send_2(skb, data, ip_end, partial, &hop_2, &fib_2);
+			     fr_unrouted(hop, PROG_STAMPED + reason_not_forwarded,
+					 PROG_STAMPED + reason_unreachable));
+	return stamped_ipv6_send_2(skb, pkt, hop, fib);
 }
 
 SEC("tc") int prog_stamped(struct __sk_buff *skb)
 {
+	struct stamped_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 68);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* stamped: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_stamped_inactive);
+		return fr_up(skb, PROG_STAMPED + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(naks, stamped, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_STAMPED + why);
 
 	/* stack: ["eth", "ip", "udp", "stamp?"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return stamped_ipv4(skb, data, data_end);
+		return stamped_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return stamped_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_stamped_not_ip);
+		return stamped_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_STAMPED + reason_not_ip);
 }

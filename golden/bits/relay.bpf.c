@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 31
+#define FR_REASONS 32
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -58,50 +58,123 @@ struct hdr_ipv6 {
 	__u8 dst[16];
 } __attribute__((packed));
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_odd_version, reason_no_match,
+	reason_partial_checksum, reason_fault, reason_no_memory, reason_negative,
+	reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum,
+	reason_not_ip,
+};
+
 /*
  * prog_filter: tc/ingress
  *	eth ipv4 udp odd
  *	eth ipv6 udp odd
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_filter_sent, reason_filter_pass, reason_filter_inactive, reason_filter_vlan_tag,
-	reason_filter_other_host, reason_filter_link_broadcast, reason_filter_link_multicast,
-	reason_filter_truncated, reason_filter_ipv4_version, reason_filter_ip_options,
-	reason_filter_ipv4_reserved, reason_filter_fragment, reason_filter_ipv4_total_length,
-	reason_filter_ipv4_checksum, reason_filter_martian_source, reason_filter_multicast,
-	reason_filter_martian_destination, reason_filter_not_udp, reason_filter_udp_length,
-	reason_filter_gso_packet, reason_filter_odd_version, reason_filter_no_match,
-	reason_filter_partial_checksum, reason_filter_no_memory, reason_filter_fault,
-	reason_filter_negative, reason_filter_ipv6_version, reason_filter_mapped_address,
-	reason_filter_ipv6_payload_length, reason_filter_udp_checksum, reason_filter_not_ip,
+/* What is known of a packet. */
+struct filter_packet {
+	void *data;
+	void *data_end;
+	__u64 partial;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_filter_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_filter_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_filter_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_filter_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int filter_ipv4_send(struct __sk_buff *skb, void *data, __u64 partial)
+static __always_inline __u32 check_odd(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 udp_end, const __u32 at)
 {
-	struct hdr_odd *odd = data + 42;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_odd *odd = data + at;
+
+	if ((void *)(odd + 1) > data_end || at + sizeof(*odd) > udp_end)
+		return reason_truncated;
+	if ((be8(odd->version_to_flag) >> 5) != 5)
+		return reason_odd_version;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	return 0;
+}
+
+static __always_inline int filter_ipv4_send(struct __sk_buff *skb, struct filter_packet *pkt)
+{
+	struct hdr_odd *odd = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__u8 odd_version_label = 160ULL | ((be64(&odd->wide) & 0xfffff) >> 15);
@@ -115,8 +188,9 @@ static __always_inline int filter_ipv4_send(struct __sk_buff *skb, void *data, _
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld8(odd->version_to_flag) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld8(odd->version_to_flag) +
 					  ((__u64)ld16(odd->version_to_flag + 1) << 8) +
 					  ((__u64)ld32(&odd->offset) << 8));
 	udp_csum.optional = 1;
@@ -126,108 +200,105 @@ static __always_inline int filter_ipv4_send(struct __sk_buff *skb, void *data, _
 	__u8 value_2 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 8) & 255;
 	__u8 value_3 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 16) & 255;
 	__u8 value_4 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 24) & 255;
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)odd_version_label +
-			  ((__u64)odd_label_flag << 8) + ((__u64)value << 8) + value_2 +
-			  ((__u64)value_3 << 8) + value_4);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)odd_version_label + ((__u64)odd_label_flag << 8) +
+			  ((__u64)value << 8) + value_2 + ((__u64)value_3 << 8) + value_4);
 
 	__s64 csum = fr_complete_begin(skb, 40, 9);
-	struct hdr_odd *new_odd = data + 42;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_odd *new_odd = pkt->data + 42;
+	struct hdr_udp *new_udp = pkt->data + 34;
 
 	st8(new_odd->version_to_flag, odd_version_label);
 	st16(new_odd->version_to_flag + 1, odd_label_flag);
 	st32(&new_odd->offset, odd_offset);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_filter_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, 40, 9);
 
-	fr_count(reason_filter_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int filter_ipv4_send_2(struct __sk_buff *skb)
+static __always_inline int filter_ipv4_send_2(struct __sk_buff *skb, struct filter_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_filter_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int filter_ipv4(struct __sk_buff *skb, struct filter_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_odd *odd = data + 42;
-	struct hdr_udp *udp = data + 34;
-	__u64 udp_end;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_odd *odd = pkt->data + 42;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_filter_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_filter_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_filter_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_filter_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_filter_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_filter_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_filter_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_filter_multicast);
-		return fr_up(skb, reason_filter_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "odd"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_filter_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: odd: fields: [ */
-	if ((void *)(odd + 1) > data_end || 57ULL > udp_end)
-		return fr_up(skb, reason_filter_truncated);
-
-	/* {name: "version", bits: 3, is: 5}, */
-	if ((be8(odd->version_to_flag) >> 5) != 5)
-		return fr_up(skb, reason_filter_odd_version);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_filter_gso_packet);
+	why = check_odd(skb, pkt->data, pkt->data_end, udp_end, 42);
+	if (why)
+		return fr_up(skb, why);
 
 	/* when: "udp.dst_port == 7000 && odd.offset < setting.limit" */
 	if (!(be16(&udp->dst_port) == 0x1b58 && (__u64)ld32(&odd->offset) < set_limit))
-		return fr_up(skb, reason_filter_no_match);
+		return fr_up(skb, reason_no_match);
 
 	/* {when: "odd.label == 0xABCDE && odd.flag == 1", do: [{set: {"odd.label": "low(odd.w... */
 	if (((((be16(odd->version_to_flag) << 8) | be8(odd->version_to_flag + 2)) >> 1) &
 	     0xfffff) == 0xabcde && (be8(odd->version_to_flag + 2) & 1) == 1) {
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 57))
-			return fr_up(skb, reason_filter_partial_checksum);
-		return filter_ipv4_send(skb, data, partial);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 57))
+			return fr_up(skb, reason_partial_checksum);
+		return filter_ipv4_send(skb, pkt);
 	}
 
 	/* {when: "odd.wide >> 63 == 1", do: [{drop: "negative"}]}, */
 	if ((be64(&odd->wide) >> 63) == 1)
-		return fr_drop(skb->len, reason_filter_negative);
+		return fr_drop(skb->len, reason_negative);
 
 	/* {do: ["pass"]}, */
-	return filter_ipv4_send_2(skb);
+	return filter_ipv4_send_2(skb, pkt);
 }
 
-static __always_inline int filter_ipv6_send(struct __sk_buff *skb, void *data, __u64 partial)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_odd *odd = data + 62;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int filter_ipv6_send(struct __sk_buff *skb, struct filter_packet *pkt)
+{
+	struct hdr_odd *odd = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__u8 odd_version_label = 160ULL | ((be64(&odd->wide) & 0xfffff) >> 15);
@@ -241,8 +312,9 @@ static __always_inline int filter_ipv6_send(struct __sk_buff *skb, void *data, _
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld8(odd->version_to_flag) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld8(odd->version_to_flag) +
 					  ((__u64)ld16(odd->version_to_flag + 1) << 8) +
 					  ((__u64)ld32(&odd->offset) << 8));
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
@@ -251,128 +323,98 @@ static __always_inline int filter_ipv6_send(struct __sk_buff *skb, void *data, _
 	__u8 value_2 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 8) & 255;
 	__u8 value_3 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 16) & 255;
 	__u8 value_4 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 24) & 255;
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)odd_version_label +
-			  ((__u64)odd_label_flag << 8) + ((__u64)value << 8) + value_2 +
-			  ((__u64)value_3 << 8) + value_4);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)odd_version_label + ((__u64)odd_label_flag << 8) +
+			  ((__u64)value << 8) + value_2 + ((__u64)value_3 << 8) + value_4);
 
 	__s64 csum = fr_complete_begin(skb, 60, 9);
-	struct hdr_odd *new_odd = data + 62;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_odd *new_odd = pkt->data + 62;
+	struct hdr_udp *new_udp = pkt->data + 54;
 
 	st8(new_odd->version_to_flag, odd_version_label);
 	st16(new_odd->version_to_flag + 1, odd_label_flag);
 	st32(&new_odd->offset, odd_offset);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_filter_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, 60, 9);
 
-	fr_count(reason_filter_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int filter_ipv6_send_2(struct __sk_buff *skb)
+static __always_inline int filter_ipv6_send_2(struct __sk_buff *skb, struct filter_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_filter_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int filter_ipv6(struct __sk_buff *skb, struct filter_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_odd *odd = data + 62;
-	struct hdr_udp *udp = data + 54;
-	__u64 udp_end;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_odd *odd = pkt->data + 62;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_filter_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_filter_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_filter_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_filter_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_filter_multicast);
-		return fr_up(skb, reason_filter_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "odd"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_filter_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: odd: fields: [ */
-	if ((void *)(odd + 1) > data_end || 77ULL > udp_end)
-		return fr_up(skb, reason_filter_truncated);
-
-	/* {name: "version", bits: 3, is: 5}, */
-	if ((be8(odd->version_to_flag) >> 5) != 5)
-		return fr_up(skb, reason_filter_odd_version);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_filter_gso_packet);
+	why = check_odd(skb, pkt->data, pkt->data_end, udp_end, 62);
+	if (why)
+		return fr_up(skb, why);
 
 	/* when: "udp.dst_port == 7000 && odd.offset < setting.limit" */
 	if (!(be16(&udp->dst_port) == 0x1b58 && (__u64)ld32(&odd->offset) < set_limit))
-		return fr_up(skb, reason_filter_no_match);
+		return fr_up(skb, reason_no_match);
 
 	/* {when: "odd.label == 0xABCDE && odd.flag == 1", do: [{set: {"odd.label": "low(odd.w... */
 	if (((((be16(odd->version_to_flag) << 8) | be8(odd->version_to_flag + 2)) >> 1) &
 	     0xfffff) == 0xabcde && (be8(odd->version_to_flag + 2) & 1) == 1) {
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_filter_udp_checksum);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 77))
-			return fr_up(skb, reason_filter_partial_checksum);
-		return filter_ipv6_send(skb, data, partial);
+			return fr_up(skb, reason_udp_checksum);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 77))
+			return fr_up(skb, reason_partial_checksum);
+		return filter_ipv6_send(skb, pkt);
 	}
 
 	/* {when: "odd.wide >> 63 == 1", do: [{drop: "negative"}]}, */
 	if ((be64(&odd->wide) >> 63) == 1)
-		return fr_drop(skb->len, reason_filter_negative);
+		return fr_drop(skb->len, reason_negative);
 
 	/* {do: ["pass"]}, */
-	return filter_ipv6_send_2(skb);
+	return filter_ipv6_send_2(skb, pkt);
 }
 
 SEC("tc") int prog_filter(struct __sk_buff *skb)
 {
+	struct filter_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 77);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: filter: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_filter_inactive);
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_filter_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_filter_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_filter_link_broadcast);
-		return fr_up(skb, reason_filter_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "odd"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return filter_ipv4(skb, data, data_end);
+		return filter_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return filter_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_filter_not_ip);
+		return filter_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 89
+#define FR_REASONS 128
 #define FR_NEEDS_ROWS 56
 #define FR_NEEDS_ZEROS 256
 #define FR_NEEDS_FACTS
@@ -181,6 +181,28 @@ static __always_inline struct receiver_clients *receiver_of_clients(const struct
 	return bpf_map_lookup_elem(&rcv_clients, &row);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_short_form, reason_short_fixed,
+	reason_ack_type, reason_ranges, reason_other_frame, reason_partial_checksum,
+	reason_no_clients, reason_fault, reason_no_memory, reason_address_family, reason_too_big,
+	reason_no_route, reason_local, reason_unreachable, reason_blackhole, reason_prohibit,
+	reason_xfrm, reason_rule, reason_encap, reason_no_neighbour, reason_copy,
+	reason_refused_by_device, reason_ipv6_version, reason_mapped_address,
+	reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip, reason_note_text,
+	reason_no_peers, reason_changing, reason_address_family_2, reason_too_big_2,
+	reason_no_route_2, reason_local_2, reason_unreachable_2, reason_blackhole_2,
+	reason_prohibit_2, reason_xfrm_2, reason_rule_2, reason_encap_2, reason_no_neighbour_2,
+	reason_length, reason_udp_checksum_2,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_DOWNSTREAM = 0, PROG_OTHER = 64 };
+
 /*
  * prog_downstream: tc/ingress
  *	eth ipv4 udp short ack stream
@@ -189,101 +211,113 @@ static __always_inline struct receiver_clients *receiver_of_clients(const struct
  *	eth ipv6 udp short stream
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_downstream_sent, reason_downstream_pass, reason_downstream_inactive,
-	reason_downstream_vlan_tag, reason_downstream_other_host, reason_downstream_link_broadcast,
-	reason_downstream_link_multicast, reason_downstream_truncated,
-	reason_downstream_ipv4_version, reason_downstream_ip_options,
-	reason_downstream_ipv4_reserved, reason_downstream_fragment,
-	reason_downstream_ipv4_total_length, reason_downstream_ipv4_checksum,
-	reason_downstream_martian_source, reason_downstream_multicast,
-	reason_downstream_martian_destination, reason_downstream_not_udp,
-	reason_downstream_udp_length, reason_downstream_gso_packet, reason_downstream_short_form,
-	reason_downstream_short_fixed, reason_downstream_ack_type, reason_downstream_ranges,
-	reason_downstream_other_frame, reason_downstream_partial_checksum,
-	reason_downstream_no_clients, reason_downstream_no_memory, reason_downstream_fault,
-	reason_downstream_address_family, reason_downstream_too_big, reason_downstream_no_route,
-	reason_downstream_local, reason_downstream_unreachable, reason_downstream_blackhole,
-	reason_downstream_prohibit, reason_downstream_xfrm, reason_downstream_rule,
-	reason_downstream_encap, reason_downstream_no_neighbour, reason_downstream_copy,
-	reason_downstream_refused_by_device, reason_downstream_ipv6_version,
-	reason_downstream_mapped_address, reason_downstream_ipv6_payload_length,
-	reason_downstream_udp_checksum, reason_downstream_not_ip,
+/* What is known of a packet. */
+struct downstream_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
+	__u64 short_payload_end;
+	__u64 ack_count;
+	__u64 ack_first_end;
+	__u64 ack_gap1_size;
+	__u64 ack_length2_end;
+	__u64 ack_gap4_end;
+	__u64 ack_length5_end;
+	__u64 ack_gap7_end;
+	__u64 ack_length8_end;
+	__u64 ack_ce_end;
+	__u64 stream_length_end;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_downstream_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_downstream_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_downstream_link_broadcast + of);
-		return fr_up(skb, reason_downstream_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_downstream_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_downstream_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_downstream_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_downstream_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_downstream_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_downstream_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_downstream_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_downstream_multicast + of);
-		return fr_up(skb, reason_downstream_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_downstream_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_downstream_truncated + of);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_downstream_udp_length + of);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_downstream_gso_packet + of);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_downstream_udp_length + of);
+		return reason_udp_length;
 
 	*end = udp_end;
+	return 0;
+}
+
+static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_short *v_short = data + at;
+
+	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > udp_end)
+		return reason_truncated;
+	if ((be8(&v_short->form_to_rest) >> 7) != 0)
+		return reason_short_form;
+	if (((be8(&v_short->form_to_rest) >> 6) & 1) != 1)
+		return reason_short_fixed;
+	if (udp_end < 71)
+		return reason_truncated;
+	__u64 short_payload_end = udp_end - 16;
+
+	*end = short_payload_end;
 	return 0;
 }
 
@@ -308,9 +342,9 @@ struct downstream_fan1 {
 	void *front;
 };
 
-static __always_inline long downstream_copy1(struct downstream_same1 *same, struct __sk_buff *skb,
-					     void *front, __u64 ack_ce_end,
-					     struct receiver_clients *r)
+static __always_inline long downstream_copy1(struct __sk_buff *skb, void *front, __u64 ack_ce_end,
+					     struct receiver_clients *r,
+					     struct downstream_same1 *same)
 {
 	struct hdr_short *saved_short = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -334,11 +368,11 @@ static __always_inline long downstream_copy1(struct downstream_same1 *same, stru
 					 fr_v4(r->remote.addr));
 
 	if (fr_put_back(skb, 55, &saved_ack->type, ack_ce_end - 55, 256))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 55 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 
 	struct hdr_short *new_short = data + 42;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -359,42 +393,41 @@ static __always_inline long downstream_copy1(struct downstream_same1 *same, stru
 		fr_complete(skb, same->csum, 18, 37);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
-static __always_inline long downstream_copy2(struct downstream_same1 *same, struct __sk_buff *skb,
-					     void *front, __u64 ack_ce_end,
-					     struct receiver_clients *r)
+static __always_inline long downstream_copy2(struct __sk_buff *skb, void *front, __u64 ack_ce_end,
+					     struct receiver_clients *r,
+					     struct downstream_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo_2 = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
-	__be16 udp_checksum_2;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	__be16 udp_checksum;
 	if (same->kind2 == FR_SUM_PARTIAL)
-		udp_checksum_2 = fr_fold(same->rest2 + udp_new_pseudo_2);
+		udp_checksum = fr_fold(same->rest2 + udp_new_pseudo);
 	else
-		udp_checksum_2 = fr_checksum_not_0(same->rest2 + udp_new_pseudo_2 +
-						   bpf_htons(r->local.port) +
-						   bpf_htons(r->remote.port) +
-						   fr_odd64(ld64(r->dcid)));
+		udp_checksum =
+			fr_checksum_not_0(same->rest2 + udp_new_pseudo + bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) + fr_odd64(ld64(r->dcid)));
 	if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum_2 = 0;
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum_2 = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					   fr_v4(r->remote.addr));
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
 
 	if (fr_blank(skb, 55, ack_ce_end - 55))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 55 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
@@ -409,13 +442,13 @@ static __always_inline long downstream_copy2(struct downstream_same1 *same, stru
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st64(new_short->dcid, ld64(r->dcid));
 	st32(&new_short->number, bpf_htonl(7));
-	st16(&new_udp->checksum, udp_checksum_2);
-	st16(&new_ipv4->checksum, ip_checksum_2);
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, fr_fold(FR_ZERO + same->csum - same->zeroed0), 18, 37);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -437,36 +470,31 @@ static __noinline long downstream_turn1(__u32 i, struct downstream_fan1 *fan)
 	if (r->acks) {
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
 		    !fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
+			return fr_decline(r->receiver, skb->len,
+					  PROG_DOWNSTREAM + reason_address_family);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
-						      fr_unusable(&r->hop_remote,
-						      reason_downstream_no_route,
-						      reason_downstream_unreachable)));
+					  fr_indirect(&r->hop_remote,
+						      PROG_DOWNSTREAM + reason_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
-		return downstream_copy1(same, skb, front, ack_ce_end, r);
+			return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
+		return downstream_copy1(skb, front, ack_ce_end, r, same);
 	}
 
 	/* {do: [{blank: "ack"}, {set: {"short.dcid": "r.dcid", "short.number": "7"}}, {send: ... */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
-					      fr_unusable(&r->hop_remote,
-							  reason_downstream_no_route,
-							  reason_downstream_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_DOWNSTREAM + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
-	return downstream_copy2(same, skb, front, ack_ce_end, r);
+		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
+	return downstream_copy2(skb, front, ack_ce_end, r, same);
 }
 
-static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   __u64 ack_ce_end, __u64 stream_length_end)
+static __always_inline int downstream_fan1(struct __sk_buff *skb, struct downstream_packet *pkt)
 {
-	struct hdr_short *v_short = data + 42;
+	struct hdr_short *v_short = pkt->data + 42;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -476,17 +504,17 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	st64((void *)&key, ld64(v_short->dcid));
 	list = list_of_clients(&key);
 	if (!list)
-		return fr_up(skb, reason_downstream_no_clients);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_clients);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_downstream_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 
-	__u32 size = fr_size(stream_length_end, 512);
+	__u32 size = fr_size(pkt->stream_length_end, 512);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, reason_downstream_no_memory);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 	struct downstream_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_short *saved_short = front + 42;
@@ -500,7 +528,7 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_downstream_no_memory);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -511,7 +539,7 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
 		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	__u64 region_sum = fr_sum512(skb, 55, ack_ce_end - 55);
+	__u64 region_sum = fr_sum512(skb, 55, pkt->ack_ce_end - 55);
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind2 = ld16(&saved_udp->checksum) ?
@@ -520,7 +548,7 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind2 == FR_SUM_FAULT)
-		return fr_up(skb, reason_downstream_no_memory);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -528,8 +556,8 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 		 ((__u64)ld32(&saved_short->number) << 8) + ((__u64)region_sum << 8) +
 		 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) + 7;
 	same->zeroed0 = 0;
-	same->ip_end = ip_end;
-	same->ack_ce_end = ack_ce_end;
+	same->ip_end = pkt->ip_end;
+	same->ack_ce_end = pkt->ack_ce_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -538,7 +566,7 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
 		same->csum = fr_complete_without(skb, same->csum, 18, 37);
-		same->zeroed0 = fr_counted(55, fr_sum512(skb, 55, ack_ce_end - 55));
+		same->zeroed0 = fr_counted(55, fr_sum512(skb, 55, pkt->ack_ce_end - 55));
 	}
 
 	same->copies0 = 0;
@@ -550,18 +578,17 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	bpf_loop(list->count, downstream_turn1, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 512), 0))
-		return fr_drop(len, reason_downstream_fault);
+		return fr_drop(len, PROG_DOWNSTREAM + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 37);
 
-	fr_count_copies(reason_downstream_copy, same->copies0, skb->len);
-	fr_count(reason_downstream_pass, len);
+	fr_count_copies(PROG_DOWNSTREAM + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_DOWNSTREAM + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int downstream_ipv4_ack_further_6(struct __sk_buff *skb, void *data,
-							 void *data_end, __u64 ip_end,
-							 __u64 short_payload_end, __u64 ack_ce_end)
+static __always_inline int downstream_ipv4_ack_further_6(struct __sk_buff *skb,
+							 struct downstream_packet *pkt)
 {
 	void *at_ack_ce_end;
 	void *at_stream_id_end;
@@ -570,526 +597,509 @@ static __always_inline int downstream_ipv4_ack_further_6(struct __sk_buff *skb, 
 	struct hdr_stream *stream;
 
 	/* for n in ["ect0", "ect1", "ce"] {name: n, varint: "quic", when: "type == 3"}, */
-	at_ack_ce_end = fr_pin(data + fr_bound(ack_ce_end, 0xff));
-	if (at_ack_ce_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_ce_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+	at_ack_ce_end = fr_pin(pkt->data + fr_bound(pkt->ack_ce_end, 0xff));
+	if (at_ack_ce_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (pkt->ack_ce_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 
 	/* stream: fields: [{name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"... */
 	stream = at_ack_ce_end;
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_ce_end + 1 > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+	if ((void *)(stream + 1) > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (pkt->ack_ce_end + 1 > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_downstream_other_frame);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_other_frame);
 	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(at_ack_ce_end + 1, data_end, &stream_id);
+	__u64 stream_id_size = fr_varint(at_ack_ce_end + 1, pkt->data_end, &stream_id);
 	if (!stream_id_size)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 stream_id_end = fr_forget(skb, ack_ce_end + 1 + stream_id_size);
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0xff));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 stream_id_end = fr_forget(skb, pkt->ack_ce_end + 1 + stream_id_size);
+	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0xff));
+	if (at_stream_id_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (stream_id_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
 	__u64 stream_offset_size;
 	if (stream_offset_present) { /* offset */
 		__u64 stream_offset;
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end, &stream_offset);
 		if (!stream_offset_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		stream_offset_size = 0;
 	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x1ff));
-	if (at_stream_offset_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (stream_offset_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0x1ff));
+	if (at_stream_offset_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (stream_offset_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 stream_length_size;
 	if (stream_length_present) { /* length */
 		__u64 stream_length;
-		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
+		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
 		if (!stream_length_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		stream_length_size = 0;
 	}
-	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x1ff));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+	pkt->stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
+	at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0x1ff));
+	if (at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (pkt->stream_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_downstream_gso_packet);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_downstream_partial_checksum);
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	return downstream_fan1(skb, data, ip_end, ack_ce_end, stream_length_end);
+	      (partial >> 16) >= pkt->stream_length_end) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_DOWNSTREAM + reason_partial_checksum);
+	if (at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	return downstream_fan1(skb, pkt);
 }
 
-static __always_inline int
-downstream_ipv4_ack_further_5(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			      __u64 short_payload_end, __u64 ack_length8_end)
+static __always_inline int downstream_ipv4_ack_further_5(struct __sk_buff *skb,
+							 struct downstream_packet *pkt)
 {
 	void *at_ack_length8_end;
 	void *at_ack_ect0_end;
 	void *at_ack_ect1_end;
-	struct hdr_ack *ack = data + 55;
+	struct hdr_ack *ack = pkt->data + 55;
 
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
-	at_ack_length8_end = fr_pin(data + fr_bound(ack_length8_end, 0xff));
-	if (at_ack_length8_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_length8_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+	at_ack_length8_end = fr_pin(pkt->data + fr_bound(pkt->ack_length8_end, 0xff));
+	if (at_ack_length8_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (pkt->ack_length8_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 
 	/* for n in ["ect0", "ect1", "ce"] {name: n, varint: "quic", when: "type == 3"}, */
 	__u64 ack_ect0_present = be8(&ack->type) == 3;
 	__u64 ack_ect0_size;
 	if (ack_ect0_present) { /* ect0 */
 		__u64 ack_ect0;
-		ack_ect0_size = fr_varint(at_ack_length8_end, data_end, &ack_ect0);
+		ack_ect0_size = fr_varint(at_ack_length8_end, pkt->data_end, &ack_ect0);
 		if (!ack_ect0_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_ect0_size = 0;
 	}
-	__u64 ack_ect0_end = fr_forget(skb, ack_length8_end + ack_ect0_size);
-	at_ack_ect0_end = fr_pin(data + fr_bound(ack_ect0_end, 0xff));
-	if (at_ack_ect0_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_ect0_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+	__u64 ack_ect0_end = fr_forget(skb, pkt->ack_length8_end + ack_ect0_size);
+	at_ack_ect0_end = fr_pin(pkt->data + fr_bound(ack_ect0_end, 0xff));
+	if (at_ack_ect0_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_ect0_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	__u64 ack_ect1_present = be8(&ack->type) == 3;
 	__u64 ack_ect1_size;
 	if (ack_ect1_present) { /* ect1 */
 		__u64 ack_ect1;
-		ack_ect1_size = fr_varint(at_ack_ect0_end, data_end, &ack_ect1);
+		ack_ect1_size = fr_varint(at_ack_ect0_end, pkt->data_end, &ack_ect1);
 		if (!ack_ect1_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_ect1_size = 0;
 	}
 	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
-	at_ack_ect1_end = fr_pin(data + fr_bound(ack_ect1_end, 0xff));
-	if (at_ack_ect1_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_ect1_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+	at_ack_ect1_end = fr_pin(pkt->data + fr_bound(ack_ect1_end, 0xff));
+	if (at_ack_ect1_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_ect1_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	__u64 ack_ce_present = be8(&ack->type) == 3;
 	__u64 ack_ce_size;
 	if (ack_ce_present) { /* ce */
 		__u64 ack_ce;
-		ack_ce_size = fr_varint(at_ack_ect1_end, data_end, &ack_ce);
+		ack_ce_size = fr_varint(at_ack_ect1_end, pkt->data_end, &ack_ce);
 		if (!ack_ce_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_ce_size = 0;
 	}
-	__u64 ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
+	pkt->ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
 
-	return downstream_ipv4_ack_further_6(skb, data, data_end, ip_end, short_payload_end,
-					     ack_ce_end);
+	return downstream_ipv4_ack_further_6(skb, pkt);
 }
 
-static __always_inline int
-downstream_ipv4_ack_further_4(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			      __u64 short_payload_end, __u64 ack_count, __u64 ack_gap7_end)
+static __always_inline int downstream_ipv4_ack_further_4(struct __sk_buff *skb,
+							 struct downstream_packet *pkt)
 {
 	void *at_ack_gap7_end;
 	void *at_ack_length7_end;
 	void *at_ack_gap8_end;
 
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
-	at_ack_gap7_end = fr_pin(data + fr_bound(ack_gap7_end, 0xff));
-	if (at_ack_gap7_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_gap7_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_length7_present = ack_count >= 7;
+	at_ack_gap7_end = fr_pin(pkt->data + fr_bound(pkt->ack_gap7_end, 0xff));
+	if (at_ack_gap7_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (pkt->ack_gap7_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_length7_present = pkt->ack_count >= 7;
 	__u64 ack_length7_size;
 	if (ack_length7_present) { /* length7 */
 		__u64 ack_length7;
-		ack_length7_size = fr_varint(at_ack_gap7_end, data_end, &ack_length7);
+		ack_length7_size = fr_varint(at_ack_gap7_end, pkt->data_end, &ack_length7);
 		if (!ack_length7_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_length7_size = 0;
 	}
-	__u64 ack_length7_end = fr_forget(skb, ack_gap7_end + ack_length7_size);
-	at_ack_length7_end = fr_pin(data + fr_bound(ack_length7_end, 0xff));
-	if (at_ack_length7_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_length7_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_gap8_present = ack_count >= 8;
+	__u64 ack_length7_end = fr_forget(skb, pkt->ack_gap7_end + ack_length7_size);
+	at_ack_length7_end = fr_pin(pkt->data + fr_bound(ack_length7_end, 0xff));
+	if (at_ack_length7_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_length7_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_gap8_present = pkt->ack_count >= 8;
 	__u64 ack_gap8_size;
 	if (ack_gap8_present) { /* gap8 */
 		__u64 ack_gap8;
-		ack_gap8_size = fr_varint(at_ack_length7_end, data_end, &ack_gap8);
+		ack_gap8_size = fr_varint(at_ack_length7_end, pkt->data_end, &ack_gap8);
 		if (!ack_gap8_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_gap8_size = 0;
 	}
 	__u64 ack_gap8_end = fr_forget(skb, ack_length7_end + ack_gap8_size);
-	at_ack_gap8_end = fr_pin(data + fr_bound(ack_gap8_end, 0xff));
-	if (at_ack_gap8_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_gap8_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_length8_present = ack_count >= 8;
+	at_ack_gap8_end = fr_pin(pkt->data + fr_bound(ack_gap8_end, 0xff));
+	if (at_ack_gap8_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_gap8_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_length8_present = pkt->ack_count >= 8;
 	__u64 ack_length8_size;
 	if (ack_length8_present) { /* length8 */
 		__u64 ack_length8;
-		ack_length8_size = fr_varint(at_ack_gap8_end, data_end, &ack_length8);
+		ack_length8_size = fr_varint(at_ack_gap8_end, pkt->data_end, &ack_length8);
 		if (!ack_length8_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_length8_size = 0;
 	}
-	__u64 ack_length8_end = fr_forget(skb, ack_gap8_end + ack_length8_size);
+	pkt->ack_length8_end = fr_forget(skb, ack_gap8_end + ack_length8_size);
 
-	return downstream_ipv4_ack_further_5(skb, data, data_end, ip_end, short_payload_end,
-					     ack_length8_end);
+	return downstream_ipv4_ack_further_5(skb, pkt);
 }
 
-static __always_inline int
-downstream_ipv4_ack_further_3(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			      __u64 short_payload_end, __u64 ack_count, __u64 ack_length5_end)
+static __always_inline int downstream_ipv4_ack_further_3(struct __sk_buff *skb,
+							 struct downstream_packet *pkt)
 {
 	void *at_ack_length5_end;
 	void *at_ack_gap6_end;
 	void *at_ack_length6_end;
 
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
-	at_ack_length5_end = fr_pin(data + fr_bound(ack_length5_end, 0xff));
-	if (at_ack_length5_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_length5_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_gap6_present = ack_count >= 6;
+	at_ack_length5_end = fr_pin(pkt->data + fr_bound(pkt->ack_length5_end, 0xff));
+	if (at_ack_length5_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (pkt->ack_length5_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_gap6_present = pkt->ack_count >= 6;
 	__u64 ack_gap6_size;
 	if (ack_gap6_present) { /* gap6 */
 		__u64 ack_gap6;
-		ack_gap6_size = fr_varint(at_ack_length5_end, data_end, &ack_gap6);
+		ack_gap6_size = fr_varint(at_ack_length5_end, pkt->data_end, &ack_gap6);
 		if (!ack_gap6_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_gap6_size = 0;
 	}
-	__u64 ack_gap6_end = fr_forget(skb, ack_length5_end + ack_gap6_size);
-	at_ack_gap6_end = fr_pin(data + fr_bound(ack_gap6_end, 0xff));
-	if (at_ack_gap6_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_gap6_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_length6_present = ack_count >= 6;
+	__u64 ack_gap6_end = fr_forget(skb, pkt->ack_length5_end + ack_gap6_size);
+	at_ack_gap6_end = fr_pin(pkt->data + fr_bound(ack_gap6_end, 0xff));
+	if (at_ack_gap6_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_gap6_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_length6_present = pkt->ack_count >= 6;
 	__u64 ack_length6_size;
 	if (ack_length6_present) { /* length6 */
 		__u64 ack_length6;
-		ack_length6_size = fr_varint(at_ack_gap6_end, data_end, &ack_length6);
+		ack_length6_size = fr_varint(at_ack_gap6_end, pkt->data_end, &ack_length6);
 		if (!ack_length6_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_length6_size = 0;
 	}
 	__u64 ack_length6_end = fr_forget(skb, ack_gap6_end + ack_length6_size);
-	at_ack_length6_end = fr_pin(data + fr_bound(ack_length6_end, 0xff));
-	if (at_ack_length6_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_length6_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_gap7_present = ack_count >= 7;
+	at_ack_length6_end = fr_pin(pkt->data + fr_bound(ack_length6_end, 0xff));
+	if (at_ack_length6_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_length6_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_gap7_present = pkt->ack_count >= 7;
 	__u64 ack_gap7_size;
 	if (ack_gap7_present) { /* gap7 */
 		__u64 ack_gap7;
-		ack_gap7_size = fr_varint(at_ack_length6_end, data_end, &ack_gap7);
+		ack_gap7_size = fr_varint(at_ack_length6_end, pkt->data_end, &ack_gap7);
 		if (!ack_gap7_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_gap7_size = 0;
 	}
-	__u64 ack_gap7_end = fr_forget(skb, ack_length6_end + ack_gap7_size);
+	pkt->ack_gap7_end = fr_forget(skb, ack_length6_end + ack_gap7_size);
 
-	return downstream_ipv4_ack_further_4(skb, data, data_end, ip_end, short_payload_end,
-					     ack_count, ack_gap7_end);
+	return downstream_ipv4_ack_further_4(skb, pkt);
 }
 
-static __always_inline int
-downstream_ipv4_ack_further_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			      __u64 short_payload_end, __u64 ack_count, __u64 ack_gap4_end)
+static __always_inline int downstream_ipv4_ack_further_2(struct __sk_buff *skb,
+							 struct downstream_packet *pkt)
 {
 	void *at_ack_gap4_end;
 	void *at_ack_length4_end;
 	void *at_ack_gap5_end;
 
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
-	at_ack_gap4_end = fr_pin(data + fr_bound(ack_gap4_end, 0xff));
-	if (at_ack_gap4_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_gap4_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_length4_present = ack_count >= 4;
+	at_ack_gap4_end = fr_pin(pkt->data + fr_bound(pkt->ack_gap4_end, 0xff));
+	if (at_ack_gap4_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (pkt->ack_gap4_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_length4_present = pkt->ack_count >= 4;
 	__u64 ack_length4_size;
 	if (ack_length4_present) { /* length4 */
 		__u64 ack_length4;
-		ack_length4_size = fr_varint(at_ack_gap4_end, data_end, &ack_length4);
+		ack_length4_size = fr_varint(at_ack_gap4_end, pkt->data_end, &ack_length4);
 		if (!ack_length4_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_length4_size = 0;
 	}
-	__u64 ack_length4_end = fr_forget(skb, ack_gap4_end + ack_length4_size);
-	at_ack_length4_end = fr_pin(data + fr_bound(ack_length4_end, 0xff));
-	if (at_ack_length4_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_length4_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_gap5_present = ack_count >= 5;
+	__u64 ack_length4_end = fr_forget(skb, pkt->ack_gap4_end + ack_length4_size);
+	at_ack_length4_end = fr_pin(pkt->data + fr_bound(ack_length4_end, 0xff));
+	if (at_ack_length4_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_length4_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_gap5_present = pkt->ack_count >= 5;
 	__u64 ack_gap5_size;
 	if (ack_gap5_present) { /* gap5 */
 		__u64 ack_gap5;
-		ack_gap5_size = fr_varint(at_ack_length4_end, data_end, &ack_gap5);
+		ack_gap5_size = fr_varint(at_ack_length4_end, pkt->data_end, &ack_gap5);
 		if (!ack_gap5_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_gap5_size = 0;
 	}
 	__u64 ack_gap5_end = fr_forget(skb, ack_length4_end + ack_gap5_size);
-	at_ack_gap5_end = fr_pin(data + fr_bound(ack_gap5_end, 0xff));
-	if (at_ack_gap5_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_gap5_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_length5_present = ack_count >= 5;
+	at_ack_gap5_end = fr_pin(pkt->data + fr_bound(ack_gap5_end, 0xff));
+	if (at_ack_gap5_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_gap5_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_length5_present = pkt->ack_count >= 5;
 	__u64 ack_length5_size;
 	if (ack_length5_present) { /* length5 */
 		__u64 ack_length5;
-		ack_length5_size = fr_varint(at_ack_gap5_end, data_end, &ack_length5);
+		ack_length5_size = fr_varint(at_ack_gap5_end, pkt->data_end, &ack_length5);
 		if (!ack_length5_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_length5_size = 0;
 	}
-	__u64 ack_length5_end = fr_forget(skb, ack_gap5_end + ack_length5_size);
+	pkt->ack_length5_end = fr_forget(skb, ack_gap5_end + ack_length5_size);
 
-	return downstream_ipv4_ack_further_3(skb, data, data_end, ip_end, short_payload_end,
-					     ack_count, ack_length5_end);
+	return downstream_ipv4_ack_further_3(skb, pkt);
 }
 
-static __always_inline int
-downstream_ipv4_ack_further(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			    __u64 short_payload_end, __u64 ack_count, __u64 ack_length2_end)
+static __always_inline int downstream_ipv4_ack_further(struct __sk_buff *skb,
+						       struct downstream_packet *pkt)
 {
 	void *at_ack_length2_end;
 	void *at_ack_gap3_end;
 	void *at_ack_length3_end;
 
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
-	at_ack_length2_end = fr_pin(data + fr_bound(ack_length2_end, 0x7f));
-	if (at_ack_length2_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_length2_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_gap3_present = ack_count >= 3;
+	at_ack_length2_end = fr_pin(pkt->data + fr_bound(pkt->ack_length2_end, 0x7f));
+	if (at_ack_length2_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (pkt->ack_length2_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_gap3_present = pkt->ack_count >= 3;
 	__u64 ack_gap3_size;
 	if (ack_gap3_present) { /* gap3 */
 		__u64 ack_gap3;
-		ack_gap3_size = fr_varint(at_ack_length2_end, data_end, &ack_gap3);
+		ack_gap3_size = fr_varint(at_ack_length2_end, pkt->data_end, &ack_gap3);
 		if (!ack_gap3_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_gap3_size = 0;
 	}
-	__u64 ack_gap3_end = fr_forget(skb, ack_length2_end + ack_gap3_size);
-	at_ack_gap3_end = fr_pin(data + fr_bound(ack_gap3_end, 0xff));
-	if (at_ack_gap3_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_gap3_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_length3_present = ack_count >= 3;
+	__u64 ack_gap3_end = fr_forget(skb, pkt->ack_length2_end + ack_gap3_size);
+	at_ack_gap3_end = fr_pin(pkt->data + fr_bound(ack_gap3_end, 0xff));
+	if (at_ack_gap3_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_gap3_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_length3_present = pkt->ack_count >= 3;
 	__u64 ack_length3_size;
 	if (ack_length3_present) { /* length3 */
 		__u64 ack_length3;
-		ack_length3_size = fr_varint(at_ack_gap3_end, data_end, &ack_length3);
+		ack_length3_size = fr_varint(at_ack_gap3_end, pkt->data_end, &ack_length3);
 		if (!ack_length3_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_length3_size = 0;
 	}
 	__u64 ack_length3_end = fr_forget(skb, ack_gap3_end + ack_length3_size);
-	at_ack_length3_end = fr_pin(data + fr_bound(ack_length3_end, 0xff));
-	if (at_ack_length3_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_length3_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_gap4_present = ack_count >= 4;
+	at_ack_length3_end = fr_pin(pkt->data + fr_bound(ack_length3_end, 0xff));
+	if (at_ack_length3_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_length3_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_gap4_present = pkt->ack_count >= 4;
 	__u64 ack_gap4_size;
 	if (ack_gap4_present) { /* gap4 */
 		__u64 ack_gap4;
-		ack_gap4_size = fr_varint(at_ack_length3_end, data_end, &ack_gap4);
+		ack_gap4_size = fr_varint(at_ack_length3_end, pkt->data_end, &ack_gap4);
 		if (!ack_gap4_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_gap4_size = 0;
 	}
-	__u64 ack_gap4_end = fr_forget(skb, ack_length3_end + ack_gap4_size);
+	pkt->ack_gap4_end = fr_forget(skb, ack_length3_end + ack_gap4_size);
 
-	return downstream_ipv4_ack_further_2(skb, data, data_end, ip_end, short_payload_end,
-					     ack_count, ack_gap4_end);
+	return downstream_ipv4_ack_further_2(skb, pkt);
 }
 
-static __always_inline int
-downstream_ipv4_ack_ack_gap1_end(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-				 __u64 short_payload_end, __u64 ack_count, __u64 ack_first_end,
-				 __u64 ack_gap1_size)
+static __always_inline int downstream_ipv4_ack_ack_gap1_end(struct __sk_buff *skb,
+							    struct downstream_packet *pkt)
 {
 	void *at_ack_gap1_end;
 	void *at_ack_length1_end;
 	void *at_ack_gap2_end;
 
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
-	__u64 ack_gap1_end = fr_forget(skb, ack_first_end + ack_gap1_size);
-	at_ack_gap1_end = fr_pin(data + fr_bound(ack_gap1_end, 0x7f));
-	if (at_ack_gap1_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_gap1_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_length1_present = ack_count >= 1;
+	__u64 ack_gap1_end = fr_forget(skb, pkt->ack_first_end + pkt->ack_gap1_size);
+	at_ack_gap1_end = fr_pin(pkt->data + fr_bound(ack_gap1_end, 0x7f));
+	if (at_ack_gap1_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_gap1_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_length1_present = pkt->ack_count >= 1;
 	__u64 ack_length1_size;
 	if (ack_length1_present) { /* length1 */
 		__u64 ack_length1;
-		ack_length1_size = fr_varint(at_ack_gap1_end, data_end, &ack_length1);
+		ack_length1_size = fr_varint(at_ack_gap1_end, pkt->data_end, &ack_length1);
 		if (!ack_length1_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_length1_size = 0;
 	}
 	__u64 ack_length1_end = fr_forget(skb, ack_gap1_end + ack_length1_size);
-	at_ack_length1_end = fr_pin(data + fr_bound(ack_length1_end, 0x7f));
-	if (at_ack_length1_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_length1_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_gap2_present = ack_count >= 2;
+	at_ack_length1_end = fr_pin(pkt->data + fr_bound(ack_length1_end, 0x7f));
+	if (at_ack_length1_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_length1_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_gap2_present = pkt->ack_count >= 2;
 	__u64 ack_gap2_size;
 	if (ack_gap2_present) { /* gap2 */
 		__u64 ack_gap2;
-		ack_gap2_size = fr_varint(at_ack_length1_end, data_end, &ack_gap2);
+		ack_gap2_size = fr_varint(at_ack_length1_end, pkt->data_end, &ack_gap2);
 		if (!ack_gap2_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_gap2_size = 0;
 	}
 	__u64 ack_gap2_end = fr_forget(skb, ack_length1_end + ack_gap2_size);
-	at_ack_gap2_end = fr_pin(data + fr_bound(ack_gap2_end, 0x7f));
-	if (at_ack_gap2_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_gap2_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_length2_present = ack_count >= 2;
+	at_ack_gap2_end = fr_pin(pkt->data + fr_bound(ack_gap2_end, 0x7f));
+	if (at_ack_gap2_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_gap2_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_length2_present = pkt->ack_count >= 2;
 	__u64 ack_length2_size;
 	if (ack_length2_present) { /* length2 */
 		__u64 ack_length2;
-		ack_length2_size = fr_varint(at_ack_gap2_end, data_end, &ack_length2);
+		ack_length2_size = fr_varint(at_ack_gap2_end, pkt->data_end, &ack_length2);
 		if (!ack_length2_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_length2_size = 0;
 	}
-	__u64 ack_length2_end = fr_forget(skb, ack_gap2_end + ack_length2_size);
+	pkt->ack_length2_end = fr_forget(skb, ack_gap2_end + ack_length2_size);
 
-	return downstream_ipv4_ack_further(skb, data, data_end, ip_end, short_payload_end,
-					   ack_count, ack_length2_end);
+	return downstream_ipv4_ack_further(skb, pkt);
 }
 
-static __always_inline int downstream_ipv4_ack(struct __sk_buff *skb, void *data, void *data_end,
-					       __u64 ip_end, __u64 short_payload_end)
+static __always_inline int downstream_ipv4_ack(struct __sk_buff *skb, struct downstream_packet *pkt)
 {
 	void *at_ack_largest_end;
 	void *at_ack_delay_end;
 	void *at_ack_count_end;
 	void *at_ack_first_end;
-	struct hdr_ack *ack = data + 55;
+	struct hdr_ack *ack = pkt->data + 55;
 
 	/* {name: "type", bits: 8, is: 2 | 3}, {name: "largest", varint: "quic"}, {name: "dela... */
-	if (56ULL > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+	if (56ULL > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	if (!(be8(&ack->type) >= 2 && be8(&ack->type) <= 3))
-		return fr_up(skb, reason_downstream_ack_type);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_ack_type);
 	__u64 ack_largest;
-	__u64 ack_largest_size = fr_varint(data + 56, data_end, &ack_largest);
+	__u64 ack_largest_size = fr_varint(pkt->data + 56, pkt->data_end, &ack_largest);
 	if (!ack_largest_size)
-		return fr_up(skb, reason_downstream_truncated);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	__u64 ack_largest_end = fr_forget(skb, 56ULL + ack_largest_size);
-	at_ack_largest_end = fr_pin(data + fr_bound(ack_largest_end, 0x7f));
-	if (at_ack_largest_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_largest_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+	at_ack_largest_end = fr_pin(pkt->data + fr_bound(ack_largest_end, 0x7f));
+	if (at_ack_largest_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_largest_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	__u64 ack_delay;
-	__u64 ack_delay_size = fr_varint(at_ack_largest_end, data_end, &ack_delay);
+	__u64 ack_delay_size = fr_varint(at_ack_largest_end, pkt->data_end, &ack_delay);
 	if (!ack_delay_size)
-		return fr_up(skb, reason_downstream_truncated);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	__u64 ack_delay_end = fr_forget(skb, ack_largest_end + ack_delay_size);
-	at_ack_delay_end = fr_pin(data + fr_bound(ack_delay_end, 0x7f));
-	if (at_ack_delay_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_delay_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_count;
-	__u64 ack_count_size = fr_varint(at_ack_delay_end, data_end, &ack_count);
+	at_ack_delay_end = fr_pin(pkt->data + fr_bound(ack_delay_end, 0x7f));
+	if (at_ack_delay_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_delay_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_count_size = fr_varint(at_ack_delay_end, pkt->data_end, &pkt->ack_count);
 	if (!ack_count_size)
-		return fr_up(skb, reason_downstream_truncated);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
-	at_ack_count_end = fr_pin(data + fr_bound(ack_count_end, 0x7f));
-	if (at_ack_count_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_count_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_count > 8)
-		return fr_up(skb, reason_downstream_ranges);
+	at_ack_count_end = fr_pin(pkt->data + fr_bound(ack_count_end, 0x7f));
+	if (at_ack_count_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_count_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (pkt->ack_count > 8)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_ranges);
 	__u64 ack_first;
-	__u64 ack_first_size = fr_varint(at_ack_count_end, data_end, &ack_first);
+	__u64 ack_first_size = fr_varint(at_ack_count_end, pkt->data_end, &ack_first);
 	if (!ack_first_size)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_first_end = fr_forget(skb, ack_count_end + ack_first_size);
-	at_ack_first_end = fr_pin(data + fr_bound(ack_first_end, 0x7f));
-	if (at_ack_first_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_first_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	pkt->ack_first_end = fr_forget(skb, ack_count_end + ack_first_size);
+	at_ack_first_end = fr_pin(pkt->data + fr_bound(pkt->ack_first_end, 0x7f));
+	if (at_ack_first_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (pkt->ack_first_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
-	__u64 ack_gap1_present = ack_count >= 1;
-	__u64 ack_gap1_size;
+	__u64 ack_gap1_present = pkt->ack_count >= 1;
 	if (ack_gap1_present) { /* gap1 */
 		__u64 ack_gap1;
-		ack_gap1_size = fr_varint(at_ack_first_end, data_end, &ack_gap1);
-		if (!ack_gap1_size)
-			return fr_up(skb, reason_downstream_truncated);
+		pkt->ack_gap1_size = fr_varint(at_ack_first_end, pkt->data_end, &ack_gap1);
+		if (!pkt->ack_gap1_size)
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
-		ack_gap1_size = 0;
+		pkt->ack_gap1_size = 0;
 	}
 
-	return downstream_ipv4_ack_ack_gap1_end(skb, data, data_end, ip_end, short_payload_end,
-						ack_count, ack_first_end, ack_gap1_size);
+	return downstream_ipv4_ack_ack_gap1_end(skb, pkt);
 }
 
 /* What is the same for all receivers. */
@@ -1110,8 +1120,9 @@ struct downstream_fan2 {
 	void *front;
 };
 
-static __always_inline long downstream_copy3(struct downstream_same2 *same, struct __sk_buff *skb,
-					     void *front, struct receiver_clients *r)
+static __always_inline long downstream_copy3(struct __sk_buff *skb, void *front,
+					     struct receiver_clients *r,
+					     struct downstream_same2 *same)
 {
 	struct hdr_short *saved_short = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -1135,7 +1146,7 @@ static __always_inline long downstream_copy3(struct downstream_same2 *same, stru
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 55 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 
 	struct hdr_short *new_short = data + 42;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -1156,38 +1167,38 @@ static __always_inline long downstream_copy3(struct downstream_same2 *same, stru
 		fr_complete(skb, same->csum, 18, 37);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
-static __always_inline long downstream_copy4(struct downstream_same2 *same, struct __sk_buff *skb,
-					     void *front, struct receiver_clients *r)
+static __always_inline long downstream_copy4(struct __sk_buff *skb, void *front,
+					     struct receiver_clients *r,
+					     struct downstream_same2 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo_2 = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
-	__be16 udp_checksum_2;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	__be16 udp_checksum;
 	if (same->kind2 == FR_SUM_PARTIAL)
-		udp_checksum_2 = fr_fold(same->rest2 + udp_new_pseudo_2);
+		udp_checksum = fr_fold(same->rest2 + udp_new_pseudo);
 	else
-		udp_checksum_2 = fr_checksum_not_0(same->rest2 + udp_new_pseudo_2 +
-						   bpf_htons(r->local.port) +
-						   bpf_htons(r->remote.port) +
-						   fr_odd64(ld64(r->dcid)));
+		udp_checksum =
+			fr_checksum_not_0(same->rest2 + udp_new_pseudo + bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) + fr_odd64(ld64(r->dcid)));
 	if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum_2 = 0;
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum_2 = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					   fr_v4(r->remote.addr));
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 55 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
@@ -1202,13 +1213,13 @@ static __always_inline long downstream_copy4(struct downstream_same2 *same, stru
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st64(new_short->dcid, ld64(r->dcid));
 	st32(&new_short->number, bpf_htonl(7));
-	st16(&new_udp->checksum, udp_checksum_2);
-	st16(&new_ipv4->checksum, ip_checksum_2);
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 37);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -1229,35 +1240,31 @@ static __noinline long downstream_turn2(__u32 i, struct downstream_fan2 *fan)
 	if (r->acks) {
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
 		    !fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
+			return fr_decline(r->receiver, skb->len,
+					  PROG_DOWNSTREAM + reason_address_family);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
-						      fr_unusable(&r->hop_remote,
-						      reason_downstream_no_route,
-						      reason_downstream_unreachable)));
+					  fr_indirect(&r->hop_remote,
+						      PROG_DOWNSTREAM + reason_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
-		return downstream_copy3(same, skb, front, r);
+			return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
+		return downstream_copy3(skb, front, r, same);
 	}
 
 	/* {do: [{blank: "ack"}, {set: {"short.dcid": "r.dcid", "short.number": "7"}}, {send: ... */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
-					      fr_unusable(&r->hop_remote,
-							  reason_downstream_no_route,
-							  reason_downstream_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_DOWNSTREAM + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
-	return downstream_copy4(same, skb, front, r);
+		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
+	return downstream_copy4(skb, front, r, same);
 }
 
-static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __u64 ip_end)
+static __always_inline int downstream_fan2(struct __sk_buff *skb, struct downstream_packet *pkt)
 {
-	struct hdr_short *v_short = data + 42;
+	struct hdr_short *v_short = pkt->data + 42;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -1267,15 +1274,15 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 	st64((void *)&key, ld64(v_short->dcid));
 	list = list_of_clients(&key);
 	if (!list)
-		return fr_up(skb, reason_downstream_no_clients);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_clients);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_downstream_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 55);
 	if (!front)
-		return fr_up(skb, reason_downstream_no_memory);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 	struct downstream_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_short *saved_short = front + 42;
@@ -1288,7 +1295,7 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_downstream_no_memory);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -1307,14 +1314,14 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind2 == FR_SUM_FAULT)
-		return fr_up(skb, reason_downstream_no_memory);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->dcid)) +
 		 ((__u64)ld32(&saved_short->number) << 8) + ld32(saved_ipv4->src) +
 		 ld32(saved_ipv4->dst)) + 7;
-	same->ip_end = ip_end;
+	same->ip_end = pkt->ip_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -1333,145 +1340,144 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 	bpf_loop(list->count, downstream_turn2, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 55, 0))
-		return fr_drop(len, reason_downstream_fault);
+		return fr_drop(len, PROG_DOWNSTREAM + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 37);
 
-	fr_count_copies(reason_downstream_copy, same->copies0, skb->len);
-	fr_count(reason_downstream_pass, len);
+	fr_count_copies(PROG_DOWNSTREAM + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_DOWNSTREAM + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int downstream_ipv4_further(struct __sk_buff *skb, void *data,
-						   void *data_end, __u64 ip_end,
-						   __u64 short_payload_end, __u64 stream_offset_end)
+static __always_inline int downstream_ipv4(struct __sk_buff *skb, struct downstream_packet *pkt)
 {
+	void *at_stream_id_end;
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
-	struct hdr_stream *stream = data + 55;
+	struct hdr_stream *stream = pkt->data + 55;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
+
+	if (why)
+		return fr_up(skb, PROG_DOWNSTREAM + why);
+
+	/* short: {fields: [{name: "form", bits: 1, is: 0}, {name: "fixed", bits: 1, is: 1}, {... */
+	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 42, &pkt->short_payload_end);
+	if (why)
+		return fr_up(skb, PROG_DOWNSTREAM + why);
+
+	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
+	if (56ULL <= pkt->short_payload_end) { /* ack */
+		if (pkt->data + 56 > pkt->data_end)
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		if (be8(pkt->data + 55) >= 2 && be8(pkt->data + 55) <= 3)
+			return downstream_ipv4_ack(skb, pkt);
+	}
 
 	/* stream: fields: [{name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"... */
-	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
-	if (at_stream_offset_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (stream_offset_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+	if ((void *)(stream + 1) > pkt->data_end || 56ULL > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
+		return fr_up(skb, PROG_DOWNSTREAM + reason_other_frame);
+	__u64 stream_id;
+	__u64 stream_id_size = fr_varint(pkt->data + 56, pkt->data_end, &stream_id);
+	if (!stream_id_size)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 stream_id_end = fr_forget(skb, 56ULL + stream_id_size);
+	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x7f));
+	if (at_stream_id_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (stream_id_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
+	__u64 stream_offset_size;
+	if (stream_offset_present) { /* offset */
+		__u64 stream_offset;
+		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end, &stream_offset);
+		if (!stream_offset_size)
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	} else {
+		stream_offset_size = 0;
+	}
+	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
+	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0x7f));
+	if (at_stream_offset_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (stream_offset_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 stream_length_size;
 	if (stream_length_present) { /* length */
 		__u64 stream_length;
-		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
+		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
 		if (!stream_length_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		stream_length_size = 0;
 	}
 	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-
-	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
+	at_stream_length_end = fr_pin(pkt->data + fr_bound(stream_length_end, 0x7f));
+	if (at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (stream_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_downstream_gso_packet);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_downstream_partial_checksum);
-	return downstream_fan2(skb, data, ip_end);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_DOWNSTREAM + reason_partial_checksum);
+	return downstream_fan2(skb, pkt);
 }
 
-static __always_inline int downstream_ipv4(struct __sk_buff *skb, void *data, void *data_end)
-{
-	void *at_stream_id_end;
-	struct hdr_short *v_short = data + 42;
-	struct hdr_stream *stream = data + 55;
-	__u64 ip_end, udp_end;
-
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
-		return TC_ACT_UNSPEC;
-
-	/* short: {fields: [{name: "form", bits: 1, is: 0}, {name: "fixed", bits: 1, is: 1}, {... */
-	if ((void *)(v_short + 1) > data_end || 55ULL > udp_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if ((be8(&v_short->form_to_rest) >> 7) != 0)
-		return fr_up(skb, reason_downstream_short_form);
-	if (((be8(&v_short->form_to_rest) >> 6) & 1) != 1)
-		return fr_up(skb, reason_downstream_short_fixed);
-	if (udp_end < 71)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 short_payload_end = udp_end - 16;
-
-	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
-	if (56ULL <= short_payload_end) { /* ack */
-		if (data + 56 > data_end)
-			return fr_up(skb, reason_downstream_truncated);
-		if (be8(data + 55) >= 2 && be8(data + 55) <= 3)
-			return downstream_ipv4_ack(skb, data, data_end, ip_end, short_payload_end);
-	}
-
-	/* stream: fields: [{name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"... */
-	if ((void *)(stream + 1) > data_end || 56ULL > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_downstream_other_frame);
-	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(data + 56, data_end, &stream_id);
-	if (!stream_id_size)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 stream_id_end = fr_forget(skb, 56ULL + stream_id_size);
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		__u64 stream_offset;
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, reason_downstream_truncated);
-	} else {
-		stream_offset_size = 0;
-	}
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-
-	return downstream_ipv4_further(skb, data, data_end, ip_end, short_payload_end,
-				       stream_offset_end);
-}
-
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_downstream_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_downstream_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_downstream_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_downstream_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_downstream_multicast + of);
-		return fr_up(skb, reason_downstream_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_downstream_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_short_2(struct __sk_buff *skb, void *data, void *data_end,
+					   __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_short *v_short = data + at;
+
+	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > udp_end)
+		return reason_truncated;
+	if ((be8(&v_short->form_to_rest) >> 7) != 0)
+		return reason_short_form;
+	if (((be8(&v_short->form_to_rest) >> 6) & 1) != 1)
+		return reason_short_fixed;
+	if (udp_end < 91)
+		return reason_truncated;
+	__u64 short_payload_end = udp_end - 16;
+
+	*end = short_payload_end;
 	return 0;
 }
 
@@ -1495,9 +1501,9 @@ struct downstream_fan3 {
 	void *front;
 };
 
-static __always_inline long downstream_copy5(struct downstream_same3 *same, struct __sk_buff *skb,
-					     void *front, __u64 ack_ce_end,
-					     struct receiver_clients *r)
+static __always_inline long downstream_copy5(struct __sk_buff *skb, void *front, __u64 ack_ce_end,
+					     struct receiver_clients *r,
+					     struct downstream_same3 *same)
 {
 	struct hdr_short *saved_short = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -1517,11 +1523,11 @@ static __always_inline long downstream_copy5(struct downstream_same3 *same, stru
 					  bpf_htons(r->remote.port) + fr_odd64(ld64(r->dcid)));
 
 	if (fr_put_back(skb, 75, &saved_ack->type, ack_ce_end - 75, 256))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 75 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 
 	struct hdr_short *new_short = data + 62;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
@@ -1546,38 +1552,37 @@ static __always_inline long downstream_copy5(struct downstream_same3 *same, stru
 		fr_complete(skb, same->csum, ETH_HLEN, 61);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
-static __always_inline long downstream_copy6(struct downstream_same3 *same, struct __sk_buff *skb,
-					     void *front, __u64 ack_ce_end,
-					     struct receiver_clients *r)
+static __always_inline long downstream_copy6(struct __sk_buff *skb, void *front, __u64 ack_ce_end,
+					     struct receiver_clients *r,
+					     struct downstream_same3 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo_2 = (__u64)fr_add64(ld64(r->local.addr)) +
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
 		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
 		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum_2;
+	__be16 udp_checksum;
 	if (same->kind1 == FR_SUM_PARTIAL)
-		udp_checksum_2 = fr_fold(same->rest1 + udp_new_pseudo_2);
+		udp_checksum = fr_fold(same->rest1 + udp_new_pseudo);
 	else
-		udp_checksum_2 = fr_checksum_not_0(same->rest1 + udp_new_pseudo_2 +
-						   bpf_htons(r->local.port) +
-						   bpf_htons(r->remote.port) +
-						   fr_odd64(ld64(r->dcid)));
+		udp_checksum =
+			fr_checksum_not_0(same->rest1 + udp_new_pseudo + bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) + fr_odd64(ld64(r->dcid)));
 
 	if (fr_blank(skb, 75, ack_ce_end - 75))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 75 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -1597,12 +1602,12 @@ static __always_inline long downstream_copy6(struct downstream_same3 *same, stru
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st64(new_short->dcid, ld64(r->dcid));
 	st32(&new_short->number, bpf_htonl(7));
-	st16(&new_udp->checksum, udp_checksum_2);
+	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, fr_fold(FR_ZERO + same->csum - same->zeroed0), ETH_HLEN, 61);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -1624,40 +1629,36 @@ static __noinline long downstream_turn3(__u32 i, struct downstream_fan3 *fan)
 	/* {when: "r.acks", do: [{set: "short.dcid": "r.dcid"}, {send: {from: "r.local", to: "... */
 	if (r->acks) {
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
+			return fr_decline(r->receiver, skb->len,
+					  PROG_DOWNSTREAM + reason_address_family);
 		if (be16(&saved_udp->checksum) == 0)
-			return fr_decline(r->receiver, skb->len, reason_downstream_udp_checksum);
+			return fr_decline(r->receiver, skb->len,
+					  PROG_DOWNSTREAM + reason_udp_checksum);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
-						      fr_unusable(&r->hop_remote,
-						      reason_downstream_no_route,
-						      reason_downstream_unreachable)));
+					  fr_indirect(&r->hop_remote,
+						      PROG_DOWNSTREAM + reason_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
-		return downstream_copy5(same, skb, front, ack_ce_end, r);
+			return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
+		return downstream_copy5(skb, front, ack_ce_end, r, same);
 	}
 
 	/* {do: [{blank: "ack"}, {set: {"short.dcid": "r.dcid", "short.number": "7"}}, {send: ... */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_address_family);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_downstream_udp_checksum);
+		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
-					      fr_unusable(&r->hop_remote,
-							  reason_downstream_no_route,
-							  reason_downstream_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_DOWNSTREAM + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
-	return downstream_copy6(same, skb, front, ack_ce_end, r);
+		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
+	return downstream_copy6(skb, front, ack_ce_end, r, same);
 }
 
-static __always_inline int downstream_fan3(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   __u64 ack_ce_end, __u64 stream_length_end)
+static __always_inline int downstream_fan3(struct __sk_buff *skb, struct downstream_packet *pkt)
 {
-	struct hdr_short *v_short = data + 62;
+	struct hdr_short *v_short = pkt->data + 62;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -1667,17 +1668,17 @@ static __always_inline int downstream_fan3(struct __sk_buff *skb, void *data, __
 	st64((void *)&key, ld64(v_short->dcid));
 	list = list_of_clients(&key);
 	if (!list)
-		return fr_up(skb, reason_downstream_no_clients);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_clients);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_downstream_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 
-	__u32 size = fr_size(stream_length_end, 512);
+	__u32 size = fr_size(pkt->stream_length_end, 512);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, reason_downstream_no_memory);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 	struct downstream_same3 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_short *saved_short = front + 62;
@@ -1692,7 +1693,7 @@ static __always_inline int downstream_fan3(struct __sk_buff *skb, void *data, __
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_downstream_no_memory);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -1700,7 +1701,7 @@ static __always_inline int downstream_fan3(struct __sk_buff *skb, void *data, __
 		 ((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->dcid)) +
 		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
-	__u64 region_sum = fr_sum512(skb, 75, ack_ce_end - 75);
+	__u64 region_sum = fr_sum512(skb, 75, pkt->ack_ce_end - 75);
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind1 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
@@ -1710,7 +1711,7 @@ static __always_inline int downstream_fan3(struct __sk_buff *skb, void *data, __
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind1 == FR_SUM_FAULT)
-		return fr_up(skb, reason_downstream_no_memory);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 	same->rest1 = same->kind1 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -1720,8 +1721,8 @@ static __always_inline int downstream_fan3(struct __sk_buff *skb, void *data, __
 		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) + 7;
 	same->zeroed0 = 0;
-	same->ip_end = ip_end;
-	same->ack_ce_end = ack_ce_end;
+	same->ip_end = pkt->ip_end;
+	same->ack_ce_end = pkt->ack_ce_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -1730,7 +1731,7 @@ static __always_inline int downstream_fan3(struct __sk_buff *skb, void *data, __
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 61);
-		same->zeroed0 = fr_counted(75, fr_sum512(skb, 75, ack_ce_end - 75));
+		same->zeroed0 = fr_counted(75, fr_sum512(skb, 75, pkt->ack_ce_end - 75));
 	}
 
 	same->copies0 = 0;
@@ -1742,18 +1743,17 @@ static __always_inline int downstream_fan3(struct __sk_buff *skb, void *data, __
 	bpf_loop(list->count, downstream_turn3, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 512), 0))
-		return fr_drop(len, reason_downstream_fault);
+		return fr_drop(len, PROG_DOWNSTREAM + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 61);
 
-	fr_count_copies(reason_downstream_copy, same->copies0, skb->len);
-	fr_count(reason_downstream_pass, len);
+	fr_count_copies(PROG_DOWNSTREAM + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_DOWNSTREAM + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int downstream_ipv6_ack_further_6(struct __sk_buff *skb, void *data,
-							 void *data_end, __u64 ip_end,
-							 __u64 short_payload_end, __u64 ack_ce_end)
+static __always_inline int downstream_ipv6_ack_further_6(struct __sk_buff *skb,
+							 struct downstream_packet *pkt)
 {
 	void *at_ack_ce_end;
 	void *at_stream_id_end;
@@ -1762,526 +1762,509 @@ static __always_inline int downstream_ipv6_ack_further_6(struct __sk_buff *skb, 
 	struct hdr_stream *stream;
 
 	/* for n in ["ect0", "ect1", "ce"] {name: n, varint: "quic", when: "type == 3"}, */
-	at_ack_ce_end = fr_pin(data + fr_bound(ack_ce_end, 0x1ff));
-	if (at_ack_ce_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_ce_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+	at_ack_ce_end = fr_pin(pkt->data + fr_bound(pkt->ack_ce_end, 0x1ff));
+	if (at_ack_ce_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (pkt->ack_ce_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 
 	/* stream: fields: [{name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"... */
 	stream = at_ack_ce_end;
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_ce_end + 1 > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+	if ((void *)(stream + 1) > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (pkt->ack_ce_end + 1 > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_downstream_other_frame);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_other_frame);
 	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(at_ack_ce_end + 1, data_end, &stream_id);
+	__u64 stream_id_size = fr_varint(at_ack_ce_end + 1, pkt->data_end, &stream_id);
 	if (!stream_id_size)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 stream_id_end = fr_forget(skb, ack_ce_end + 1 + stream_id_size);
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x1ff));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 stream_id_end = fr_forget(skb, pkt->ack_ce_end + 1 + stream_id_size);
+	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x1ff));
+	if (at_stream_id_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (stream_id_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
 	__u64 stream_offset_size;
 	if (stream_offset_present) { /* offset */
 		__u64 stream_offset;
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end, &stream_offset);
 		if (!stream_offset_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		stream_offset_size = 0;
 	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x1ff));
-	if (at_stream_offset_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (stream_offset_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0x1ff));
+	if (at_stream_offset_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (stream_offset_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 stream_length_size;
 	if (stream_length_present) { /* length */
 		__u64 stream_length;
-		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
+		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
 		if (!stream_length_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		stream_length_size = 0;
 	}
-	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x1ff));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+	pkt->stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
+	at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0x1ff));
+	if (at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (pkt->stream_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_downstream_gso_packet);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_downstream_partial_checksum);
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	return downstream_fan3(skb, data, ip_end, ack_ce_end, stream_length_end);
+	      (partial >> 16) >= pkt->stream_length_end) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_DOWNSTREAM + reason_partial_checksum);
+	if (at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	return downstream_fan3(skb, pkt);
 }
 
-static __always_inline int
-downstream_ipv6_ack_further_5(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			      __u64 short_payload_end, __u64 ack_length8_end)
+static __always_inline int downstream_ipv6_ack_further_5(struct __sk_buff *skb,
+							 struct downstream_packet *pkt)
 {
 	void *at_ack_length8_end;
 	void *at_ack_ect0_end;
 	void *at_ack_ect1_end;
-	struct hdr_ack *ack = data + 75;
+	struct hdr_ack *ack = pkt->data + 75;
 
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
-	at_ack_length8_end = fr_pin(data + fr_bound(ack_length8_end, 0xff));
-	if (at_ack_length8_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_length8_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+	at_ack_length8_end = fr_pin(pkt->data + fr_bound(pkt->ack_length8_end, 0xff));
+	if (at_ack_length8_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (pkt->ack_length8_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 
 	/* for n in ["ect0", "ect1", "ce"] {name: n, varint: "quic", when: "type == 3"}, */
 	__u64 ack_ect0_present = be8(&ack->type) == 3;
 	__u64 ack_ect0_size;
 	if (ack_ect0_present) { /* ect0 */
 		__u64 ack_ect0;
-		ack_ect0_size = fr_varint(at_ack_length8_end, data_end, &ack_ect0);
+		ack_ect0_size = fr_varint(at_ack_length8_end, pkt->data_end, &ack_ect0);
 		if (!ack_ect0_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_ect0_size = 0;
 	}
-	__u64 ack_ect0_end = fr_forget(skb, ack_length8_end + ack_ect0_size);
-	at_ack_ect0_end = fr_pin(data + fr_bound(ack_ect0_end, 0xff));
-	if (at_ack_ect0_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_ect0_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+	__u64 ack_ect0_end = fr_forget(skb, pkt->ack_length8_end + ack_ect0_size);
+	at_ack_ect0_end = fr_pin(pkt->data + fr_bound(ack_ect0_end, 0xff));
+	if (at_ack_ect0_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_ect0_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	__u64 ack_ect1_present = be8(&ack->type) == 3;
 	__u64 ack_ect1_size;
 	if (ack_ect1_present) { /* ect1 */
 		__u64 ack_ect1;
-		ack_ect1_size = fr_varint(at_ack_ect0_end, data_end, &ack_ect1);
+		ack_ect1_size = fr_varint(at_ack_ect0_end, pkt->data_end, &ack_ect1);
 		if (!ack_ect1_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_ect1_size = 0;
 	}
 	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
-	at_ack_ect1_end = fr_pin(data + fr_bound(ack_ect1_end, 0xff));
-	if (at_ack_ect1_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_ect1_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+	at_ack_ect1_end = fr_pin(pkt->data + fr_bound(ack_ect1_end, 0xff));
+	if (at_ack_ect1_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_ect1_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	__u64 ack_ce_present = be8(&ack->type) == 3;
 	__u64 ack_ce_size;
 	if (ack_ce_present) { /* ce */
 		__u64 ack_ce;
-		ack_ce_size = fr_varint(at_ack_ect1_end, data_end, &ack_ce);
+		ack_ce_size = fr_varint(at_ack_ect1_end, pkt->data_end, &ack_ce);
 		if (!ack_ce_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_ce_size = 0;
 	}
-	__u64 ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
+	pkt->ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
 
-	return downstream_ipv6_ack_further_6(skb, data, data_end, ip_end, short_payload_end,
-					     ack_ce_end);
+	return downstream_ipv6_ack_further_6(skb, pkt);
 }
 
-static __always_inline int
-downstream_ipv6_ack_further_4(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			      __u64 short_payload_end, __u64 ack_count, __u64 ack_gap7_end)
+static __always_inline int downstream_ipv6_ack_further_4(struct __sk_buff *skb,
+							 struct downstream_packet *pkt)
 {
 	void *at_ack_gap7_end;
 	void *at_ack_length7_end;
 	void *at_ack_gap8_end;
 
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
-	at_ack_gap7_end = fr_pin(data + fr_bound(ack_gap7_end, 0xff));
-	if (at_ack_gap7_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_gap7_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_length7_present = ack_count >= 7;
+	at_ack_gap7_end = fr_pin(pkt->data + fr_bound(pkt->ack_gap7_end, 0xff));
+	if (at_ack_gap7_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (pkt->ack_gap7_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_length7_present = pkt->ack_count >= 7;
 	__u64 ack_length7_size;
 	if (ack_length7_present) { /* length7 */
 		__u64 ack_length7;
-		ack_length7_size = fr_varint(at_ack_gap7_end, data_end, &ack_length7);
+		ack_length7_size = fr_varint(at_ack_gap7_end, pkt->data_end, &ack_length7);
 		if (!ack_length7_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_length7_size = 0;
 	}
-	__u64 ack_length7_end = fr_forget(skb, ack_gap7_end + ack_length7_size);
-	at_ack_length7_end = fr_pin(data + fr_bound(ack_length7_end, 0xff));
-	if (at_ack_length7_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_length7_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_gap8_present = ack_count >= 8;
+	__u64 ack_length7_end = fr_forget(skb, pkt->ack_gap7_end + ack_length7_size);
+	at_ack_length7_end = fr_pin(pkt->data + fr_bound(ack_length7_end, 0xff));
+	if (at_ack_length7_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_length7_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_gap8_present = pkt->ack_count >= 8;
 	__u64 ack_gap8_size;
 	if (ack_gap8_present) { /* gap8 */
 		__u64 ack_gap8;
-		ack_gap8_size = fr_varint(at_ack_length7_end, data_end, &ack_gap8);
+		ack_gap8_size = fr_varint(at_ack_length7_end, pkt->data_end, &ack_gap8);
 		if (!ack_gap8_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_gap8_size = 0;
 	}
 	__u64 ack_gap8_end = fr_forget(skb, ack_length7_end + ack_gap8_size);
-	at_ack_gap8_end = fr_pin(data + fr_bound(ack_gap8_end, 0xff));
-	if (at_ack_gap8_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_gap8_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_length8_present = ack_count >= 8;
+	at_ack_gap8_end = fr_pin(pkt->data + fr_bound(ack_gap8_end, 0xff));
+	if (at_ack_gap8_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_gap8_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_length8_present = pkt->ack_count >= 8;
 	__u64 ack_length8_size;
 	if (ack_length8_present) { /* length8 */
 		__u64 ack_length8;
-		ack_length8_size = fr_varint(at_ack_gap8_end, data_end, &ack_length8);
+		ack_length8_size = fr_varint(at_ack_gap8_end, pkt->data_end, &ack_length8);
 		if (!ack_length8_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_length8_size = 0;
 	}
-	__u64 ack_length8_end = fr_forget(skb, ack_gap8_end + ack_length8_size);
+	pkt->ack_length8_end = fr_forget(skb, ack_gap8_end + ack_length8_size);
 
-	return downstream_ipv6_ack_further_5(skb, data, data_end, ip_end, short_payload_end,
-					     ack_length8_end);
+	return downstream_ipv6_ack_further_5(skb, pkt);
 }
 
-static __always_inline int
-downstream_ipv6_ack_further_3(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			      __u64 short_payload_end, __u64 ack_count, __u64 ack_length5_end)
+static __always_inline int downstream_ipv6_ack_further_3(struct __sk_buff *skb,
+							 struct downstream_packet *pkt)
 {
 	void *at_ack_length5_end;
 	void *at_ack_gap6_end;
 	void *at_ack_length6_end;
 
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
-	at_ack_length5_end = fr_pin(data + fr_bound(ack_length5_end, 0xff));
-	if (at_ack_length5_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_length5_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_gap6_present = ack_count >= 6;
+	at_ack_length5_end = fr_pin(pkt->data + fr_bound(pkt->ack_length5_end, 0xff));
+	if (at_ack_length5_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (pkt->ack_length5_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_gap6_present = pkt->ack_count >= 6;
 	__u64 ack_gap6_size;
 	if (ack_gap6_present) { /* gap6 */
 		__u64 ack_gap6;
-		ack_gap6_size = fr_varint(at_ack_length5_end, data_end, &ack_gap6);
+		ack_gap6_size = fr_varint(at_ack_length5_end, pkt->data_end, &ack_gap6);
 		if (!ack_gap6_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_gap6_size = 0;
 	}
-	__u64 ack_gap6_end = fr_forget(skb, ack_length5_end + ack_gap6_size);
-	at_ack_gap6_end = fr_pin(data + fr_bound(ack_gap6_end, 0xff));
-	if (at_ack_gap6_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_gap6_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_length6_present = ack_count >= 6;
+	__u64 ack_gap6_end = fr_forget(skb, pkt->ack_length5_end + ack_gap6_size);
+	at_ack_gap6_end = fr_pin(pkt->data + fr_bound(ack_gap6_end, 0xff));
+	if (at_ack_gap6_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_gap6_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_length6_present = pkt->ack_count >= 6;
 	__u64 ack_length6_size;
 	if (ack_length6_present) { /* length6 */
 		__u64 ack_length6;
-		ack_length6_size = fr_varint(at_ack_gap6_end, data_end, &ack_length6);
+		ack_length6_size = fr_varint(at_ack_gap6_end, pkt->data_end, &ack_length6);
 		if (!ack_length6_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_length6_size = 0;
 	}
 	__u64 ack_length6_end = fr_forget(skb, ack_gap6_end + ack_length6_size);
-	at_ack_length6_end = fr_pin(data + fr_bound(ack_length6_end, 0xff));
-	if (at_ack_length6_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_length6_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_gap7_present = ack_count >= 7;
+	at_ack_length6_end = fr_pin(pkt->data + fr_bound(ack_length6_end, 0xff));
+	if (at_ack_length6_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_length6_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_gap7_present = pkt->ack_count >= 7;
 	__u64 ack_gap7_size;
 	if (ack_gap7_present) { /* gap7 */
 		__u64 ack_gap7;
-		ack_gap7_size = fr_varint(at_ack_length6_end, data_end, &ack_gap7);
+		ack_gap7_size = fr_varint(at_ack_length6_end, pkt->data_end, &ack_gap7);
 		if (!ack_gap7_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_gap7_size = 0;
 	}
-	__u64 ack_gap7_end = fr_forget(skb, ack_length6_end + ack_gap7_size);
+	pkt->ack_gap7_end = fr_forget(skb, ack_length6_end + ack_gap7_size);
 
-	return downstream_ipv6_ack_further_4(skb, data, data_end, ip_end, short_payload_end,
-					     ack_count, ack_gap7_end);
+	return downstream_ipv6_ack_further_4(skb, pkt);
 }
 
-static __always_inline int
-downstream_ipv6_ack_further_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			      __u64 short_payload_end, __u64 ack_count, __u64 ack_gap4_end)
+static __always_inline int downstream_ipv6_ack_further_2(struct __sk_buff *skb,
+							 struct downstream_packet *pkt)
 {
 	void *at_ack_gap4_end;
 	void *at_ack_length4_end;
 	void *at_ack_gap5_end;
 
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
-	at_ack_gap4_end = fr_pin(data + fr_bound(ack_gap4_end, 0xff));
-	if (at_ack_gap4_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_gap4_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_length4_present = ack_count >= 4;
+	at_ack_gap4_end = fr_pin(pkt->data + fr_bound(pkt->ack_gap4_end, 0xff));
+	if (at_ack_gap4_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (pkt->ack_gap4_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_length4_present = pkt->ack_count >= 4;
 	__u64 ack_length4_size;
 	if (ack_length4_present) { /* length4 */
 		__u64 ack_length4;
-		ack_length4_size = fr_varint(at_ack_gap4_end, data_end, &ack_length4);
+		ack_length4_size = fr_varint(at_ack_gap4_end, pkt->data_end, &ack_length4);
 		if (!ack_length4_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_length4_size = 0;
 	}
-	__u64 ack_length4_end = fr_forget(skb, ack_gap4_end + ack_length4_size);
-	at_ack_length4_end = fr_pin(data + fr_bound(ack_length4_end, 0xff));
-	if (at_ack_length4_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_length4_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_gap5_present = ack_count >= 5;
+	__u64 ack_length4_end = fr_forget(skb, pkt->ack_gap4_end + ack_length4_size);
+	at_ack_length4_end = fr_pin(pkt->data + fr_bound(ack_length4_end, 0xff));
+	if (at_ack_length4_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_length4_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_gap5_present = pkt->ack_count >= 5;
 	__u64 ack_gap5_size;
 	if (ack_gap5_present) { /* gap5 */
 		__u64 ack_gap5;
-		ack_gap5_size = fr_varint(at_ack_length4_end, data_end, &ack_gap5);
+		ack_gap5_size = fr_varint(at_ack_length4_end, pkt->data_end, &ack_gap5);
 		if (!ack_gap5_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_gap5_size = 0;
 	}
 	__u64 ack_gap5_end = fr_forget(skb, ack_length4_end + ack_gap5_size);
-	at_ack_gap5_end = fr_pin(data + fr_bound(ack_gap5_end, 0xff));
-	if (at_ack_gap5_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_gap5_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_length5_present = ack_count >= 5;
+	at_ack_gap5_end = fr_pin(pkt->data + fr_bound(ack_gap5_end, 0xff));
+	if (at_ack_gap5_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_gap5_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_length5_present = pkt->ack_count >= 5;
 	__u64 ack_length5_size;
 	if (ack_length5_present) { /* length5 */
 		__u64 ack_length5;
-		ack_length5_size = fr_varint(at_ack_gap5_end, data_end, &ack_length5);
+		ack_length5_size = fr_varint(at_ack_gap5_end, pkt->data_end, &ack_length5);
 		if (!ack_length5_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_length5_size = 0;
 	}
-	__u64 ack_length5_end = fr_forget(skb, ack_gap5_end + ack_length5_size);
+	pkt->ack_length5_end = fr_forget(skb, ack_gap5_end + ack_length5_size);
 
-	return downstream_ipv6_ack_further_3(skb, data, data_end, ip_end, short_payload_end,
-					     ack_count, ack_length5_end);
+	return downstream_ipv6_ack_further_3(skb, pkt);
 }
 
-static __always_inline int
-downstream_ipv6_ack_further(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			    __u64 short_payload_end, __u64 ack_count, __u64 ack_length2_end)
+static __always_inline int downstream_ipv6_ack_further(struct __sk_buff *skb,
+						       struct downstream_packet *pkt)
 {
 	void *at_ack_length2_end;
 	void *at_ack_gap3_end;
 	void *at_ack_length3_end;
 
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
-	at_ack_length2_end = fr_pin(data + fr_bound(ack_length2_end, 0xff));
-	if (at_ack_length2_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_length2_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_gap3_present = ack_count >= 3;
+	at_ack_length2_end = fr_pin(pkt->data + fr_bound(pkt->ack_length2_end, 0xff));
+	if (at_ack_length2_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (pkt->ack_length2_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_gap3_present = pkt->ack_count >= 3;
 	__u64 ack_gap3_size;
 	if (ack_gap3_present) { /* gap3 */
 		__u64 ack_gap3;
-		ack_gap3_size = fr_varint(at_ack_length2_end, data_end, &ack_gap3);
+		ack_gap3_size = fr_varint(at_ack_length2_end, pkt->data_end, &ack_gap3);
 		if (!ack_gap3_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_gap3_size = 0;
 	}
-	__u64 ack_gap3_end = fr_forget(skb, ack_length2_end + ack_gap3_size);
-	at_ack_gap3_end = fr_pin(data + fr_bound(ack_gap3_end, 0xff));
-	if (at_ack_gap3_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_gap3_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_length3_present = ack_count >= 3;
+	__u64 ack_gap3_end = fr_forget(skb, pkt->ack_length2_end + ack_gap3_size);
+	at_ack_gap3_end = fr_pin(pkt->data + fr_bound(ack_gap3_end, 0xff));
+	if (at_ack_gap3_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_gap3_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_length3_present = pkt->ack_count >= 3;
 	__u64 ack_length3_size;
 	if (ack_length3_present) { /* length3 */
 		__u64 ack_length3;
-		ack_length3_size = fr_varint(at_ack_gap3_end, data_end, &ack_length3);
+		ack_length3_size = fr_varint(at_ack_gap3_end, pkt->data_end, &ack_length3);
 		if (!ack_length3_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_length3_size = 0;
 	}
 	__u64 ack_length3_end = fr_forget(skb, ack_gap3_end + ack_length3_size);
-	at_ack_length3_end = fr_pin(data + fr_bound(ack_length3_end, 0xff));
-	if (at_ack_length3_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_length3_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_gap4_present = ack_count >= 4;
+	at_ack_length3_end = fr_pin(pkt->data + fr_bound(ack_length3_end, 0xff));
+	if (at_ack_length3_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_length3_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_gap4_present = pkt->ack_count >= 4;
 	__u64 ack_gap4_size;
 	if (ack_gap4_present) { /* gap4 */
 		__u64 ack_gap4;
-		ack_gap4_size = fr_varint(at_ack_length3_end, data_end, &ack_gap4);
+		ack_gap4_size = fr_varint(at_ack_length3_end, pkt->data_end, &ack_gap4);
 		if (!ack_gap4_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_gap4_size = 0;
 	}
-	__u64 ack_gap4_end = fr_forget(skb, ack_length3_end + ack_gap4_size);
+	pkt->ack_gap4_end = fr_forget(skb, ack_length3_end + ack_gap4_size);
 
-	return downstream_ipv6_ack_further_2(skb, data, data_end, ip_end, short_payload_end,
-					     ack_count, ack_gap4_end);
+	return downstream_ipv6_ack_further_2(skb, pkt);
 }
 
-static __always_inline int
-downstream_ipv6_ack_ack_gap1_end(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-				 __u64 short_payload_end, __u64 ack_count, __u64 ack_first_end,
-				 __u64 ack_gap1_size)
+static __always_inline int downstream_ipv6_ack_ack_gap1_end(struct __sk_buff *skb,
+							    struct downstream_packet *pkt)
 {
 	void *at_ack_gap1_end;
 	void *at_ack_length1_end;
 	void *at_ack_gap2_end;
 
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
-	__u64 ack_gap1_end = fr_forget(skb, ack_first_end + ack_gap1_size);
-	at_ack_gap1_end = fr_pin(data + fr_bound(ack_gap1_end, 0x7f));
-	if (at_ack_gap1_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_gap1_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_length1_present = ack_count >= 1;
+	__u64 ack_gap1_end = fr_forget(skb, pkt->ack_first_end + pkt->ack_gap1_size);
+	at_ack_gap1_end = fr_pin(pkt->data + fr_bound(ack_gap1_end, 0x7f));
+	if (at_ack_gap1_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_gap1_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_length1_present = pkt->ack_count >= 1;
 	__u64 ack_length1_size;
 	if (ack_length1_present) { /* length1 */
 		__u64 ack_length1;
-		ack_length1_size = fr_varint(at_ack_gap1_end, data_end, &ack_length1);
+		ack_length1_size = fr_varint(at_ack_gap1_end, pkt->data_end, &ack_length1);
 		if (!ack_length1_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_length1_size = 0;
 	}
 	__u64 ack_length1_end = fr_forget(skb, ack_gap1_end + ack_length1_size);
-	at_ack_length1_end = fr_pin(data + fr_bound(ack_length1_end, 0x7f));
-	if (at_ack_length1_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_length1_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_gap2_present = ack_count >= 2;
+	at_ack_length1_end = fr_pin(pkt->data + fr_bound(ack_length1_end, 0x7f));
+	if (at_ack_length1_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_length1_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_gap2_present = pkt->ack_count >= 2;
 	__u64 ack_gap2_size;
 	if (ack_gap2_present) { /* gap2 */
 		__u64 ack_gap2;
-		ack_gap2_size = fr_varint(at_ack_length1_end, data_end, &ack_gap2);
+		ack_gap2_size = fr_varint(at_ack_length1_end, pkt->data_end, &ack_gap2);
 		if (!ack_gap2_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_gap2_size = 0;
 	}
 	__u64 ack_gap2_end = fr_forget(skb, ack_length1_end + ack_gap2_size);
-	at_ack_gap2_end = fr_pin(data + fr_bound(ack_gap2_end, 0xff));
-	if (at_ack_gap2_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_gap2_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_length2_present = ack_count >= 2;
+	at_ack_gap2_end = fr_pin(pkt->data + fr_bound(ack_gap2_end, 0xff));
+	if (at_ack_gap2_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_gap2_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_length2_present = pkt->ack_count >= 2;
 	__u64 ack_length2_size;
 	if (ack_length2_present) { /* length2 */
 		__u64 ack_length2;
-		ack_length2_size = fr_varint(at_ack_gap2_end, data_end, &ack_length2);
+		ack_length2_size = fr_varint(at_ack_gap2_end, pkt->data_end, &ack_length2);
 		if (!ack_length2_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		ack_length2_size = 0;
 	}
-	__u64 ack_length2_end = fr_forget(skb, ack_gap2_end + ack_length2_size);
+	pkt->ack_length2_end = fr_forget(skb, ack_gap2_end + ack_length2_size);
 
-	return downstream_ipv6_ack_further(skb, data, data_end, ip_end, short_payload_end,
-					   ack_count, ack_length2_end);
+	return downstream_ipv6_ack_further(skb, pkt);
 }
 
-static __always_inline int downstream_ipv6_ack(struct __sk_buff *skb, void *data, void *data_end,
-					       __u64 ip_end, __u64 short_payload_end)
+static __always_inline int downstream_ipv6_ack(struct __sk_buff *skb, struct downstream_packet *pkt)
 {
 	void *at_ack_largest_end;
 	void *at_ack_delay_end;
 	void *at_ack_count_end;
 	void *at_ack_first_end;
-	struct hdr_ack *ack = data + 75;
+	struct hdr_ack *ack = pkt->data + 75;
 
 	/* {name: "type", bits: 8, is: 2 | 3}, {name: "largest", varint: "quic"}, {name: "dela... */
-	if (76ULL > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+	if (76ULL > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	if (!(be8(&ack->type) >= 2 && be8(&ack->type) <= 3))
-		return fr_up(skb, reason_downstream_ack_type);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_ack_type);
 	__u64 ack_largest;
-	__u64 ack_largest_size = fr_varint(data + 76, data_end, &ack_largest);
+	__u64 ack_largest_size = fr_varint(pkt->data + 76, pkt->data_end, &ack_largest);
 	if (!ack_largest_size)
-		return fr_up(skb, reason_downstream_truncated);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	__u64 ack_largest_end = fr_forget(skb, 76ULL + ack_largest_size);
-	at_ack_largest_end = fr_pin(data + fr_bound(ack_largest_end, 0x7f));
-	if (at_ack_largest_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_largest_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+	at_ack_largest_end = fr_pin(pkt->data + fr_bound(ack_largest_end, 0x7f));
+	if (at_ack_largest_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_largest_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	__u64 ack_delay;
-	__u64 ack_delay_size = fr_varint(at_ack_largest_end, data_end, &ack_delay);
+	__u64 ack_delay_size = fr_varint(at_ack_largest_end, pkt->data_end, &ack_delay);
 	if (!ack_delay_size)
-		return fr_up(skb, reason_downstream_truncated);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	__u64 ack_delay_end = fr_forget(skb, ack_largest_end + ack_delay_size);
-	at_ack_delay_end = fr_pin(data + fr_bound(ack_delay_end, 0x7f));
-	if (at_ack_delay_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_delay_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_count;
-	__u64 ack_count_size = fr_varint(at_ack_delay_end, data_end, &ack_count);
+	at_ack_delay_end = fr_pin(pkt->data + fr_bound(ack_delay_end, 0x7f));
+	if (at_ack_delay_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_delay_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 ack_count_size = fr_varint(at_ack_delay_end, pkt->data_end, &pkt->ack_count);
 	if (!ack_count_size)
-		return fr_up(skb, reason_downstream_truncated);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
-	at_ack_count_end = fr_pin(data + fr_bound(ack_count_end, 0x7f));
-	if (at_ack_count_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_count_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_count > 8)
-		return fr_up(skb, reason_downstream_ranges);
+	at_ack_count_end = fr_pin(pkt->data + fr_bound(ack_count_end, 0x7f));
+	if (at_ack_count_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (ack_count_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (pkt->ack_count > 8)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_ranges);
 	__u64 ack_first;
-	__u64 ack_first_size = fr_varint(at_ack_count_end, data_end, &ack_first);
+	__u64 ack_first_size = fr_varint(at_ack_count_end, pkt->data_end, &ack_first);
 	if (!ack_first_size)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 ack_first_end = fr_forget(skb, ack_count_end + ack_first_size);
-	at_ack_first_end = fr_pin(data + fr_bound(ack_first_end, 0x7f));
-	if (at_ack_first_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (ack_first_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	pkt->ack_first_end = fr_forget(skb, ack_count_end + ack_first_size);
+	at_ack_first_end = fr_pin(pkt->data + fr_bound(pkt->ack_first_end, 0x7f));
+	if (at_ack_first_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (pkt->ack_first_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
-	__u64 ack_gap1_present = ack_count >= 1;
-	__u64 ack_gap1_size;
+	__u64 ack_gap1_present = pkt->ack_count >= 1;
 	if (ack_gap1_present) { /* gap1 */
 		__u64 ack_gap1;
-		ack_gap1_size = fr_varint(at_ack_first_end, data_end, &ack_gap1);
-		if (!ack_gap1_size)
-			return fr_up(skb, reason_downstream_truncated);
+		pkt->ack_gap1_size = fr_varint(at_ack_first_end, pkt->data_end, &ack_gap1);
+		if (!pkt->ack_gap1_size)
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
-		ack_gap1_size = 0;
+		pkt->ack_gap1_size = 0;
 	}
 
-	return downstream_ipv6_ack_ack_gap1_end(skb, data, data_end, ip_end, short_payload_end,
-						ack_count, ack_first_end, ack_gap1_size);
+	return downstream_ipv6_ack_ack_gap1_end(skb, pkt);
 }
 
 /* What is the same for all receivers. */
@@ -2301,8 +2284,9 @@ struct downstream_fan4 {
 	void *front;
 };
 
-static __always_inline long downstream_copy7(struct downstream_same4 *same, struct __sk_buff *skb,
-					     void *front, struct receiver_clients *r)
+static __always_inline long downstream_copy7(struct __sk_buff *skb, void *front,
+					     struct receiver_clients *r,
+					     struct downstream_same4 *same)
 {
 	struct hdr_short *saved_short = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -2322,7 +2306,7 @@ static __always_inline long downstream_copy7(struct downstream_same4 *same, stru
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 75 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 
 	struct hdr_short *new_short = data + 62;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
@@ -2347,34 +2331,34 @@ static __always_inline long downstream_copy7(struct downstream_same4 *same, stru
 		fr_complete(skb, same->csum, ETH_HLEN, 61);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
-static __always_inline long downstream_copy8(struct downstream_same4 *same, struct __sk_buff *skb,
-					     void *front, struct receiver_clients *r)
+static __always_inline long downstream_copy8(struct __sk_buff *skb, void *front,
+					     struct receiver_clients *r,
+					     struct downstream_same4 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo_2 = (__u64)fr_add64(ld64(r->local.addr)) +
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
 		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
 		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum_2;
+	__be16 udp_checksum;
 	if (same->kind1 == FR_SUM_PARTIAL)
-		udp_checksum_2 = fr_fold(same->rest1 + udp_new_pseudo_2);
+		udp_checksum = fr_fold(same->rest1 + udp_new_pseudo);
 	else
-		udp_checksum_2 = fr_checksum_not_0(same->rest1 + udp_new_pseudo_2 +
-						   bpf_htons(r->local.port) +
-						   bpf_htons(r->remote.port) +
-						   fr_odd64(ld64(r->dcid)));
+		udp_checksum =
+			fr_checksum_not_0(same->rest1 + udp_new_pseudo + bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) + fr_odd64(ld64(r->dcid)));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 75 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -2394,12 +2378,12 @@ static __always_inline long downstream_copy8(struct downstream_same4 *same, stru
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st64(new_short->dcid, ld64(r->dcid));
 	st32(&new_short->number, bpf_htonl(7));
-	st16(&new_udp->checksum, udp_checksum_2);
+	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 61);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -2420,39 +2404,36 @@ static __noinline long downstream_turn4(__u32 i, struct downstream_fan4 *fan)
 	/* {when: "r.acks", do: [{set: "short.dcid": "r.dcid"}, {send: {from: "r.local", to: "... */
 	if (r->acks) {
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
+			return fr_decline(r->receiver, skb->len,
+					  PROG_DOWNSTREAM + reason_address_family);
 		if (be16(&saved_udp->checksum) == 0)
-			return fr_decline(r->receiver, skb->len, reason_downstream_udp_checksum);
+			return fr_decline(r->receiver, skb->len,
+					  PROG_DOWNSTREAM + reason_udp_checksum);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
-						      fr_unusable(&r->hop_remote,
-						      reason_downstream_no_route,
-						      reason_downstream_unreachable)));
+					  fr_indirect(&r->hop_remote,
+						      PROG_DOWNSTREAM + reason_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
-		return downstream_copy7(same, skb, front, r);
+			return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
+		return downstream_copy7(skb, front, r, same);
 	}
 
 	/* {do: [{blank: "ack"}, {set: {"short.dcid": "r.dcid", "short.number": "7"}}, {send: ... */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_address_family);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_downstream_udp_checksum);
+		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
-					      fr_unusable(&r->hop_remote,
-							  reason_downstream_no_route,
-							  reason_downstream_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_DOWNSTREAM + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
-	return downstream_copy8(same, skb, front, r);
+		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
+	return downstream_copy8(skb, front, r, same);
 }
 
-static __always_inline int downstream_fan4(struct __sk_buff *skb, void *data, __u64 ip_end)
+static __always_inline int downstream_fan4(struct __sk_buff *skb, struct downstream_packet *pkt)
 {
-	struct hdr_short *v_short = data + 62;
+	struct hdr_short *v_short = pkt->data + 62;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -2462,15 +2443,15 @@ static __always_inline int downstream_fan4(struct __sk_buff *skb, void *data, __
 	st64((void *)&key, ld64(v_short->dcid));
 	list = list_of_clients(&key);
 	if (!list)
-		return fr_up(skb, reason_downstream_no_clients);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_clients);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_downstream_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 75);
 	if (!front)
-		return fr_up(skb, reason_downstream_no_memory);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 	struct downstream_same4 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_short *saved_short = front + 62;
@@ -2484,7 +2465,7 @@ static __always_inline int downstream_fan4(struct __sk_buff *skb, void *data, __
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_downstream_no_memory);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -2501,7 +2482,7 @@ static __always_inline int downstream_fan4(struct __sk_buff *skb, void *data, __
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind1 == FR_SUM_FAULT)
-		return fr_up(skb, reason_downstream_no_memory);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 	same->rest1 = same->kind1 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -2510,7 +2491,7 @@ static __always_inline int downstream_fan4(struct __sk_buff *skb, void *data, __
 		  ((__u64)ld32(&saved_short->number) << 8) + fr_add64(ld64(saved_ipv6->src)) +
 		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
 		  fr_add64(ld64(saved_ipv6->dst + 8))) + 7;
-	same->ip_end = ip_end;
+	same->ip_end = pkt->ip_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -2529,144 +2510,126 @@ static __always_inline int downstream_fan4(struct __sk_buff *skb, void *data, __
 	bpf_loop(list->count, downstream_turn4, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 75, 0))
-		return fr_drop(len, reason_downstream_fault);
+		return fr_drop(len, PROG_DOWNSTREAM + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 61);
 
-	fr_count_copies(reason_downstream_copy, same->copies0, skb->len);
-	fr_count(reason_downstream_pass, len);
+	fr_count_copies(PROG_DOWNSTREAM + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_DOWNSTREAM + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int downstream_ipv6_further(struct __sk_buff *skb, void *data,
-						   void *data_end, __u64 ip_end,
-						   __u64 short_payload_end, __u64 stream_offset_end)
+static __always_inline int downstream_ipv6(struct __sk_buff *skb, struct downstream_packet *pkt)
 {
+	void *at_stream_id_end;
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
-	struct hdr_stream *stream = data + 75;
+	struct hdr_stream *stream = pkt->data + 75;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+
+	if (why)
+		return fr_up(skb, PROG_DOWNSTREAM + why);
+
+	/* short: {fields: [{name: "form", bits: 1, is: 0}, {name: "fixed", bits: 1, is: 1}, {... */
+	why = check_short_2(skb, pkt->data, pkt->data_end, udp_end, 62, &pkt->short_payload_end);
+	if (why)
+		return fr_up(skb, PROG_DOWNSTREAM + why);
+
+	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
+	if (76ULL <= pkt->short_payload_end) { /* ack */
+		if (pkt->data + 76 > pkt->data_end)
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		if (be8(pkt->data + 75) >= 2 && be8(pkt->data + 75) <= 3)
+			return downstream_ipv6_ack(skb, pkt);
+	}
 
 	/* stream: fields: [{name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"... */
-	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
-	if (at_stream_offset_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (stream_offset_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
+	if ((void *)(stream + 1) > pkt->data_end || 76ULL > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
+		return fr_up(skb, PROG_DOWNSTREAM + reason_other_frame);
+	__u64 stream_id;
+	__u64 stream_id_size = fr_varint(pkt->data + 76, pkt->data_end, &stream_id);
+	if (!stream_id_size)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 stream_id_end = fr_forget(skb, 76ULL + stream_id_size);
+	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x7f));
+	if (at_stream_id_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (stream_id_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
+	__u64 stream_offset_size;
+	if (stream_offset_present) { /* offset */
+		__u64 stream_offset;
+		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end, &stream_offset);
+		if (!stream_offset_size)
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	} else {
+		stream_offset_size = 0;
+	}
+	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
+	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0x7f));
+	if (at_stream_offset_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (stream_offset_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 stream_length_size;
 	if (stream_length_present) { /* length */
 		__u64 stream_length;
-		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
+		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
 		if (!stream_length_size)
-			return fr_up(skb, reason_downstream_truncated);
+			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	} else {
 		stream_length_size = 0;
 	}
 	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-
-	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
+	at_stream_length_end = fr_pin(pkt->data + fr_bound(stream_length_end, 0x7f));
+	if (at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if (stream_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_downstream_gso_packet);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_downstream_partial_checksum);
-	return downstream_fan4(skb, data, ip_end);
-}
-
-static __always_inline int downstream_ipv6(struct __sk_buff *skb, void *data, void *data_end)
-{
-	void *at_stream_id_end;
-	struct hdr_short *v_short = data + 62;
-	struct hdr_stream *stream = data + 75;
-	__u64 ip_end, udp_end;
-
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
-		return TC_ACT_UNSPEC;
-
-	/* short: {fields: [{name: "form", bits: 1, is: 0}, {name: "fixed", bits: 1, is: 1}, {... */
-	if ((void *)(v_short + 1) > data_end || 75ULL > udp_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if ((be8(&v_short->form_to_rest) >> 7) != 0)
-		return fr_up(skb, reason_downstream_short_form);
-	if (((be8(&v_short->form_to_rest) >> 6) & 1) != 1)
-		return fr_up(skb, reason_downstream_short_fixed);
-	if (udp_end < 91)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 short_payload_end = udp_end - 16;
-
-	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
-	if (76ULL <= short_payload_end) { /* ack */
-		if (data + 76 > data_end)
-			return fr_up(skb, reason_downstream_truncated);
-		if (be8(data + 75) >= 2 && be8(data + 75) <= 3)
-			return downstream_ipv6_ack(skb, data, data_end, ip_end, short_payload_end);
-	}
-
-	/* stream: fields: [{name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"... */
-	if ((void *)(stream + 1) > data_end || 76ULL > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_downstream_other_frame);
-	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(data + 76, data_end, &stream_id);
-	if (!stream_id_size)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 stream_id_end = fr_forget(skb, 76ULL + stream_id_size);
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		__u64 stream_offset;
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, reason_downstream_truncated);
-	} else {
-		stream_offset_size = 0;
-	}
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-
-	return downstream_ipv6_further(skb, data, data_end, ip_end, short_payload_end,
-				       stream_offset_end);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_DOWNSTREAM + reason_partial_checksum);
+	return downstream_fan4(skb, pkt);
 }
 
 SEC("tc") int prog_downstream(struct __sk_buff *skb)
 {
+	struct downstream_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 285);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* downstream: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_downstream_inactive);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_DOWNSTREAM + why);
 
 	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return downstream_ipv4(skb, data, data_end);
+		return downstream_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return downstream_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_downstream_not_ip);
+		return downstream_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_DOWNSTREAM + reason_not_ip);
 }
 
 /*
@@ -2675,104 +2638,103 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
  *	eth ipv6 udp cookie note note
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_other_sent = 47, reason_other_pass, reason_other_inactive, reason_other_vlan_tag,
-	reason_other_other_host, reason_other_link_broadcast, reason_other_link_multicast,
-	reason_other_truncated, reason_other_ipv4_version, reason_other_ip_options,
-	reason_other_ipv4_reserved, reason_other_fragment, reason_other_ipv4_total_length,
-	reason_other_ipv4_checksum, reason_other_martian_source, reason_other_multicast,
-	reason_other_martian_destination, reason_other_not_udp, reason_other_udp_length,
-	reason_other_gso_packet, reason_other_note_text, reason_other_no_peers,
-	reason_other_changing, reason_other_address_family, reason_other_partial_checksum,
-	reason_other_no_memory, reason_other_fault, reason_other_too_big, reason_other_no_route,
-	reason_other_local, reason_other_unreachable, reason_other_blackhole, reason_other_prohibit,
-	reason_other_xfrm, reason_other_rule, reason_other_encap, reason_other_length,
-	reason_other_ipv6_version, reason_other_mapped_address, reason_other_ipv6_payload_length,
-	reason_other_udp_checksum, reason_other_not_ip,
+/* What is known of a packet. */
+struct other_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 note_text_end;
+	__u64 more_text_end;
+	__u64 partial;
+	__u64 payload_len;
+	__u64 partial_2;
+	__u64 partial_3;
+	struct val_peers *p;
 };
 
-static __always_inline int check_note(struct __sk_buff *skb, void *data, void *data_end,
-				      __u64 udp_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_note(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_note *note = data + at;
 
 	if ((void *)(note + 1) > data_end || at + sizeof(*note) > udp_end)
-		return fr_up(skb, reason_other_truncated);
+		return reason_truncated;
 	__u64 note_text_size = be8(&note->size);
 	if (note_text_size > 200)
-		return fr_up(skb, reason_other_note_text);
+		return reason_note_text;
 	__u64 note_text_end = fr_forget(skb, at + sizeof(*note) + note_text_size);
 
 	*end = note_text_end;
 	return 0;
 }
 
-static __always_inline int other_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   __u64 note_text_end, __u64 partial, struct val_peers *p)
+static __always_inline int other_ipv4_send(struct __sk_buff *skb, struct other_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_cookie *cookie = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_cookie *cookie = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum512(skb, 51, note_text_end - 51);
+	__u64 region_sum = fr_sum512(skb, 51, pkt->note_text_end - 51);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  ld8(&cookie->flags) + ((__u64)ld16(&cookie->id) << 8) +
-					  ((__u64)ld32(cookie->secret) << 8) +
-					  ((__u64)ld8(cookie->secret + 4) << 8) +
-					  ld8(&cookie->level_rest) + ((__u64)region_sum << 8));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + ld8(&cookie->flags) +
+			((__u64)ld16(&cookie->id) << 8) + ((__u64)ld32(cookie->secret) << 8) +
+			((__u64)ld8(cookie->secret + 4) << 8) + ld8(&cookie->level_rest) +
+			((__u64)region_sum << 8));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->remote.addr) + 64);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+					 64);
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_other_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_OTHER + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 51 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_other_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 51 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_OTHER + reason_fault);
 	}
 
-	if (fr_blank(skb, 51, note_text_end - 51))
-		return fr_up(skb, reason_other_no_memory);
+	if (fr_blank(skb, 51, pkt->note_text_end - 51))
+		return fr_up(skb, PROG_OTHER + reason_no_memory);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 51 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_other_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 51 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_OTHER + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 18, 33);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_cookie *new_cookie = data + 42;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_cookie *new_cookie = pkt->data + 42;
 	if (direct)
-		fr_link(data, &p->hop_remote);
+		fr_link(pkt->data, &pkt->p->hop_remote);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
 	st8(&new_cookie->flags, 0);
 	st16(&new_cookie->id, 0);
 	st32(new_cookie->secret, 0);
@@ -2780,77 +2742,77 @@ static __always_inline int other_ipv4_send(struct __sk_buff *skb, void *data, __
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_other_fault);
+		return fr_drop(len, PROG_OTHER + reason_fault);
 	fr_complete_end(skb, csum, 18, 33);
 
-	fr_count(reason_other_sent, len);
-	return fr_send(&p->hop_remote, direct);
+	fr_count(PROG_OTHER + reason_sent, len);
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int other_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 note_text_end,
-					     __u64 more_text_end, __u64 partial)
+static __always_inline int other_ipv4_send_2(struct __sk_buff *skb, struct other_packet *pkt)
 {
-	struct hdr_cookie *cookie = data + 42;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_cookie *cookie = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__u8 cookie_level_rest = 32ULL | (be8(&cookie->level_rest) & 31);
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum512(skb, note_text_end, more_text_end - note_text_end);
+	__u64 region_sum = fr_sum512(skb, pkt->note_text_end,
+				     pkt->more_text_end - pkt->note_text_end);
 	__u64 odd_sum = region_sum;
-	odd_sum <<= 8 * (((note_text_end - 34) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->note_text_end - 34) & 1) != 0);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld8(&cookie->level_rest) +
-					  odd_sum);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld8(&cookie->level_rest) + odd_sum);
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, cookie_level_rest);
 
-	if (fr_blank(skb, note_text_end, more_text_end - note_text_end))
-		return fr_up(skb, reason_other_no_memory);
+	if (fr_blank(skb, pkt->note_text_end, pkt->more_text_end - pkt->note_text_end))
+		return fr_up(skb, PROG_OTHER + reason_no_memory);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 51 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_other_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 51 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_OTHER + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 40, 11);
-	struct hdr_cookie *new_cookie = data + 42;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_cookie *new_cookie = pkt->data + 42;
+	struct hdr_udp *new_udp = pkt->data + 34;
 
 	st8(&new_cookie->level_rest, cookie_level_rest);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_other_fault);
+		return fr_drop(len, PROG_OTHER + reason_fault);
 	fr_complete_end(skb, csum, 40, 11);
 
-	fr_count(reason_other_pass, len);
+	fr_count(PROG_OTHER + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int other_ipv4_send_3(struct __sk_buff *skb, void *data, __u64 note_text_end,
-					     __u64 more_text_end, __u64 payload_len, __u64 partial)
+static __always_inline int other_ipv4_send_3(struct __sk_buff *skb, struct other_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_cookie *cookie = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_cookie *cookie = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_total_length = bpf_htons(payload_len + (note_text_end - 14));
-	__be16 udp_length = bpf_htons(payload_len + (note_text_end - 34));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->note_text_end - 14));
+	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->note_text_end - 34));
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum512(skb, 51, note_text_end - 51);
-	__u64 region_sum_2 = fr_sum512(skb, note_text_end, more_text_end - note_text_end);
+	__u64 region_sum = fr_sum512(skb, 51, pkt->note_text_end - 51);
+	__u64 region_sum_2 = fr_sum512(skb, pkt->note_text_end,
+				       pkt->more_text_end - pkt->note_text_end);
 	__u64 odd_sum = region_sum_2;
-	odd_sum <<= 8 * (((note_text_end - 34) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->note_text_end - 34) & 1) != 0);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u8 old_cookie_flags = ld8(&cookie->flags);
@@ -2863,7 +2825,7 @@ static __always_inline int other_ipv4_send_3(struct __sk_buff *skb, void *data, 
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)old_udp_src_port + old_udp_length + old_cookie_flags +
 			((__u64)old_cookie_id << 8) + ((__u64)old_cookie_secret << 8) +
 			((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
@@ -2872,7 +2834,7 @@ static __always_inline int other_ipv4_send_3(struct __sk_buff *skb, void *data, 
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((more_text_end - 34) ^ (note_text_end - 34)) & 1) != 0)
+	if ((((pkt->more_text_end - 34) ^ (pkt->note_text_end - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port + udp_length +
 					 old_cookie_flags + ((__u64)old_cookie_id << 8) +
@@ -2886,38 +2848,39 @@ static __always_inline int other_ipv4_send_3(struct __sk_buff *skb, void *data, 
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ld16(&ipv4->total_length) + ipv4_total_length);
 
-	int err = fr_move(skb, more_text_end, note_text_end, payload_len, FR_PAYLOAD);
+	int err = fr_move(skb, pkt->more_text_end, pkt->note_text_end, pkt->payload_len,
+			  FR_PAYLOAD);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_other_fault, reason_other_no_memory);
+		return fr_failed(skb, len, err, PROG_OTHER + reason_fault);
 
-	if (fr_blank(skb, 51, note_text_end - 51))
-		return fr_drop(len, reason_other_fault);
+	if (fr_blank(skb, 51, pkt->note_text_end - 51))
+		return fr_drop(len, PROG_OTHER + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 42 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_other_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_OTHER + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 16, 26);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st16(&new_udp->length, udp_length);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_other_fault);
+		return fr_drop(len, PROG_OTHER + reason_fault);
 	fr_complete_end(skb, csum, 16, 26);
 
-	fr_count(reason_other_pass, len);
+	fr_count(PROG_OTHER + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int other_ipv4_send_4(struct __sk_buff *skb, void *data, __u64 partial)
+static __always_inline int other_ipv4_send_4(struct __sk_buff *skb, struct other_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_cookie *cookie = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_cookie *cookie = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 
@@ -2928,7 +2891,7 @@ static __always_inline int other_ipv4_send_4(struct __sk_buff *skb, void *data, 
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld8(&cookie->flags) + ((__u64)ld16(&cookie->id) << 8) +
 			((__u64)ld32(cookie->secret) << 8) + ((__u64)ld8(cookie->secret + 4) << 8) +
 			ld8(&cookie->level_rest));
@@ -2938,8 +2901,8 @@ static __always_inline int other_ipv4_send_4(struct __sk_buff *skb, void *data, 
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 
 	__s64 csum = fr_complete_begin(skb, 40, 11);
-	struct hdr_cookie *new_cookie = data + 42;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_cookie *new_cookie = pkt->data + 42;
+	struct hdr_udp *new_udp = pkt->data + 34;
 
 	st8(&new_cookie->flags, 0);
 	st16(&new_cookie->id, 0);
@@ -2947,129 +2910,125 @@ static __always_inline int other_ipv4_send_4(struct __sk_buff *skb, void *data, 
 	st16(new_cookie->secret + 4, bpf_htons(0));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_other_fault);
+		return fr_drop(len, PROG_OTHER + reason_fault);
 	fr_complete_end(skb, csum, 40, 11);
 
-	fr_count(reason_other_pass, len);
+	fr_count(PROG_OTHER + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int other_ipv4_rules(struct __sk_buff *skb, void *data, __u64 udp_end,
-					    __u64 note_text_end, __u64 more_text_end)
+static __always_inline int other_ipv4_rules(struct __sk_buff *skb, struct other_packet *pkt)
 {
-	struct hdr_cookie *cookie = data + 42;
+	struct hdr_cookie *cookie = pkt->data + 42;
 
 	/* {match: "cookie.flags": 2, do: [{blank: "more"}, {set: "cookie.level": 1}, "pass"]}, */
 	if (be8(&cookie->flags) == 2) {
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      (partial >> 16) >= more_text_end))
-			return fr_up(skb, reason_other_partial_checksum);
-		return other_ipv4_send_2(skb, data, note_text_end, more_text_end, partial);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= pkt->more_text_end))
+			return fr_up(skb, PROG_OTHER + reason_partial_checksum);
+		return other_ipv4_send_2(skb, pkt);
 	}
 
 	/* {match: "cookie.flags": 3, do: [{blank: "note"}, {pop: "more"}, "pass"]}, */
 	if (be8(&cookie->flags) == 3) {
-		__u64 payload_len = udp_end - more_text_end;
-		if (payload_len + (note_text_end - 14) > 0xffff ||
-		    payload_len + (note_text_end - 34) > 0xffff)
-			return fr_up(skb, reason_other_length);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40)))
-			return fr_up(skb, reason_other_partial_checksum);
-		return other_ipv4_send_3(skb, data, note_text_end, more_text_end, payload_len,
-					 partial);
+		pkt->payload_len = pkt->udp_end - pkt->more_text_end;
+		if (pkt->payload_len + (pkt->note_text_end - 14) > 0xffff ||
+		    pkt->payload_len + (pkt->note_text_end - 34) > 0xffff)
+			return fr_up(skb, PROG_OTHER + reason_length);
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40)))
+			return fr_up(skb, PROG_OTHER + reason_partial_checksum);
+		return other_ipv4_send_3(skb, pkt);
 	}
 
 	/* {do: [{blank: "cookie"}, "pass"]}, */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= more_text_end))
-		return fr_up(skb, reason_other_partial_checksum);
-	return other_ipv4_send_4(skb, data, partial);
+	pkt->partial_3 = fr_partial(skb);
+	if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(34, 40) ||
+	      (pkt->partial_3 >> 16) >= pkt->more_text_end))
+		return fr_up(skb, PROG_OTHER + reason_partial_checksum);
+	return other_ipv4_send_4(skb, pkt);
 }
 
-static __always_inline int other_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int other_ipv4(struct __sk_buff *skb, struct other_packet *pkt)
 {
 	void *at_note_text_end;
 	void *at_more_text_end;
-	struct hdr_cookie *cookie = data + 42;
+	struct hdr_cookie *cookie = pkt->data + 42;
 	struct hdr_note *note;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	__u64 ip_end, udp_end, note_text_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(downstream, other, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
-		      FR_APART(downstream, other, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_OTHER + why);
 
 	/* cookie: fields: [{name: "flags", bits: 8}, {name: "id", bits: 16, endian: "little"}... */
-	if ((void *)(cookie + 1) > data_end || 51ULL > udp_end)
-		return fr_up(skb, reason_other_truncated);
+	if ((void *)(cookie + 1) > pkt->data_end || 51ULL > pkt->udp_end)
+		return fr_up(skb, PROG_OTHER + reason_truncated);
 
 	/* note: fields: [{name: "size", bits: 8}, {name: "text", bytes: "size", max: 200}] */
-	if (check_note(skb, data, data_end, udp_end, 51, &note_text_end))
-		return TC_ACT_UNSPEC;
-	at_note_text_end = fr_pin(data + fr_bound(note_text_end, 0xff));
-	if (at_note_text_end > data_end)
-		return fr_up(skb, reason_other_truncated);
-	if (note_text_end > udp_end)
-		return fr_up(skb, reason_other_truncated);
+	why = check_note(skb, pkt->data, pkt->data_end, pkt->udp_end, 51, &pkt->note_text_end);
+	if (why)
+		return fr_up(skb, PROG_OTHER + why);
+	at_note_text_end = fr_pin(pkt->data + fr_bound(pkt->note_text_end, 0xff));
+	if (at_note_text_end > pkt->data_end)
+		return fr_up(skb, PROG_OTHER + reason_truncated);
+	if (pkt->note_text_end > pkt->udp_end)
+		return fr_up(skb, PROG_OTHER + reason_truncated);
 	note = at_note_text_end;
-	if ((void *)(note + 1) > data_end)
-		return fr_up(skb, reason_other_truncated);
-	if (note_text_end + 1 > udp_end)
-		return fr_up(skb, reason_other_truncated);
+	if ((void *)(note + 1) > pkt->data_end)
+		return fr_up(skb, PROG_OTHER + reason_truncated);
+	if (pkt->note_text_end + 1 > pkt->udp_end)
+		return fr_up(skb, PROG_OTHER + reason_truncated);
 	__u64 more_text_size = be8(&note->size);
 	if (more_text_size > 200)
-		return fr_up(skb, reason_other_note_text);
-	__u64 more_text_end = fr_forget(skb, note_text_end + 1 + more_text_size);
-	at_more_text_end = fr_pin(data + fr_bound(more_text_end, 0x1ff));
-	if (at_more_text_end > data_end)
-		return fr_up(skb, reason_other_truncated);
-	if (more_text_end > udp_end)
-		return fr_up(skb, reason_other_truncated);
+		return fr_up(skb, PROG_OTHER + reason_note_text);
+	pkt->more_text_end = fr_forget(skb, pkt->note_text_end + 1 + more_text_size);
+	at_more_text_end = fr_pin(pkt->data + fr_bound(pkt->more_text_end, 0x1ff));
+	if (at_more_text_end > pkt->data_end)
+		return fr_up(skb, PROG_OTHER + reason_truncated);
+	if (pkt->more_text_end > pkt->udp_end)
+		return fr_up(skb, PROG_OTHER + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "cookie", "note", {more: "note"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_other_gso_packet);
+		return fr_up(skb, PROG_OTHER + reason_gso_packet);
 
 	/* lookup: p: peers: ["udp.src"] */
-	struct val_peers *p;
 	struct key_peers key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.from, ld32(ipv4->src), be16(&udp->src_port));
-	enum fr_found found = find_peers(&key, lease, 0, &p);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_other_no_peers, reason_other_changing);
+		return fr_missed(skb, found, PROG_OTHER + reason_no_peers,
+				 PROG_OTHER + reason_changing);
 
 	/* {match: "cookie.flags": 1, do: [{blank: "cookie"}, {blank: "note"}, {send: {from: "... */
 	if (be8(&cookie->flags) == 1) {
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr) ||
-		    !fr_is_v4(p->remote.addr))
-			return fr_up(skb, reason_other_address_family);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      (partial >> 16) >= more_text_end) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_other_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_remote, reason_other_no_route,
-					      reason_other_unreachable));
-		return other_ipv4_send(skb, data, ip_end, note_text_end, partial, p);
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr) ||
+		    !fr_is_v4(pkt->p->remote.addr))
+			return fr_up(skb, PROG_OTHER + reason_address_family_2);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= pkt->more_text_end) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_OTHER + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_remote, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_remote, PROG_OTHER + reason_too_big_2);
+		return other_ipv4_send(skb, pkt);
 	}
 
-	return other_ipv4_rules(skb, data, udp_end, note_text_end, more_text_end);
+	return other_ipv4_rules(skb, pkt);
 }
 
-static __always_inline int other_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   __u64 note_text_end, __u64 partial, struct val_peers *p)
+static __always_inline int other_ipv6_send(struct __sk_buff *skb, struct other_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_cookie *cookie = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_cookie *cookie = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -3078,126 +3037,126 @@ static __always_inline int other_ipv6_send(struct __sk_buff *skb, void *data, __
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum512(skb, 71, note_text_end - 71);
+	__u64 region_sum = fr_sum512(skb, 71, pkt->note_text_end - 71);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  ld8(&cookie->flags) + ((__u64)ld16(&cookie->id) << 8) +
-					  ((__u64)ld32(cookie->secret) << 8) +
-					  ((__u64)ld8(cookie->secret + 4) << 8) +
-					  ld8(&cookie->level_rest) + ((__u64)region_sum << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port));
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + ld8(&cookie->flags) +
+			((__u64)ld16(&cookie->id) << 8) + ((__u64)ld32(cookie->secret) << 8) +
+			((__u64)ld8(cookie->secret + 4) << 8) + ld8(&cookie->level_rest) +
+			((__u64)region_sum << 8));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port));
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_other_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_OTHER + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 71 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_other_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 71 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_OTHER + reason_fault);
 	}
 
-	if (fr_blank(skb, 71, note_text_end - 71))
-		return fr_up(skb, reason_other_no_memory);
+	if (fr_blank(skb, 71, pkt->note_text_end - 71))
+		return fr_up(skb, PROG_OTHER + reason_no_memory);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 71 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_other_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 71 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_OTHER + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 57);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_cookie *new_cookie = data + 62;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_cookie *new_cookie = pkt->data + 62;
 	if (direct)
-		fr_link(data, &p->hop_remote);
+		fr_link(pkt->data, &pkt->p->hop_remote);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
 	st8(&new_cookie->flags, 0);
 	st16(&new_cookie->id, 0);
 	st32(new_cookie->secret, 0);
 	st16(new_cookie->secret + 4, bpf_htons(0));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_other_fault);
+		return fr_drop(len, PROG_OTHER + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 57);
 
-	fr_count(reason_other_sent, len);
-	return fr_send(&p->hop_remote, direct);
+	fr_count(PROG_OTHER + reason_sent, len);
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int other_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 note_text_end,
-					     __u64 more_text_end, __u64 partial)
+static __always_inline int other_ipv6_send_2(struct __sk_buff *skb, struct other_packet *pkt)
 {
-	struct hdr_cookie *cookie = data + 62;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_cookie *cookie = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__u8 cookie_level_rest = 32ULL | (be8(&cookie->level_rest) & 31);
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum512(skb, note_text_end, more_text_end - note_text_end);
+	__u64 region_sum = fr_sum512(skb, pkt->note_text_end,
+				     pkt->more_text_end - pkt->note_text_end);
 	__u64 odd_sum = region_sum;
-	odd_sum <<= 8 * (((note_text_end - 54) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->note_text_end - 54) & 1) != 0);
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld8(&cookie->level_rest) +
-					  odd_sum);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld8(&cookie->level_rest) + odd_sum);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, cookie_level_rest);
 
-	if (fr_blank(skb, note_text_end, more_text_end - note_text_end))
-		return fr_up(skb, reason_other_no_memory);
+	if (fr_blank(skb, pkt->note_text_end, pkt->more_text_end - pkt->note_text_end))
+		return fr_up(skb, PROG_OTHER + reason_no_memory);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 71 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_other_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 71 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_OTHER + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 60, 11);
-	struct hdr_cookie *new_cookie = data + 62;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_cookie *new_cookie = pkt->data + 62;
+	struct hdr_udp *new_udp = pkt->data + 54;
 
 	st8(&new_cookie->level_rest, cookie_level_rest);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_other_fault);
+		return fr_drop(len, PROG_OTHER + reason_fault);
 	fr_complete_end(skb, csum, 60, 11);
 
-	fr_count(reason_other_pass, len);
+	fr_count(PROG_OTHER + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int other_ipv6_send_3(struct __sk_buff *skb, void *data, __u64 note_text_end,
-					     __u64 more_text_end, __u64 payload_len, __u64 partial)
+static __always_inline int other_ipv6_send_3(struct __sk_buff *skb, struct other_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-	struct hdr_cookie *cookie = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_cookie *cookie = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
-	__be16 ipv6_payload_length = bpf_htons(payload_len + (note_text_end - 54));
+	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len + (pkt->note_text_end - 54));
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum512(skb, 71, note_text_end - 71);
-	__u64 region_sum_2 = fr_sum512(skb, note_text_end, more_text_end - note_text_end);
+	__u64 region_sum = fr_sum512(skb, 71, pkt->note_text_end - 71);
+	__u64 region_sum_2 = fr_sum512(skb, pkt->note_text_end,
+				       pkt->more_text_end - pkt->note_text_end);
 	__u64 odd_sum = region_sum_2;
-	odd_sum <<= 8 * (((note_text_end - 54) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->note_text_end - 54) & 1) != 0);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u8 old_cookie_flags = ld8(&cookie->flags);
@@ -3210,7 +3169,7 @@ static __always_inline int other_ipv6_send_3(struct __sk_buff *skb, void *data, 
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)old_udp_src_port + old_udp_length + old_cookie_flags +
 			((__u64)old_cookie_id << 8) + ((__u64)old_cookie_secret << 8) +
 			((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
@@ -3219,7 +3178,7 @@ static __always_inline int other_ipv6_send_3(struct __sk_buff *skb, void *data, 
 		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((more_text_end - 54) ^ (note_text_end - 54)) & 1) != 0)
+	if ((((pkt->more_text_end - 54) ^ (pkt->note_text_end - 54)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
 					 ipv6_payload_length + old_cookie_flags +
@@ -3228,37 +3187,38 @@ static __always_inline int other_ipv6_send_3(struct __sk_buff *skb, void *data, 
 					 ((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
 					 udp_new_pseudo);
 
-	int err = fr_move(skb, more_text_end, note_text_end, payload_len, FR_PAYLOAD);
+	int err = fr_move(skb, pkt->more_text_end, pkt->note_text_end, pkt->payload_len,
+			  FR_PAYLOAD);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_other_fault, reason_other_no_memory);
+		return fr_failed(skb, len, err, PROG_OTHER + reason_fault);
 
-	if (fr_blank(skb, 71, note_text_end - 71))
-		return fr_drop(len, reason_other_fault);
+	if (fr_blank(skb, 71, pkt->note_text_end - 71))
+		return fr_drop(len, PROG_OTHER + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 62 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_other_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_OTHER + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 18, 44);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_udp->length, ipv6_payload_length);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_other_fault);
+		return fr_drop(len, PROG_OTHER + reason_fault);
 	fr_complete_end(skb, csum, 18, 44);
 
-	fr_count(reason_other_pass, len);
+	fr_count(PROG_OTHER + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int other_ipv6_send_4(struct __sk_buff *skb, void *data, __u64 partial)
+static __always_inline int other_ipv6_send_4(struct __sk_buff *skb, struct other_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-	struct hdr_cookie *cookie = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_cookie *cookie = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 
@@ -3269,7 +3229,7 @@ static __always_inline int other_ipv6_send_4(struct __sk_buff *skb, void *data, 
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld8(&cookie->flags) + ((__u64)ld16(&cookie->id) << 8) +
 			((__u64)ld32(cookie->secret) << 8) + ((__u64)ld8(cookie->secret + 4) << 8) +
 			ld8(&cookie->level_rest));
@@ -3278,8 +3238,8 @@ static __always_inline int other_ipv6_send_4(struct __sk_buff *skb, void *data, 
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 
 	__s64 csum = fr_complete_begin(skb, 60, 11);
-	struct hdr_cookie *new_cookie = data + 62;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_cookie *new_cookie = pkt->data + 62;
+	struct hdr_udp *new_udp = pkt->data + 54;
 
 	st8(&new_cookie->flags, 0);
 	st16(&new_cookie->id, 0);
@@ -3287,156 +3247,156 @@ static __always_inline int other_ipv6_send_4(struct __sk_buff *skb, void *data, 
 	st16(new_cookie->secret + 4, bpf_htons(0));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_other_fault);
+		return fr_drop(len, PROG_OTHER + reason_fault);
 	fr_complete_end(skb, csum, 60, 11);
 
-	fr_count(reason_other_pass, len);
+	fr_count(PROG_OTHER + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int other_ipv6_rules(struct __sk_buff *skb, void *data, __u64 udp_end,
-					    __u64 note_text_end, __u64 more_text_end)
+static __always_inline int other_ipv6_rules(struct __sk_buff *skb, struct other_packet *pkt)
 {
-	struct hdr_cookie *cookie = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_cookie *cookie = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* {match: "cookie.flags": 2, do: [{blank: "more"}, {set: "cookie.level": 1}, "pass"]}, */
 	if (be8(&cookie->flags) == 2) {
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_other_udp_checksum);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      (partial >> 16) >= more_text_end))
-			return fr_up(skb, reason_other_partial_checksum);
-		return other_ipv6_send_2(skb, data, note_text_end, more_text_end, partial);
+			return fr_up(skb, PROG_OTHER + reason_udp_checksum_2);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= pkt->more_text_end))
+			return fr_up(skb, PROG_OTHER + reason_partial_checksum);
+		return other_ipv6_send_2(skb, pkt);
 	}
 
 	/* {match: "cookie.flags": 3, do: [{blank: "note"}, {pop: "more"}, "pass"]}, */
 	if (be8(&cookie->flags) == 3) {
-		__u64 payload_len = udp_end - more_text_end;
-		if (payload_len + (note_text_end - 54) > 0xffff ||
-		    payload_len + (note_text_end - 54) > 0xffff)
-			return fr_up(skb, reason_other_length);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60)))
-			return fr_up(skb, reason_other_partial_checksum);
+		pkt->payload_len = pkt->udp_end - pkt->more_text_end;
+		if (pkt->payload_len + (pkt->note_text_end - 54) > 0xffff ||
+		    pkt->payload_len + (pkt->note_text_end - 54) > 0xffff)
+			return fr_up(skb, PROG_OTHER + reason_length);
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60)))
+			return fr_up(skb, PROG_OTHER + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_other_udp_checksum);
-		return other_ipv6_send_3(skb, data, note_text_end, more_text_end, payload_len,
-					 partial);
+			return fr_up(skb, PROG_OTHER + reason_udp_checksum_2);
+		return other_ipv6_send_3(skb, pkt);
 	}
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_other_udp_checksum);
+		return fr_up(skb, PROG_OTHER + reason_udp_checksum_2);
 
 	/* {do: [{blank: "cookie"}, "pass"]}, */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= more_text_end))
-		return fr_up(skb, reason_other_partial_checksum);
-	return other_ipv6_send_4(skb, data, partial);
+	pkt->partial_3 = fr_partial(skb);
+	if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
+	      (pkt->partial_3 >> 16) >= pkt->more_text_end))
+		return fr_up(skb, PROG_OTHER + reason_partial_checksum);
+	return other_ipv6_send_4(skb, pkt);
 }
 
-static __always_inline int other_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int other_ipv6(struct __sk_buff *skb, struct other_packet *pkt)
 {
 	void *at_note_text_end;
 	void *at_more_text_end;
-	struct hdr_cookie *cookie = data + 62;
+	struct hdr_cookie *cookie = pkt->data + 62;
 	struct hdr_note *note;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u64 ip_end, udp_end, note_text_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(downstream, other, truncated),
-		       FR_APART(downstream, other, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
-		      FR_APART(downstream, other, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_OTHER + why);
 
 	/* cookie: fields: [{name: "flags", bits: 8}, {name: "id", bits: 16, endian: "little"}... */
-	if ((void *)(cookie + 1) > data_end || 71ULL > udp_end)
-		return fr_up(skb, reason_other_truncated);
+	if ((void *)(cookie + 1) > pkt->data_end || 71ULL > pkt->udp_end)
+		return fr_up(skb, PROG_OTHER + reason_truncated);
 
 	/* note: fields: [{name: "size", bits: 8}, {name: "text", bytes: "size", max: 200}] */
-	if (check_note(skb, data, data_end, udp_end, 71, &note_text_end))
-		return TC_ACT_UNSPEC;
-	at_note_text_end = fr_pin(data + fr_bound(note_text_end, 0x1ff));
-	if (at_note_text_end > data_end)
-		return fr_up(skb, reason_other_truncated);
-	if (note_text_end > udp_end)
-		return fr_up(skb, reason_other_truncated);
+	why = check_note(skb, pkt->data, pkt->data_end, pkt->udp_end, 71, &pkt->note_text_end);
+	if (why)
+		return fr_up(skb, PROG_OTHER + why);
+	at_note_text_end = fr_pin(pkt->data + fr_bound(pkt->note_text_end, 0x1ff));
+	if (at_note_text_end > pkt->data_end)
+		return fr_up(skb, PROG_OTHER + reason_truncated);
+	if (pkt->note_text_end > pkt->udp_end)
+		return fr_up(skb, PROG_OTHER + reason_truncated);
 	note = at_note_text_end;
-	if ((void *)(note + 1) > data_end)
-		return fr_up(skb, reason_other_truncated);
-	if (note_text_end + 1 > udp_end)
-		return fr_up(skb, reason_other_truncated);
+	if ((void *)(note + 1) > pkt->data_end)
+		return fr_up(skb, PROG_OTHER + reason_truncated);
+	if (pkt->note_text_end + 1 > pkt->udp_end)
+		return fr_up(skb, PROG_OTHER + reason_truncated);
 	__u64 more_text_size = be8(&note->size);
 	if (more_text_size > 200)
-		return fr_up(skb, reason_other_note_text);
-	__u64 more_text_end = fr_forget(skb, note_text_end + 1 + more_text_size);
-	at_more_text_end = fr_pin(data + fr_bound(more_text_end, 0x1ff));
-	if (at_more_text_end > data_end)
-		return fr_up(skb, reason_other_truncated);
-	if (more_text_end > udp_end)
-		return fr_up(skb, reason_other_truncated);
+		return fr_up(skb, PROG_OTHER + reason_note_text);
+	pkt->more_text_end = fr_forget(skb, pkt->note_text_end + 1 + more_text_size);
+	at_more_text_end = fr_pin(pkt->data + fr_bound(pkt->more_text_end, 0x1ff));
+	if (at_more_text_end > pkt->data_end)
+		return fr_up(skb, PROG_OTHER + reason_truncated);
+	if (pkt->more_text_end > pkt->udp_end)
+		return fr_up(skb, PROG_OTHER + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "cookie", "note", {more: "note"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_other_gso_packet);
+		return fr_up(skb, PROG_OTHER + reason_gso_packet);
 
 	/* lookup: p: peers: ["udp.src"] */
-	struct val_peers *p;
 	struct key_peers key __attribute__((aligned(8)));
 
 	fr_put_endpoint_v6(&key.from, ipv6->src, be16(&udp->src_port), 0);
 	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
-	enum fr_found found = find_peers(&key, lease, 0, &p);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_other_no_peers, reason_other_changing);
+		return fr_missed(skb, found, PROG_OTHER + reason_no_peers,
+				 PROG_OTHER + reason_changing);
 
 	/* {match: "cookie.flags": 1, do: [{blank: "cookie"}, {blank: "note"}, {send: {from: "... */
 	if (be8(&cookie->flags) == 1) {
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr) || fr_is_v4(p->remote.addr))
-			return fr_up(skb, reason_other_address_family);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      (partial >> 16) >= more_text_end))
-			return fr_up(skb, reason_other_partial_checksum);
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr) ||
+		    fr_is_v4(pkt->p->remote.addr))
+			return fr_up(skb, PROG_OTHER + reason_address_family_2);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= pkt->more_text_end))
+			return fr_up(skb, PROG_OTHER + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_other_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_other_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_remote, reason_other_no_route,
-					      reason_other_unreachable));
-		return other_ipv6_send(skb, data, ip_end, note_text_end, partial, p);
+			return fr_up(skb, PROG_OTHER + reason_udp_checksum_2);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_OTHER + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_remote, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_remote, PROG_OTHER + reason_too_big_2);
+		return other_ipv6_send(skb, pkt);
 	}
 
-	return other_ipv6_rules(skb, data, udp_end, note_text_end, more_text_end);
+	return other_ipv6_rules(skb, pkt);
 }
 
 SEC("tc") int prog_other(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct other_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 473);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* other: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_other_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_OTHER + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(downstream, other, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_OTHER + why);
 
 	/* stack: ["eth", "ip", "udp", "cookie", "note", {more: "note"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return other_ipv4(skb, data, data_end, lease);
+		return other_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return other_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_other_not_ip);
+		return other_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_OTHER + reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 45
+#define FR_REASONS 46
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
 #define FR_NEEDS_CREDITS 3073
@@ -115,29 +115,88 @@ static __always_inline struct receiver_taps *receiver_of_taps(const struct list_
 	return bpf_map_lookup_elem(&rcv_taps, &row);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_partial_checksum,
+	reason_no_taps, reason_fault, reason_no_memory, reason_refused_rate, reason_contended,
+	reason_refused_all, reason_address_family, reason_too_big, reason_no_route, reason_local,
+	reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm, reason_rule,
+	reason_encap, reason_no_neighbour, reason_copy, reason_refused_by_device,
+	reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum,
+	reason_not_ip,
+};
+
 /*
  * prog_tap: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_tap_sent, reason_tap_pass, reason_tap_inactive, reason_tap_vlan_tag,
-	reason_tap_other_host, reason_tap_link_broadcast, reason_tap_link_multicast,
-	reason_tap_truncated, reason_tap_ipv4_version, reason_tap_ip_options,
-	reason_tap_ipv4_reserved, reason_tap_fragment, reason_tap_ipv4_total_length,
-	reason_tap_ipv4_checksum, reason_tap_martian_source, reason_tap_multicast,
-	reason_tap_martian_destination, reason_tap_not_udp, reason_tap_udp_length,
-	reason_tap_gso_packet, reason_tap_partial_checksum, reason_tap_no_taps,
-	reason_tap_no_memory, reason_tap_fault, reason_tap_refused_rate, reason_tap_contended,
-	reason_tap_refused_all, reason_tap_address_family, reason_tap_too_big, reason_tap_no_route,
-	reason_tap_local, reason_tap_unreachable, reason_tap_blackhole, reason_tap_prohibit,
-	reason_tap_xfrm, reason_tap_rule, reason_tap_encap, reason_tap_no_neighbour,
-	reason_tap_copy, reason_tap_refused_by_device, reason_tap_ipv6_version,
-	reason_tap_mapped_address, reason_tap_ipv6_payload_length, reason_tap_udp_checksum,
-	reason_tap_not_ip,
+/* What is known of a packet. */
+struct tap_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
+	__u64 priority;
 };
+
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
 
 /* What is the same for all receivers. */
 struct tap_same1 {
@@ -157,8 +216,8 @@ struct tap_fan1 {
 	void *front;
 };
 
-static __always_inline int tap_write1(struct tap_same1 *same, struct __sk_buff *skb, void *front,
-				      struct receiver_taps *r)
+static __always_inline int tap_write1(struct __sk_buff *skb, void *front, struct receiver_taps *r,
+				      struct tap_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
@@ -200,8 +259,9 @@ static __always_inline int tap_write1(struct tap_same1 *same, struct __sk_buff *
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *skb, void *front,
-				      __u64 ip_end, __u64 priority, struct receiver_taps *r)
+static __always_inline long tap_copy1(struct __sk_buff *skb, void *front, __u64 ip_end,
+				      __u64 priority, struct receiver_taps *r,
+				      struct tap_same1 *same)
 {
 	/* {admit: {credit: "r.rate[priority]", cost: "len(ip)"}}, */
 	__u32 level0 = priority;
@@ -210,10 +270,10 @@ static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, same->clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
-		return fr_decline(r->receiver, skb->len, reason_tap_refused_rate);
+		return fr_decline(r->receiver, skb->len, reason_refused_rate);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, reason_tap_contended);
+		return fr_decline(r->receiver, skb->len, reason_contended);
 
 	/* {admit: {credit: "r.all", cost: 1, floor: 2}}, */
 	__u32 level1 = priority;
@@ -223,17 +283,17 @@ static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, level1);
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_decline(r->receiver, skb->len, reason_tap_refused_all);
+		return fr_decline(r->receiver, skb->len, reason_refused_all);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_decline(r->receiver, skb->len, reason_tap_contended);
+		return fr_decline(r->receiver, skb->len, reason_contended);
 	}
 
-	if (unlikely(tap_write1(same, skb, front, r))) {
+	if (unlikely(tap_write1(skb, front, r, same))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, reason_tap_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -256,20 +316,18 @@ static __noinline long tap_turn1(__u32 i, struct tap_fan1 *fan)
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_tap_address_family);
+		return fr_decline(r->receiver, skb->len, reason_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_tap_unreachable,
-					      fr_unusable(&r->hop_remote, reason_tap_no_route,
-							  reason_tap_unreachable)));
+				  fr_indirect(&r->hop_remote, reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_tap_too_big);
-	return tap_copy1(same, skb, front, ip_end, priority, r);
+		return fr_decline(r->receiver, skb->len, reason_too_big);
+	return tap_copy1(skb, front, ip_end, priority, r, same);
 }
 
-static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 priority)
+static __always_inline int tap_fan1(struct __sk_buff *skb, struct tap_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -279,15 +337,15 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	key.port = be16(&udp->dst_port);
 	list = list_of_taps(&key);
 	if (!list)
-		return fr_up(skb, reason_tap_no_taps);
+		return fr_up(skb, reason_no_taps);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_tap_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 42);
 	if (!front)
-		return fr_up(skb, reason_tap_no_memory);
+		return fr_up(skb, reason_no_memory);
 	struct tap_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -300,7 +358,7 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_tap_no_memory);
+		return fr_up(skb, reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -310,8 +368,8 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
 		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->ip_end = ip_end;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -330,69 +388,72 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	bpf_loop(list->count, tap_turn1, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 42, 0))
-		return fr_drop(len, reason_tap_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 24);
 
-	fr_count_copies(reason_tap_copy, same->copies0, skb->len);
-	fr_count(reason_tap_pass, len);
+	fr_count_copies(reason_copy, same->copies0, skb->len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int tap_ipv4(struct __sk_buff *skb, struct tap_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_tap_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_tap_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_tap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_tap_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_tap_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_tap_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_tap_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_tap_multicast);
-		return fr_up(skb, reason_tap_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_tap_not_udp);
-	if ((void *)(udp + 1) > data_end || 42ULL > ip_end)
-		return fr_up(skb, reason_tap_truncated);
+	if (why)
+		return fr_up(skb, why);
+	if ((void *)(udp + 1) > pkt->data_end || 42ULL > pkt->ip_end)
+		return fr_up(skb, reason_truncated);
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_tap_udp_length);
+		return fr_up(skb, reason_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tap_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_tap_udp_length);
+	if (!(udp_end == pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_gso_packet);
+	if (udp_end != pkt->ip_end)
+		return fr_up(skb, reason_udp_length);
 
 	/* priority: {levels: 2, from: "ip.dscp >> 5"} */
-	__u64 priority = (be8(&ipv4->dscp_ecn) >> 2) >> 5;
+	pkt->priority = (be8(&ipv4->dscp_ecn) >> 2) >> 5;
 
 	/* do: [{fan_out: { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_tap_gso_packet);
+		return fr_up(skb, reason_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_tap_partial_checksum);
-	return tap_fan1(skb, data, ip_end, priority);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	return tap_fan1(skb, pkt);
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
 }
 
 /* What is the same for all receivers. */
@@ -412,8 +473,8 @@ struct tap_fan2 {
 	void *front;
 };
 
-static __always_inline int tap_write2(struct tap_same2 *same, struct __sk_buff *skb, void *front,
-				      struct receiver_taps *r)
+static __always_inline int tap_write2(struct __sk_buff *skb, void *front, struct receiver_taps *r,
+				      struct tap_same2 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
@@ -455,8 +516,9 @@ static __always_inline int tap_write2(struct tap_same2 *same, struct __sk_buff *
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *skb, void *front,
-				      __u64 ip_end, __u64 priority, struct receiver_taps *r)
+static __always_inline long tap_copy2(struct __sk_buff *skb, void *front, __u64 ip_end,
+				      __u64 priority, struct receiver_taps *r,
+				      struct tap_same2 *same)
 {
 	/* {admit: {credit: "r.rate[priority]", cost: "len(ip)"}}, */
 	__u32 level0 = priority;
@@ -465,10 +527,10 @@ static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, same->clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
-		return fr_decline(r->receiver, skb->len, reason_tap_refused_rate);
+		return fr_decline(r->receiver, skb->len, reason_refused_rate);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, reason_tap_contended);
+		return fr_decline(r->receiver, skb->len, reason_contended);
 
 	/* {admit: {credit: "r.all", cost: 1, floor: 2}}, */
 	__u32 level1 = priority;
@@ -478,17 +540,17 @@ static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, level1);
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_decline(r->receiver, skb->len, reason_tap_refused_all);
+		return fr_decline(r->receiver, skb->len, reason_refused_all);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_decline(r->receiver, skb->len, reason_tap_contended);
+		return fr_decline(r->receiver, skb->len, reason_contended);
 	}
 
-	if (unlikely(tap_write2(same, skb, front, r))) {
+	if (unlikely(tap_write2(skb, front, r, same))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, reason_tap_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -512,22 +574,20 @@ static __noinline long tap_turn2(__u32 i, struct tap_fan2 *fan)
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_tap_address_family);
+		return fr_decline(r->receiver, skb->len, reason_address_family);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_tap_udp_checksum);
+		return fr_decline(r->receiver, skb->len, reason_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_tap_unreachable,
-					      fr_unusable(&r->hop_remote, reason_tap_no_route,
-							  reason_tap_unreachable)));
+				  fr_indirect(&r->hop_remote, reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_tap_too_big);
-	return tap_copy2(same, skb, front, ip_end, priority, r);
+		return fr_decline(r->receiver, skb->len, reason_too_big);
+	return tap_copy2(skb, front, ip_end, priority, r, same);
 }
 
-static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 priority)
+static __always_inline int tap_fan2(struct __sk_buff *skb, struct tap_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -537,15 +597,15 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 	key.port = be16(&udp->dst_port);
 	list = list_of_taps(&key);
 	if (!list)
-		return fr_up(skb, reason_tap_no_taps);
+		return fr_up(skb, reason_no_taps);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_tap_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 62);
 	if (!front)
-		return fr_up(skb, reason_tap_no_memory);
+		return fr_up(skb, reason_no_memory);
 	struct tap_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -559,7 +619,7 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_tap_no_memory);
+		return fr_up(skb, reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -567,8 +627,8 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 		 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(saved_ipv6->src)) +
 		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
 		  fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->ip_end = ip_end;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -587,94 +647,70 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 	bpf_loop(list->count, tap_turn2, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 62, 0))
-		return fr_drop(len, reason_tap_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 48);
 
-	fr_count_copies(reason_tap_copy, same->copies0, skb->len);
-	fr_count(reason_tap_pass, len);
+	fr_count_copies(reason_copy, same->copies0, skb->len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int tap_ipv6(struct __sk_buff *skb, struct tap_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_tap_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_tap_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_tap_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_tap_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_tap_multicast);
-		return fr_up(skb, reason_tap_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_tap_not_udp);
-	if ((void *)(udp + 1) > data_end || 62ULL > ip_end)
-		return fr_up(skb, reason_tap_truncated);
+	if (why)
+		return fr_up(skb, why);
+	if ((void *)(udp + 1) > pkt->data_end || 62ULL > pkt->ip_end)
+		return fr_up(skb, reason_truncated);
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_tap_udp_length);
+		return fr_up(skb, reason_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tap_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_tap_udp_length);
+	if (!(udp_end == pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_gso_packet);
+	if (udp_end != pkt->ip_end)
+		return fr_up(skb, reason_udp_length);
 
 	/* priority: {levels: 2, from: "ip.dscp >> 5"} */
-	__u64 priority = ((be16(ipv6->version_to_flow_label) >> 6) & 63) >> 5;
+	pkt->priority = ((be16(ipv6->version_to_flow_label) >> 6) & 63) >> 5;
 
 	/* do: [{fan_out: { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_tap_gso_packet);
+		return fr_up(skb, reason_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_tap_partial_checksum);
-	return tap_fan2(skb, data, ip_end, priority);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	return tap_fan2(skb, pkt);
 }
 
 SEC("tc") int prog_tap(struct __sk_buff *skb)
 {
+	struct tap_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: tap: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_tap_inactive);
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_tap_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_tap_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_tap_link_broadcast);
-		return fr_up(skb, reason_tap_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return tap_ipv4(skb, data, data_end);
+		return tap_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return tap_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_tap_not_ip);
+		return tap_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

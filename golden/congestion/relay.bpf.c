@@ -8,7 +8,7 @@
  * Needs Linux 6.4 or newer.
  */
 
-#define FR_REASONS 24
+#define FR_REASONS 42
 #define FR_NEEDS_ROWS 8
 #define FR_NEEDS_SHARED 1025
 #define FR_NEEDS_NAMED 1
@@ -202,16 +202,20 @@ struct {
 	__type(value, struct val_last);
 } tbl_last SEC(".maps");
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_truncated, reason_not_init,
+	reason_changing, reason_fault, reason_no_memory, reason_ring_full, reason_no_rule,
+	reason_not_event, reason_not_release, reason_full_last,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_START = 0, PROG_CONTROL = 14, PROG_FINISH = 28 };
+
 /*
  * prog_start: tcp/congestion
  *	socket init
  */
-
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_start_sent, reason_start_pass, reason_start_inactive, reason_start_truncated,
-	reason_start_not_init, reason_start_changing, reason_start_no_memory, reason_start_fault,
-};
 
 static __always_inline int start_send(void *data, void *data_end, struct val_peers *p)
 {
@@ -237,7 +241,7 @@ static __always_inline int start_send(void *data, void *data_end, struct val_pee
 	st32(&new_init->cwnd, init_cwnd);
 	st64(&new_init->pacing, init_pacing);
 
-	fr_count(reason_start_pass, len);
+	fr_count(PROG_START + reason_pass, len);
 	struct event_created *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_created),
 							   0);
 	if (event0) {
@@ -276,7 +280,7 @@ static __always_inline int start_send_2(void *data, void *data_end)
 	st64((void *)said0_4 + 8, ld64(socket->remote_addr + 8));
 	__u64 said0_5 = (__u64)ld16(&socket->remote_port);
 
-	fr_count(reason_start_pass, len);
+	fr_count(PROG_START + reason_pass, len);
 	struct event_created *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_created),
 							   0);
 	if (event0) {
@@ -307,15 +311,15 @@ static __always_inline int start_on(void *data, void *data_end)
 
 	/* start: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_leave(fr_length(data, data_end), reason_start_inactive);
+		return fr_leave(fr_length(data, data_end), PROG_START + reason_inactive);
 	if ((void *)(socket + 1) > data_end)
-		return fr_leave(fr_length(data, data_end), reason_start_truncated);
+		return fr_leave(fr_length(data, data_end), PROG_START + reason_truncated);
 
 	/* stack: ["socket", "init"] */
 	if (be8(&socket->event) != 1)
-		return fr_leave(fr_length(data, data_end), reason_start_not_init);
+		return fr_leave(fr_length(data, data_end), PROG_START + reason_not_init);
 	if ((void *)(init + 1) > data_end)
-		return fr_leave(fr_length(data, data_end), reason_start_truncated);
+		return fr_leave(fr_length(data, data_end), PROG_START + reason_truncated);
 
 	/* lookup: p: peers: ["socket.remote_addr"] */
 	struct val_peers *p;
@@ -349,14 +353,6 @@ SEC("tc") int prog_start(struct __sk_buff *skb)
  *	socket loss
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_control_sent = 8, reason_control_pass, reason_control_inactive,
-	reason_control_truncated, reason_control_changing, reason_control_ring_full,
-	reason_control_no_memory, reason_control_fault, reason_control_no_rule,
-	reason_control_not_event,
-};
-
 static __always_inline int control_ack_send(void *data, void *data_end)
 {
 	__u64 clock = bpf_ktime_get_ns();
@@ -368,7 +364,7 @@ static __always_inline int control_ack_send(void *data, void *data_end)
 	struct event_signal *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_signal),
 							  0);
 	if (!event0)
-		return fr_leave(fr_length(data, data_end), reason_control_ring_full);
+		return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_ring_full);
 	fr_head(&event0->head, 0, 2, sizeof(*event0));
 	st8((void *)event0 + 49, 0);
 	st16((void *)event0 + 50, 0);
@@ -386,7 +382,7 @@ static __always_inline int control_ack_send(void *data, void *data_end)
 
 	st16(&new_ack->begin, ack_begin_over);
 
-	fr_count(reason_control_pass, len);
+	fr_count(PROG_CONTROL + reason_pass, len);
 	fr_submit(&event0->head, clock);
 	return TC_ACT_UNSPEC;
 }
@@ -402,7 +398,7 @@ static __always_inline int control_ack_send_2(void *data, void *data_end, struct
 	st32(&new_ack->cwnd, ack_cwnd);
 	st64(&new_ack->pacing, ack_pacing);
 
-	fr_count(reason_control_pass, len);
+	fr_count(PROG_CONTROL + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
@@ -410,7 +406,7 @@ static __always_inline int control_ack_send_3(void *data, void *data_end)
 {
 	__u32 len = fr_length(data, data_end);
 
-	fr_count(reason_control_pass, len);
+	fr_count(PROG_CONTROL + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
@@ -420,7 +416,7 @@ static __always_inline int control_ack(void *data, void *data_end, const struct 
 	struct hdr_socket *socket = data;
 
 	if ((void *)(ack + 1) > data_end)
-		return fr_leave(fr_length(data, data_end), reason_control_truncated);
+		return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_truncated);
 
 	/* lookup: "f?": flows: ["socket.id"] */
 	struct val_flows *f;
@@ -432,7 +428,7 @@ static __always_inline int control_ack(void *data, void *data_end, const struct 
 		key.flow = (__u64)ld64(&socket->id);
 		enum fr_found found = find_flows(&key, lease, FR_ON_STACK, &f);
 		if (unlikely(found == FR_CHANGING))
-			return fr_leave(fr_length(data, data_end), reason_control_changing);
+			return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_changing);
 		if (found == FR_MISSING)
 			f = NULL;
 	}
@@ -458,7 +454,7 @@ static __always_inline int control_ack(void *data, void *data_end, const struct 
 		return control_ack_send_3(data, data_end);
 
 	/* control: { */
-	return fr_leave(fr_length(data, data_end), reason_control_no_rule);
+	return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_no_rule);
 }
 
 static __always_inline int control_loss_send(void *data, void *data_end, struct val_peers *p)
@@ -473,7 +469,7 @@ static __always_inline int control_loss_send(void *data, void *data_end, struct 
 
 	st32(&new_loss->ssthresh, loss_ssthresh);
 
-	fr_count(reason_control_pass, len);
+	fr_count(PROG_CONTROL + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
@@ -481,7 +477,7 @@ static __always_inline int control_loss_send_2(void *data, void *data_end)
 {
 	__u32 len = fr_length(data, data_end);
 
-	fr_count(reason_control_pass, len);
+	fr_count(PROG_CONTROL + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
@@ -491,7 +487,7 @@ static __always_inline int control_loss(void *data, void *data_end, const struct
 	struct hdr_socket *socket = data;
 
 	if ((void *)(loss + 1) > data_end)
-		return fr_leave(fr_length(data, data_end), reason_control_truncated);
+		return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_truncated);
 
 	/* lookup: "f?": flows: ["socket.id"] */
 	struct val_flows *f;
@@ -503,7 +499,7 @@ static __always_inline int control_loss(void *data, void *data_end, const struct
 		key.flow = (__u64)ld64(&socket->id);
 		enum fr_found found = find_flows(&key, lease, FR_ON_STACK, &f);
 		if (unlikely(found == FR_CHANGING))
-			return fr_leave(fr_length(data, data_end), reason_control_changing);
+			return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_changing);
 		if (found == FR_MISSING)
 			f = NULL;
 	}
@@ -527,7 +523,7 @@ static __always_inline int control_loss(void *data, void *data_end, const struct
 		return control_loss_send_2(data, data_end);
 
 	/* control: { */
-	return fr_leave(fr_length(data, data_end), reason_control_no_rule);
+	return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_no_rule);
 }
 
 static __always_inline int control_on(void *data, void *data_end)
@@ -538,16 +534,16 @@ static __always_inline int control_on(void *data, void *data_end)
 
 	/* control: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_leave(fr_length(data, data_end), reason_control_inactive);
+		return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_inactive);
 	if ((void *)(socket + 1) > data_end)
-		return fr_leave(fr_length(data, data_end), reason_control_truncated);
+		return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_truncated);
 
 	/* stack: ["socket", {event: ["ack", "loss"]}] */
 	if (be8(&socket->event) == 2)
 		return control_ack(data, data_end, lease);
 	if (be8(&socket->event) == 3)
 		return control_loss(data, data_end, lease);
-	return fr_leave(fr_length(data, data_end), reason_control_not_event);
+	return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_not_event);
 }
 
 SEC("tc") int prog_control(struct __sk_buff *skb)
@@ -561,12 +557,6 @@ SEC("tc") int prog_control(struct __sk_buff *skb)
  *	socket release
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_finish_sent = 18, reason_finish_pass, reason_finish_inactive,
-	reason_finish_truncated, reason_finish_not_release, reason_finish_full_last,
-};
-
 static __always_inline int finish_send(void *data, void *data_end)
 {
 	__u64 clock = bpf_ktime_get_ns();
@@ -576,7 +566,7 @@ static __always_inline int finish_send(void *data, void *data_end)
 	/* {emit: freed: flow: "socket.id"}, */
 	__u64 said0 = (__u64)ld64(&socket->id);
 
-	fr_count(reason_finish_pass, len);
+	fr_count(PROG_FINISH + reason_pass, len);
 	struct event_freed *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_freed), 0);
 	if (event0) {
 		fr_head(&event0->head, 0, 3, sizeof(*event0));
@@ -597,15 +587,15 @@ static __always_inline int finish_on(void *data, void *data_end)
 
 	/* finish: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_leave(fr_length(data, data_end), reason_finish_inactive);
+		return fr_leave(fr_length(data, data_end), PROG_FINISH + reason_inactive);
 	if ((void *)(socket + 1) > data_end)
-		return fr_leave(fr_length(data, data_end), reason_finish_truncated);
+		return fr_leave(fr_length(data, data_end), PROG_FINISH + reason_truncated);
 
 	/* stack: ["socket", "release"] */
 	if (be8(&socket->event) != 4)
-		return fr_leave(fr_length(data, data_end), reason_finish_not_release);
+		return fr_leave(fr_length(data, data_end), PROG_FINISH + reason_not_release);
 	if ((void *)(release + 1) > data_end)
-		return fr_leave(fr_length(data, data_end), reason_finish_truncated);
+		return fr_leave(fr_length(data, data_end), PROG_FINISH + reason_truncated);
 
 	/* {learn: last: {key: ["socket.remote", "low(socket.mss, 16)"], value: ["socket.srtt"... */
 	{
@@ -618,7 +608,7 @@ static __always_inline int finish_on(void *data, void *data_end)
 		val.rtt = (__u64)ld32(&socket->srtt);
 		val.cwnd = (__u64)ld32(&socket->cwnd);
 		if (bpf_map_update_elem(&tbl_last, &key, &val, BPF_ANY))
-			return fr_leave(fr_length(data, data_end), reason_finish_full_last);
+			return fr_leave(fr_length(data, data_end), PROG_FINISH + reason_full_last);
 	}
 
 	/* do: [ */

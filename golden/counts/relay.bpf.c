@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 45
+#define FR_REASONS 47
 #define FR_NEEDS_ROWS 64
 #define FR_NEEDS_SLOTS 64
 #define FR_USAGES 1
@@ -113,206 +113,298 @@ static __always_inline enum fr_found find_by_ssrc(const struct key_by_ssrc *key,
 	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_rtcp_version,
+	reason_rtcp_padding, reason_rtcp_type, reason_rtcp_length, reason_no_match,
+	reason_no_by_ssrc, reason_changing, reason_address_family, reason_partial_checksum,
+	reason_fault, reason_no_memory, reason_too_big, reason_no_route, reason_local,
+	reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm, reason_rule,
+	reason_encap, reason_no_neighbour, reason_udp_checksum, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_not_ip,
+};
+
 /*
  * prog_wrap: tc/ingress
  *	eth ipv4 udp rtcp
  *	eth ipv6 udp rtcp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_wrap_sent, reason_wrap_pass, reason_wrap_inactive, reason_wrap_vlan_tag,
-	reason_wrap_other_host, reason_wrap_link_broadcast, reason_wrap_link_multicast,
-	reason_wrap_truncated, reason_wrap_ipv4_version, reason_wrap_ip_options,
-	reason_wrap_ipv4_reserved, reason_wrap_fragment, reason_wrap_ipv4_total_length,
-	reason_wrap_ipv4_checksum, reason_wrap_martian_source, reason_wrap_multicast,
-	reason_wrap_martian_destination, reason_wrap_not_udp, reason_wrap_udp_length,
-	reason_wrap_gso_packet, reason_wrap_rtcp_version, reason_wrap_rtcp_padding,
-	reason_wrap_rtcp_type, reason_wrap_rtcp_length, reason_wrap_no_match,
-	reason_wrap_no_by_ssrc, reason_wrap_changing, reason_wrap_address_family,
-	reason_wrap_partial_checksum, reason_wrap_no_memory, reason_wrap_fault, reason_wrap_too_big,
-	reason_wrap_no_route, reason_wrap_local, reason_wrap_unreachable, reason_wrap_blackhole,
-	reason_wrap_prohibit, reason_wrap_xfrm, reason_wrap_rule, reason_wrap_encap,
-	reason_wrap_udp_checksum, reason_wrap_ipv6_version, reason_wrap_mapped_address,
-	reason_wrap_ipv6_payload_length, reason_wrap_not_ip,
+/* What is known of a packet. */
+struct wrap_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
+	__u64 payload_len;
+	struct val_by_ssrc *s;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_wrap_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_wrap_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_wrap_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_wrap_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int wrap_send_ipv4(struct __sk_buff *skb, __u64 now, __u64 payload_len,
-					  struct val_by_ssrc *s, const __u32 headers_len,
-					  const int how, struct fr_csum udp_csum, __u64 ip_sum,
+static __always_inline __u32 check_rtcp(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_rtcp *rtcp = data + at;
+
+	if ((void *)(rtcp + 1) > data_end || at + sizeof(*rtcp) > udp_end)
+		return reason_truncated;
+	if ((be8(&rtcp->version_to_count) >> 6) != 2)
+		return reason_rtcp_version;
+	if (((be8(&rtcp->version_to_count) >> 5) & 1) != 0)
+		return reason_rtcp_padding;
+	if (!(be8(&rtcp->type) >= 200 && be8(&rtcp->type) <= 201))
+		return reason_rtcp_type;
+	if ((be16(&rtcp->length) + 1) * 4 < 8)
+		return reason_rtcp_length;
+	__u64 rtcp_end = at + (be16(&rtcp->length) + 1) * 4;
+	if (!(rtcp_end == udp_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (rtcp_end != udp_end)
+		return reason_rtcp_length;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+
+	*end = rtcp_end;
+	return 0;
+}
+
+static __always_inline int wrap_send_ipv4(struct __sk_buff *skb, struct wrap_packet *pkt,
+					  const __u32 headers_len, const int how,
+					  struct fr_csum udp_csum, __u64 ip_sum,
 					  __be32 eth_type_to_ecn, __be16 ipv4_ttl_protocol)
 {
-	void *data;
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 46, udp_checksum_at = 40;
 
-	if (unlikely(!fr_fits(&s->hop_peer, 40ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&s->hop_peer, reason_wrap_no_route, reason_wrap_unreachable));
+	if (unlikely(!fr_fits(&pkt->s->hop_peer, 40ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->s->hop_peer, reason_too_big);
 
 	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum, (__u64)fr_v4(s->local.addr) + fr_v4(s->peer.addr) +
-			  bpf_htons(payload_len + 20) + bpf_htons(IPPROTO_UDP),
-			  (__u64)bpf_htons(s->local.port) + bpf_htons(s->peer.port) +
-			  bpf_htons(payload_len + 20) + bpf_htons(payload_len + 12) + 0xefbe);
+	fr_csum_set_not_0(&udp_csum,
+			  (__u64)fr_v4(pkt->s->local.addr) + fr_v4(pkt->s->peer.addr) +
+			  bpf_htons(pkt->payload_len + 20) + bpf_htons(IPPROTO_UDP),
+			  (__u64)bpf_htons(pkt->s->local.port) + bpf_htons(pkt->s->peer.port) +
+			  bpf_htons(pkt->payload_len + 20) + bpf_htons(pkt->payload_len + 12) +
+			  0xefbe);
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(payload_len + 40) +
-					 fr_v4(s->local.addr) + fr_v4(s->peer.addr) + 64);
-	int direct = s->hop_peer.state == FR_HOP_DIRECT;
+	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(pkt->payload_len + 40) +
+					 fr_v4(pkt->s->local.addr) + fr_v4(pkt->s->peer.addr) + 64);
+	int direct = pkt->s->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 8, how |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 8, how |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_outer *new_outer = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_outer *new_outer = pkt->data + 42;
 	if (direct)
-		fr_link(data, &s->hop_peer);
+		fr_link(pkt->data, &pkt->s->hop_peer);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 40));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 40));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(s->local.addr));
-	st32(new_ipv4->dst, fr_v4(s->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(s->local.port));
-	st16(&new_udp->dst_port, bpf_htons(s->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 20));
+	st32(new_ipv4->src, fr_v4(pkt->s->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->s->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->s->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->s->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 20));
 	st16(&new_outer->magic, bpf_htons(0xbeef));
-	st16(&new_outer->length, bpf_htons(payload_len + 12));
+	st16(&new_outer->length, bpf_htons(pkt->payload_len + 12));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_wrap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_wrap_sent, len);
-	fr_use(s->slot, 0, len, now);
-	return fr_send(&s->hop_peer, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->s->slot, 0, len, pkt->now);
+	return fr_send(&pkt->s->hop_peer, direct);
 }
 
 static __always_inline int
-wrap_send_ipv6(struct __sk_buff *skb, __u64 now, __u64 payload_len, struct val_by_ssrc *s,
-	       const __u32 headers_len, const int how, struct fr_csum udp_csum, __be16 eth_type,
+wrap_send_ipv6(struct __sk_buff *skb, struct wrap_packet *pkt, const __u32 headers_len,
+	       const int how, struct fr_csum udp_csum, __be16 eth_type,
 	       __be32 ipv6_version_to_flow_label, __be16 ipv6_next_header_hop_limit)
 {
-	void *data;
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 66, udp_checksum_at = 60;
 
-	if (unlikely(!fr_fits(&s->hop_peer, 60ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&s->hop_peer, reason_wrap_no_route, reason_wrap_unreachable));
+	if (unlikely(!fr_fits(&pkt->s->hop_peer, 60ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->s->hop_peer, reason_too_big);
 
 	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(s->local.addr)) +
-			  fr_add128(ld128(s->peer.addr)) + bpf_htons(payload_len + 20) +
-			  bpf_htons(IPPROTO_UDP), (__u64)bpf_htons(s->local.port) +
-			  bpf_htons(s->peer.port) + bpf_htons(payload_len + 20) +
-			  bpf_htons(payload_len + 12) + 0xefbe);
-	int direct = s->hop_peer.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum,
+			  (__u64)fr_add128(ld128(pkt->s->local.addr)) +
+			  fr_add128(ld128(pkt->s->peer.addr)) + bpf_htons(pkt->payload_len + 20) +
+			  bpf_htons(IPPROTO_UDP),
+			  (__u64)bpf_htons(pkt->s->local.port) + bpf_htons(pkt->s->peer.port) +
+			  bpf_htons(pkt->payload_len + 20) + bpf_htons(pkt->payload_len + 12) +
+			  0xefbe);
+	int direct = pkt->s->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 8, how |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 8, how |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_outer *new_outer = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_outer *new_outer = pkt->data + 62;
 	if (direct)
-		fr_link(data, &s->hop_peer);
+		fr_link(pkt->data, &pkt->s->hop_peer);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 20));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 20));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(s->local.addr));
-	st128(new_ipv6->dst, ld128(s->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(s->local.port));
-	st16(&new_udp->dst_port, bpf_htons(s->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 20));
+	st128(new_ipv6->src, ld128(pkt->s->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->s->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->s->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->s->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 20));
 	st16(&new_outer->magic, bpf_htons(0xbeef));
-	st16(&new_outer->length, bpf_htons(payload_len + 12));
+	st16(&new_outer->length, bpf_htons(pkt->payload_len + 12));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_wrap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_wrap_sent, len);
-	fr_use(s->slot, 0, len, now);
-	return fr_send(&s->hop_peer, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->s->slot, 0, len, pkt->now);
+	return fr_send(&pkt->s->hop_peer, direct);
 }
 
-static __always_inline int wrap_ipv4_gso_packet(struct __sk_buff *skb, void *data,
-						const struct fr_lease *lease, __u64 now,
-						__u64 rtcp_end)
+static __always_inline int wrap_ipv4(struct __sk_buff *skb, struct wrap_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_rtcp *rtcp = data + 42;
-	struct hdr_eth *eth = data;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_rtcp *rtcp = pkt->data + 42;
+	struct hdr_eth *eth = pkt->data;
+	__u64 ip_end, udp_end, rtcp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	/* stack: ["eth", "ip", "udp", "rtcp"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_wrap_gso_packet);
+	if (why)
+		return fr_up(skb, why);
+
+	/* rtcp: fields: [ */
+	why = check_rtcp(skb, pkt->data, pkt->data_end, udp_end, 42, &rtcp_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* match: "udp.dst_port": 5005 */
 	if (be16(&udp->dst_port) != 0x138d)
-		return fr_up(skb, reason_wrap_no_match);
+		return fr_up(skb, reason_no_match);
 
 	/* lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
-	struct val_by_ssrc *s;
 	struct key_by_ssrc key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
 	key.ssrc = be32(&rtcp->ssrc);
-	enum fr_found found = find_by_ssrc(&key, lease, 0, &s, now);
+	enum fr_found found = find_by_ssrc(&key, pkt->lease, 0, &pkt->s, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_wrap_no_by_ssrc, reason_wrap_changing);
+		return fr_missed(skb, found, reason_no_by_ssrc, reason_changing);
 
 	/* do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
-	if (fr_is_v4(s->local.addr) != fr_is_v4(s->peer.addr))
-		return fr_up(skb, reason_wrap_address_family);
-	__u64 payload_len = rtcp_end - 50;
+	if (fr_is_v4(pkt->s->local.addr) != fr_is_v4(pkt->s->peer.addr))
+		return fr_up(skb, reason_address_family);
+	pkt->payload_len = rtcp_end - 50;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 50 && (partial & 0xffff) < 50ULL + payload_len - 1)))
-		return fr_up(skb, reason_wrap_partial_checksum);
+	      ((partial >> 16) >= 50 && (partial & 0xffff) < 50ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
 	const __u32 headers_len = 42, udp_checksum_at = 40;
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	if (fr_is_v4(s->peer.addr)) { /* ipv4 stays */
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	if (fr_is_v4(pkt->s->peer.addr)) { /* ipv4 stays */
 		__be32 eth_type_to_ecn = ld32(&eth->type);
 		__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 		udp_csum.optional = 1;
@@ -320,234 +412,137 @@ static __always_inline int wrap_ipv4_gso_packet(struct __sk_buff *skb, void *dat
 			((__u64)ld32(&ipv4->total_length) +
 			 ld32(ipv4->reserved_to_fragment_offset) + ld32(ipv4->src) +
 			 ld32(ipv4->dst)) + ipv4_ttl_protocol;
-		return wrap_send_ipv4(skb, now, payload_len, s, headers_len, 0, udp_csum, ip_sum,
-				      eth_type_to_ecn, ipv4_ttl_protocol);
+		return wrap_send_ipv4(skb, pkt, headers_len, 0, udp_csum, ip_sum, eth_type_to_ecn,
+				      ipv4_ttl_protocol);
 	}
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_wrap_udp_checksum);
+		return fr_up(skb, reason_udp_checksum);
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	return wrap_send_ipv6(skb, now, payload_len, s, headers_len, FR_TO_IPV6, udp_csum,
-			      bpf_htons(0x86dd), ipv6_version_to_flow_label, bpf_htons(0x1140));
+	return wrap_send_ipv6(skb, pkt, headers_len, FR_TO_IPV6, udp_csum, bpf_htons(0x86dd),
+			      ipv6_version_to_flow_label, bpf_htons(0x1140));
 }
 
-static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease, __u64 now)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_rtcp *rtcp = data + 42;
-	__u64 udp_end;
+	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_wrap_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_wrap_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_wrap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_wrap_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_wrap_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_wrap_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_wrap_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_wrap_multicast);
-		return fr_up(skb, reason_wrap_martian_destination);
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
 	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
 
-	/* stack: ["eth", "ip", "udp", "rtcp"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_wrap_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int wrap_ipv6(struct __sk_buff *skb, struct wrap_packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_rtcp *rtcp = pkt->data + 62;
+	struct hdr_eth *eth = pkt->data;
+	__u64 ip_end, udp_end, rtcp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+
+	if (why)
+		return fr_up(skb, why);
 
 	/* rtcp: fields: [ */
-	if ((void *)(rtcp + 1) > data_end || 50ULL > udp_end)
-		return fr_up(skb, reason_wrap_truncated);
+	why = check_rtcp(skb, pkt->data, pkt->data_end, udp_end, 62, &rtcp_end);
+	if (why)
+		return fr_up(skb, why);
 
-	/* {name: "version", bits: 2, is: 2}, */
-	if ((be8(&rtcp->version_to_count) >> 6) != 2)
-		return fr_up(skb, reason_wrap_rtcp_version);
-
-	/* {name: "padding", bits: 1, is: 0}, */
-	if (((be8(&rtcp->version_to_count) >> 5) & 1) != 0)
-		return fr_up(skb, reason_wrap_rtcp_padding);
-
-	/* {name: "type", bits: 8, is: 200 | 201}, */
-	if (!(be8(&rtcp->type) >= 200 && be8(&rtcp->type) <= 201))
-		return fr_up(skb, reason_wrap_rtcp_type);
-
-	/* {name: "length", bits: 16, counts: "all", unit: 4, bias: -1}, */
-	if ((be16(&rtcp->length) + 1) * 4 < 8)
-		return fr_up(skb, reason_wrap_rtcp_length);
-	__u64 rtcp_end = 42ULL + (be16(&rtcp->length) + 1) * 4;
-	if (!(rtcp_end == udp_end || skb->gso_size == 0))
-		return fr_up(skb, reason_wrap_gso_packet);
-	if (rtcp_end != udp_end)
-		return fr_up(skb, reason_wrap_rtcp_length);
-
-	return wrap_ipv4_gso_packet(skb, data, lease, now, rtcp_end);
-}
-
-static __always_inline int wrap_ipv6_by_ssrc(struct __sk_buff *skb, void *data,
-					     const struct fr_lease *lease, __u64 now,
-					     __u64 rtcp_end)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_rtcp *rtcp = data + 62;
-	struct hdr_eth *eth = data;
+	/* match: "udp.dst_port": 5005 */
+	if (be16(&udp->dst_port) != 0x138d)
+		return fr_up(skb, reason_no_match);
 
 	/* lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
-	struct val_by_ssrc *s;
 	struct key_by_ssrc key __attribute__((aligned(8)));
 
 	fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
 	key.ssrc = be32(&rtcp->ssrc);
 	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
-	enum fr_found found = find_by_ssrc(&key, lease, 0, &s, now);
+	enum fr_found found = find_by_ssrc(&key, pkt->lease, 0, &pkt->s, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_wrap_no_by_ssrc, reason_wrap_changing);
+		return fr_missed(skb, found, reason_no_by_ssrc, reason_changing);
 
 	/* do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
-	if (fr_is_v4(s->local.addr) != fr_is_v4(s->peer.addr))
-		return fr_up(skb, reason_wrap_address_family);
-	__u64 payload_len = rtcp_end - 70;
+	if (fr_is_v4(pkt->s->local.addr) != fr_is_v4(pkt->s->peer.addr))
+		return fr_up(skb, reason_address_family);
+	pkt->payload_len = rtcp_end - 70;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 70 && (partial & 0xffff) < 70ULL + payload_len - 1)))
-		return fr_up(skb, reason_wrap_partial_checksum);
+	      ((partial >> 16) >= 70 && (partial & 0xffff) < 70ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_wrap_udp_checksum);
+		return fr_up(skb, reason_udp_checksum);
 	const __u32 headers_len = 62, udp_checksum_at = 60;
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	if (!fr_is_v4(s->peer.addr)) { /* ipv6 stays */
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	if (!fr_is_v4(pkt->s->peer.addr)) { /* ipv6 stays */
 		__be16 eth_type = ld16(&eth->type);
 		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 			(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 		__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-		return wrap_send_ipv6(skb, now, payload_len, s, headers_len, 0, udp_csum, eth_type,
+		return wrap_send_ipv6(skb, pkt, headers_len, 0, udp_csum, eth_type,
 				      ipv6_version_to_flow_label, ipv6_next_header_hop_limit);
 	}
 	__be32 eth_type_to_ecn = bpf_htonl(0x8004500ULL |
 					   (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 					   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__u64 ipv4_sum = FR_ZERO + eth_type_to_ecn + 0x1138;
-	return wrap_send_ipv4(skb, now, payload_len, s, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum,
+	return wrap_send_ipv4(skb, pkt, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum,
 			      eth_type_to_ecn, bpf_htons(0x4011));
-}
-
-static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease, __u64 now)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_rtcp *rtcp = data + 62;
-	struct hdr_udp *udp = data + 54;
-	__u64 udp_end;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_wrap_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_wrap_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_wrap_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_wrap_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_wrap_multicast);
-		return fr_up(skb, reason_wrap_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "rtcp"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_wrap_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
-
-	/* rtcp: fields: [ */
-	if ((void *)(rtcp + 1) > data_end || 70ULL > udp_end)
-		return fr_up(skb, reason_wrap_truncated);
-
-	/* {name: "version", bits: 2, is: 2}, */
-	if ((be8(&rtcp->version_to_count) >> 6) != 2)
-		return fr_up(skb, reason_wrap_rtcp_version);
-
-	/* {name: "padding", bits: 1, is: 0}, */
-	if (((be8(&rtcp->version_to_count) >> 5) & 1) != 0)
-		return fr_up(skb, reason_wrap_rtcp_padding);
-
-	/* {name: "type", bits: 8, is: 200 | 201}, */
-	if (!(be8(&rtcp->type) >= 200 && be8(&rtcp->type) <= 201))
-		return fr_up(skb, reason_wrap_rtcp_type);
-
-	/* {name: "length", bits: 16, counts: "all", unit: 4, bias: -1}, */
-	if ((be16(&rtcp->length) + 1) * 4 < 8)
-		return fr_up(skb, reason_wrap_rtcp_length);
-	__u64 rtcp_end = 62ULL + (be16(&rtcp->length) + 1) * 4;
-	if (!(rtcp_end == udp_end || skb->gso_size == 0))
-		return fr_up(skb, reason_wrap_gso_packet);
-	if (rtcp_end != udp_end)
-		return fr_up(skb, reason_wrap_rtcp_length);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_wrap_gso_packet);
-
-	/* match: "udp.dst_port": 5005 */
-	if (be16(&udp->dst_port) != 0x138d)
-		return fr_up(skb, reason_wrap_no_match);
-
-	return wrap_ipv6_by_ssrc(skb, data, lease, now, rtcp_end);
 }
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct wrap_packet pkt;
+
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 70);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: wrap: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_wrap_inactive);
+	if (!fr_lease_valid(pkt.lease, pkt.now))
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_wrap_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_wrap_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_wrap_link_broadcast);
-		return fr_up(skb, reason_wrap_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "rtcp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return wrap_ipv4(skb, data, data_end, lease, now);
+		return wrap_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return wrap_ipv6(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_wrap_not_ip);
+		return wrap_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

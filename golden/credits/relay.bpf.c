@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 46
+#define FR_REASONS 47
 #define FR_NEEDS_SHARED 2049
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
@@ -140,63 +140,118 @@ static __always_inline struct receiver_clients *receiver_of_clients(const struct
 	return bpf_map_lookup_elem(&rcv_clients, &row);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_partial_checksum,
+	reason_no_clients, reason_fault, reason_no_memory, reason_refused_window, reason_contended,
+	reason_refused_share, reason_ring_full, reason_address_family, reason_too_big,
+	reason_no_route, reason_local, reason_unreachable, reason_blackhole, reason_prohibit,
+	reason_xfrm, reason_rule, reason_encap, reason_no_neighbour, reason_copy,
+	reason_refused_by_device, reason_ipv6_version, reason_mapped_address,
+	reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
+};
+
 /*
  * prog_downstream: tc/ingress
  *	eth ipv4 udp short
  *	eth ipv6 udp short
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_downstream_sent, reason_downstream_pass, reason_downstream_inactive,
-	reason_downstream_vlan_tag, reason_downstream_other_host, reason_downstream_link_broadcast,
-	reason_downstream_link_multicast, reason_downstream_truncated,
-	reason_downstream_ipv4_version, reason_downstream_ip_options,
-	reason_downstream_ipv4_reserved, reason_downstream_fragment,
-	reason_downstream_ipv4_total_length, reason_downstream_ipv4_checksum,
-	reason_downstream_martian_source, reason_downstream_multicast,
-	reason_downstream_martian_destination, reason_downstream_not_udp,
-	reason_downstream_udp_length, reason_downstream_gso_packet,
-	reason_downstream_partial_checksum, reason_downstream_no_clients,
-	reason_downstream_no_memory, reason_downstream_fault, reason_downstream_refused_window,
-	reason_downstream_contended, reason_downstream_refused_share, reason_downstream_ring_full,
-	reason_downstream_address_family, reason_downstream_too_big, reason_downstream_no_route,
-	reason_downstream_local, reason_downstream_unreachable, reason_downstream_blackhole,
-	reason_downstream_prohibit, reason_downstream_xfrm, reason_downstream_rule,
-	reason_downstream_encap, reason_downstream_no_neighbour, reason_downstream_copy,
-	reason_downstream_refused_by_device, reason_downstream_ipv6_version,
-	reason_downstream_mapped_address, reason_downstream_ipv6_payload_length,
-	reason_downstream_udp_checksum, reason_downstream_not_ip,
+/* What is known of a packet. */
+struct downstream_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 priority;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_downstream_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_downstream_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_downstream_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_downstream_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int check_short(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 udp_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_short *v_short = data + at;
 
 	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > udp_end)
-		return fr_up(skb, reason_downstream_truncated);
+		return reason_truncated;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_downstream_gso_packet);
+		return reason_gso_packet;
 	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
 	__u64 priority = 2ULL - (priority_value < 3 ? priority_value : 2ULL);
 
@@ -224,8 +279,9 @@ struct downstream_fan1 {
 	void *front;
 };
 
-static __always_inline int downstream_write1(struct downstream_same1 *same, struct __sk_buff *skb,
-					     void *front, __u64 number, struct receiver_clients *r)
+static __always_inline int downstream_write1(struct __sk_buff *skb, void *front, __u64 number,
+					     struct receiver_clients *r,
+					     struct downstream_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
@@ -271,16 +327,16 @@ static __always_inline int downstream_write1(struct downstream_same1 *same, stru
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long downstream_copy1(struct downstream_same1 *same, struct __sk_buff *skb,
-					     void *front, __u64 udp_end, __u64 priority,
-					     struct receiver_clients *r)
+static __always_inline long downstream_copy1(struct __sk_buff *skb, void *front, __u64 udp_end,
+					     __u64 priority, struct receiver_clients *r,
+					     struct downstream_same1 *same)
 {
 	struct hdr_short *saved_short = front + 42;
 
 	/* {emit: sent: {number: "number", level: "priority", id: "short.id"}}, */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (!event0)
-		return fr_decline(r->receiver, skb->len, reason_downstream_ring_full);
+		return fr_decline(r->receiver, skb->len, reason_ring_full);
 
 	/* {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority * 100", cou... */
 	__u32 level0 = priority;
@@ -291,11 +347,11 @@ static __always_inline long downstream_copy1(struct downstream_same1 *same, stru
 		fr_refused(credit0, level0);
 		fr_shared_add(r->skipped, 1);
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_downstream_refused_window);
+		return fr_decline(r->receiver, skb->len, reason_refused_window);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_downstream_contended);
+		return fr_decline(r->receiver, skb->len, reason_contended);
 	}
 
 	/* {admit: {credit: "r.share[priority]", cost: 1}}, */
@@ -307,23 +363,23 @@ static __always_inline long downstream_copy1(struct downstream_same1 *same, stru
 		fr_refused(credit1, level1);
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_downstream_refused_share);
+		return fr_decline(r->receiver, skb->len, reason_refused_share);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_downstream_contended);
+		return fr_decline(r->receiver, skb->len, reason_contended);
 	}
 
 	/* {let: number: "low(alloc(r.next), 32)"}, */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 number = next & 0xffffffffULL;
 
-	if (unlikely(downstream_write1(same, skb, front, number, r))) {
+	if (unlikely(downstream_write1(skb, front, number, r, same))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -356,23 +412,19 @@ static __noinline long downstream_turn1(__u32 i, struct downstream_fan1 *fan)
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
+		return fr_decline(r->receiver, skb->len, reason_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
-					      fr_unusable(&r->hop_remote,
-							  reason_downstream_no_route,
-							  reason_downstream_unreachable)));
+				  fr_indirect(&r->hop_remote, reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
-	return downstream_copy1(same, skb, front, udp_end, priority, r);
+		return fr_decline(r->receiver, skb->len, reason_too_big);
+	return downstream_copy1(skb, front, udp_end, priority, r, same);
 }
 
-static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   __u64 udp_end, __u64 priority)
+static __always_inline int downstream_fan1(struct __sk_buff *skb, struct downstream_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -382,15 +434,15 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	fr_put_endpoint_v4(&key.server, ld32(ipv4->src), be16(&udp->src_port));
 	list = list_of_clients(&key);
 	if (!list)
-		return fr_up(skb, reason_downstream_no_clients);
+		return fr_up(skb, reason_no_clients);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_downstream_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 55);
 	if (!front)
-		return fr_up(skb, reason_downstream_no_memory);
+		return fr_up(skb, reason_no_memory);
 	struct downstream_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_short *saved_short = front + 42;
@@ -403,7 +455,7 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_downstream_no_memory);
+		return fr_up(skb, reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -417,9 +469,9 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->quiet = 0;
 	same->clock = 0;
-	same->ip_end = ip_end;
-	same->udp_end = udp_end;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -440,61 +492,62 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, 55, 0))
-		return fr_drop(len, reason_downstream_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 37);
 
-	fr_count_copies(reason_downstream_copy, same->copies0, skb->len);
-	fr_count(reason_downstream_pass, len);
+	fr_count_copies(reason_copy, same->copies0, skb->len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int downstream_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int downstream_ipv4(struct __sk_buff *skb, struct downstream_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 udp_end, priority;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_downstream_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_downstream_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_downstream_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_downstream_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_downstream_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_downstream_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_downstream_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_downstream_multicast);
-		return fr_up(skb, reason_downstream_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "short"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_downstream_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: short: fields: [{name: "flags", bits: 8}, {name: "id", bytes: 8}, {name: "... */
-	if (check_short(skb, data, data_end, udp_end, 42, &priority))
-		return TC_ACT_UNSPEC;
+	why = check_short(skb, pkt->data, pkt->data_end, pkt->udp_end, 42, &pkt->priority);
+	if (why)
+		return fr_up(skb, why);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 55) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_downstream_partial_checksum);
-	return downstream_fan1(skb, data, ip_end, udp_end, priority);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	return downstream_fan1(skb, pkt);
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
 }
 
 /* What is the same for all receivers. */
@@ -516,8 +569,9 @@ struct downstream_fan2 {
 	void *front;
 };
 
-static __always_inline int downstream_write2(struct downstream_same2 *same, struct __sk_buff *skb,
-					     void *front, __u64 number, struct receiver_clients *r)
+static __always_inline int downstream_write2(struct __sk_buff *skb, void *front, __u64 number,
+					     struct receiver_clients *r,
+					     struct downstream_same2 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
@@ -563,16 +617,16 @@ static __always_inline int downstream_write2(struct downstream_same2 *same, stru
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long downstream_copy2(struct downstream_same2 *same, struct __sk_buff *skb,
-					     void *front, __u64 udp_end, __u64 priority,
-					     struct receiver_clients *r)
+static __always_inline long downstream_copy2(struct __sk_buff *skb, void *front, __u64 udp_end,
+					     __u64 priority, struct receiver_clients *r,
+					     struct downstream_same2 *same)
 {
 	struct hdr_short *saved_short = front + 62;
 
 	/* {emit: sent: {number: "number", level: "priority", id: "short.id"}}, */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (!event0)
-		return fr_decline(r->receiver, skb->len, reason_downstream_ring_full);
+		return fr_decline(r->receiver, skb->len, reason_ring_full);
 
 	/* {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority * 100", cou... */
 	__u32 level0 = priority;
@@ -583,11 +637,11 @@ static __always_inline long downstream_copy2(struct downstream_same2 *same, stru
 		fr_refused(credit0, level0);
 		fr_shared_add(r->skipped, 1);
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_downstream_refused_window);
+		return fr_decline(r->receiver, skb->len, reason_refused_window);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_downstream_contended);
+		return fr_decline(r->receiver, skb->len, reason_contended);
 	}
 
 	/* {admit: {credit: "r.share[priority]", cost: 1}}, */
@@ -599,23 +653,23 @@ static __always_inline long downstream_copy2(struct downstream_same2 *same, stru
 		fr_refused(credit1, level1);
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_downstream_refused_share);
+		return fr_decline(r->receiver, skb->len, reason_refused_share);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_downstream_contended);
+		return fr_decline(r->receiver, skb->len, reason_contended);
 	}
 
 	/* {let: number: "low(alloc(r.next), 32)"}, */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 number = next & 0xffffffffULL;
 
-	if (unlikely(downstream_write2(same, skb, front, number, r))) {
+	if (unlikely(downstream_write2(skb, front, number, r, same))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -649,25 +703,21 @@ static __noinline long downstream_turn2(__u32 i, struct downstream_fan2 *fan)
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
+		return fr_decline(r->receiver, skb->len, reason_address_family);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_downstream_udp_checksum);
+		return fr_decline(r->receiver, skb->len, reason_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
-					      fr_unusable(&r->hop_remote,
-							  reason_downstream_no_route,
-							  reason_downstream_unreachable)));
+				  fr_indirect(&r->hop_remote, reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
-	return downstream_copy2(same, skb, front, udp_end, priority, r);
+		return fr_decline(r->receiver, skb->len, reason_too_big);
+	return downstream_copy2(skb, front, udp_end, priority, r, same);
 }
 
-static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   __u64 udp_end, __u64 priority)
+static __always_inline int downstream_fan2(struct __sk_buff *skb, struct downstream_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -677,15 +727,15 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 	fr_put_endpoint_v6(&key.server, ipv6->src, be16(&udp->src_port), 0);
 	list = list_of_clients(&key);
 	if (!list)
-		return fr_up(skb, reason_downstream_no_clients);
+		return fr_up(skb, reason_no_clients);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_downstream_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 75);
 	if (!front)
-		return fr_up(skb, reason_downstream_no_memory);
+		return fr_up(skb, reason_no_memory);
 	struct downstream_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_short *saved_short = front + 62;
@@ -699,7 +749,7 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_downstream_no_memory);
+		return fr_up(skb, reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -710,9 +760,9 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 		  fr_add64(ld64(saved_ipv6->dst + 8)));
 	same->quiet = 0;
 	same->clock = 0;
-	same->ip_end = ip_end;
-	same->udp_end = udp_end;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -733,86 +783,60 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, 75, 0))
-		return fr_drop(len, reason_downstream_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 61);
 
-	fr_count_copies(reason_downstream_copy, same->copies0, skb->len);
-	fr_count(reason_downstream_pass, len);
+	fr_count_copies(reason_copy, same->copies0, skb->len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int downstream_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int downstream_ipv6(struct __sk_buff *skb, struct downstream_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 udp_end, priority;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_downstream_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_downstream_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_downstream_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_downstream_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_downstream_multicast);
-		return fr_up(skb, reason_downstream_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "short"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_downstream_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: short: fields: [{name: "flags", bits: 8}, {name: "id", bytes: 8}, {name: "... */
-	if (check_short(skb, data, data_end, udp_end, 62, &priority))
-		return TC_ACT_UNSPEC;
+	why = check_short(skb, pkt->data, pkt->data_end, pkt->udp_end, 62, &pkt->priority);
+	if (why)
+		return fr_up(skb, why);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 75) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_downstream_partial_checksum);
-	return downstream_fan2(skb, data, ip_end, udp_end, priority);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	return downstream_fan2(skb, pkt);
 }
 
 SEC("tc") int prog_downstream(struct __sk_buff *skb)
 {
+	struct downstream_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 75);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: downstream: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_downstream_inactive);
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_downstream_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_downstream_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_downstream_link_broadcast);
-		return fr_up(skb, reason_downstream_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return downstream_ipv4(skb, data, data_end);
+		return downstream_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return downstream_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_downstream_not_ip);
+		return downstream_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 117
+#define FR_REASONS 138
 #define FR_NEEDS_ROWS 56
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
@@ -151,115 +151,162 @@ static __always_inline enum fr_found find_streams(const struct key_streams *key,
 		       NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_no_peers, reason_changing,
+	reason_address_family, reason_partial_checksum, reason_fault, reason_no_memory,
+	reason_too_big, reason_no_route, reason_local, reason_unreachable, reason_blackhole,
+	reason_prohibit, reason_xfrm, reason_rule, reason_encap, reason_no_neighbour,
+	reason_udp_checksum, reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length,
+	reason_not_ip, reason_not_tcp, reason_tcp_data_offset, reason_tcp_options,
+	reason_no_streams,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_FRAMES = 0, PROG_BARE = 46, PROG_STREAMS = 92 };
+
 /*
  * prog_frames: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_frames_sent, reason_frames_pass, reason_frames_inactive, reason_frames_vlan_tag,
-	reason_frames_other_host, reason_frames_link_broadcast, reason_frames_link_multicast,
-	reason_frames_truncated, reason_frames_ipv4_version, reason_frames_ip_options,
-	reason_frames_ipv4_reserved, reason_frames_fragment, reason_frames_ipv4_total_length,
-	reason_frames_ipv4_checksum, reason_frames_martian_source, reason_frames_multicast,
-	reason_frames_martian_destination, reason_frames_not_udp, reason_frames_udp_length,
-	reason_frames_gso_packet, reason_frames_no_peers, reason_frames_changing,
-	reason_frames_address_family, reason_frames_partial_checksum, reason_frames_no_memory,
-	reason_frames_fault, reason_frames_too_big, reason_frames_no_route, reason_frames_local,
-	reason_frames_unreachable, reason_frames_blackhole, reason_frames_prohibit,
-	reason_frames_xfrm, reason_frames_rule, reason_frames_encap, reason_frames_udp_checksum,
-	reason_frames_ipv6_version, reason_frames_mapped_address, reason_frames_ipv6_payload_length,
-	reason_frames_not_ip,
+/* What is known of a packet. */
+struct frames_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 payload_len;
+	__u64 partial;
+	__u64 payload_len_2;
+	__u64 partial_2;
+	struct val_peers *p;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_frames_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_frames_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_frames_link_broadcast + of);
-		return fr_up(skb, reason_frames_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_frames_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_frames_truncated + of);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_frames_udp_length + of);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_frames_gso_packet + of);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_frames_udp_length + of);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int frames_send_ipv4(struct __sk_buff *skb, __u64 payload_len,
-					    struct val_peers *p, const __u32 headers_len,
-					    const int how, struct fr_csum udp_csum, __u64 ip_sum,
+static __always_inline int frames_send_ipv4(struct __sk_buff *skb, struct frames_packet *pkt,
+					    const __u32 headers_len, const int how,
+					    struct fr_csum udp_csum, __u64 ip_sum,
 					    __be32 eth_type_to_ecn, __be16 ipv4_ttl_protocol)
 {
-	void *data;
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 66, udp_checksum_at = 40;
 
-	if (unlikely(!fr_fits(&p->hop_remote, 52ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_remote, reason_frames_no_route,
-				      reason_frames_unreachable));
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, 52ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_remote, PROG_FRAMES + reason_too_big);
 
 	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum, (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
-			  bpf_htons(payload_len + 32) + bpf_htons(IPPROTO_UDP),
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->remote.port) +
-			  bpf_htons(payload_len + 32) + 0x677a);
+	fr_csum_set_not_0(&udp_csum,
+			  (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+			  bpf_htons(pkt->payload_len + 32) + bpf_htons(IPPROTO_UDP),
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
+			  bpf_htons(pkt->payload_len + 32) + 0x677a);
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(payload_len + 52) +
-					 fr_v4(p->local.addr) + fr_v4(p->remote.addr) + 64);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(pkt->payload_len + 52) +
+					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+					 64);
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, how |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_frames_fault, reason_frames_no_memory);
+		return fr_failed(skb, len, err, PROG_FRAMES + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_tag *new_tag = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_tag *new_tag = pkt->data + 42;
 	if (direct)
-		fr_link(data, &p->hop_remote);
+		fr_link(pkt->data, &pkt->p->hop_remote);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 52));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 52));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 32));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 32));
 	st32(&new_tag->id, bpf_htonl(0x7a67));
 	st64(&new_tag->a, bpf_cpu_to_be64(0));
 	st64(&new_tag->b, bpf_cpu_to_be64(0));
@@ -267,38 +314,37 @@ static __always_inline int frames_send_ipv4(struct __sk_buff *skb, __u64 payload
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_frames_fault);
+		return fr_drop(len, PROG_FRAMES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_frames_sent, len);
-	return fr_send(&p->hop_remote, direct);
+	fr_count(PROG_FRAMES + reason_sent, len);
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
 static __always_inline int
-frames_send_ipv6(struct __sk_buff *skb, __u64 payload_len, struct val_peers *p,
-		 const __u32 headers_len, const int how, struct fr_csum udp_csum, __be16 eth_type,
+frames_send_ipv6(struct __sk_buff *skb, struct frames_packet *pkt, const __u32 headers_len,
+		 const int how, struct fr_csum udp_csum, __be16 eth_type,
 		 __be32 ipv6_version_to_flow_label, __be16 ipv6_next_header_hop_limit)
 {
-	void *data;
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 86, udp_checksum_at = 60;
 
-	if (unlikely(!fr_fits(&p->hop_remote, 72ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_remote, reason_frames_no_route,
-				      reason_frames_unreachable));
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, 72ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_remote, PROG_FRAMES + reason_too_big);
 
 	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(p->local.addr)) +
-			  fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 32) +
-			  bpf_htons(IPPROTO_UDP), (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 32) + 0x677a);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum,
+			  (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+			  fr_add128(ld128(pkt->p->remote.addr)) + bpf_htons(pkt->payload_len + 32) +
+			  bpf_htons(IPPROTO_UDP),
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
+			  bpf_htons(pkt->payload_len + 32) + 0x677a);
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, how |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_frames_fault, reason_frames_no_memory);
+		return fr_failed(skb, len, err, PROG_FRAMES + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -306,43 +352,42 @@ frames_send_ipv6(struct __sk_buff *skb, __u64 payload_len, struct val_peers *p,
 		csum = fr_complete_without(skb, csum, 78, 8);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_tag *new_tag = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_tag *new_tag = pkt->data + 62;
 	if (direct)
-		fr_link(data, &p->hop_remote);
+		fr_link(pkt->data, &pkt->p->hop_remote);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 32));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 32));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 32));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 32));
 	st32(&new_tag->id, bpf_htonl(0x7a67));
 	st64(&new_tag->a, bpf_cpu_to_be64(0));
 	st64(&new_tag->b, bpf_cpu_to_be64(0));
 	st32(&new_tag->c, bpf_htonl(0));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_frames_fault);
+		return fr_drop(len, PROG_FRAMES + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 8);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_frames_sent, len);
-	return fr_send(&p->hop_remote, direct);
+	fr_count(PROG_FRAMES + reason_sent, len);
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int frames_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					    __u64 partial, struct val_peers *p)
+static __always_inline int frames_ipv4_send(struct __sk_buff *skb, struct frames_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -353,60 +398,59 @@ static __always_inline int frames_ipv4_send(struct __sk_buff *skb, void *data, _
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->remote.addr) + 64);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+					 64);
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_frames_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_FRAMES + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_frames_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_FRAMES + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &p->hop_remote);
+		fr_link(pkt->data, &pkt->p->hop_remote);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_frames_fault);
+		return fr_drop(len, PROG_FRAMES + reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(reason_frames_sent, len);
-	return fr_send(&p->hop_remote, direct);
+	fr_count(PROG_FRAMES + reason_sent, len);
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int frames_ipv4_send_ipv6(struct __sk_buff *skb, void *data,
-						 __u64 payload_len, __u64 partial,
-						 struct val_peers *p)
+static __always_inline int frames_ipv4_send_ipv6(struct __sk_buff *skb, struct frames_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 62, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -418,152 +462,87 @@ static __always_inline int frames_ipv4_send_ipv6(struct __sk_buff *skb, void *da
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 8) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->remote.addr)) + bpf_htons(pkt->payload_len_2 + 8) +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
+			  bpf_htons(pkt->payload_len_2 + 8));
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_frames_fault, reason_frames_no_memory);
+		return fr_failed(skb, len, err, PROG_FRAMES + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &p->hop_remote);
+		fr_link(pkt->data, &pkt->p->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 8));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 8));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_frames_fault);
+		return fr_drop(len, PROG_FRAMES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_frames_sent, len);
-	return fr_send(&p->hop_remote, direct);
+	fr_count(PROG_FRAMES + reason_sent, len);
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int frames_ipv4_address_family(struct __sk_buff *skb, void *data,
-						      __u64 ip_end, __u64 udp_end,
-						      struct val_peers *p)
+static __always_inline int frames_ipv4(struct __sk_buff *skb, struct frames_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-
-	/* {do: [{send: {from: "p.local", to: "p.remote"}}]}, */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
-		return fr_up(skb, reason_frames_address_family);
-	if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
-			return fr_up(skb, reason_frames_partial_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_frames_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_frames_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote, skb->gso_size ? skb->gso_size + 28 :
-				      ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_remote, reason_frames_no_route,
-					      reason_frames_unreachable));
-		return frames_ipv4_send(skb, data, ip_end, partial, p);
-	}
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_frames_gso_packet);
-	__u64 payload_len = udp_end - 42;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
-		return fr_up(skb, reason_frames_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_frames_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_remote, 48ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_remote, reason_frames_no_route,
-				      reason_frames_unreachable));
-	return frames_ipv4_send_ipv6(skb, data, payload_len, partial, p);
-}
-
-static __always_inline int frames_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				       const struct fr_lease *lease)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_eth *eth = data;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_eth *eth = pkt->data;
 	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_frames_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_frames_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_frames_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_frames_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_frames_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_frames_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_frames_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_frames_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_frames_multicast);
-		return fr_up(skb, reason_frames_martian_destination);
-	}
-
-	/* frames: relay & {stack: ["eth", "ip", "udp"]} */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_frames_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_FRAMES + why);
 
 	/* lookup: p: peers: ["udp.dst_port"] */
-	struct val_peers *p;
 	struct key_peers key __attribute__((aligned(8))) = {};
 
 	key.port = be16(&udp->dst_port);
-	enum fr_found found = find_peers(&key, lease, 0, &p);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_frames_no_peers, reason_frames_changing);
+		return fr_missed(skb, found, PROG_FRAMES + reason_no_peers,
+				 PROG_FRAMES + reason_changing);
 
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
 	if (be16(&udp->dst_port) >= 0x7530) {
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
-			return fr_up(skb, reason_frames_address_family);
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
+			return fr_up(skb, PROG_FRAMES + reason_address_family);
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_frames_gso_packet);
-		__u64 payload_len = udp_end - 42;
+			return fr_up(skb, PROG_FRAMES + reason_gso_packet);
+		pkt->payload_len = udp_end - 42;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
-			return fr_up(skb, reason_frames_partial_checksum);
+		      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_FRAMES + reason_partial_checksum);
 		const __u32 headers_len = 42, udp_checksum_at = 40;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 			bpf_htons(IPPROTO_UDP);
 		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-						  old_udp_length);
-		if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
+						  udp_old_pseudo,
+						  (__u64)ld32(&udp->src_port) + old_udp_length);
+		if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
 			__be32 eth_type_to_ecn = ld32(&eth->type);
 			__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 			udp_csum.optional = 1;
@@ -571,26 +550,83 @@ static __always_inline int frames_ipv4(struct __sk_buff *skb, void *data, void *
 				((__u64)ld32(&ipv4->total_length) +
 				 ld32(ipv4->reserved_to_fragment_offset) + ld32(ipv4->src) +
 				 ld32(ipv4->dst)) + ipv4_ttl_protocol;
-			return frames_send_ipv4(skb, payload_len, p, headers_len, 0, udp_csum,
-						ip_sum, eth_type_to_ecn, ipv4_ttl_protocol);
+			return frames_send_ipv4(skb, pkt, headers_len, 0, udp_csum, ip_sum,
+						eth_type_to_ecn, ipv4_ttl_protocol);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_frames_udp_checksum);
+			return fr_up(skb, PROG_FRAMES + reason_udp_checksum);
 		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
-		return frames_send_ipv6(skb, payload_len, p, headers_len, FR_TO_IPV6, udp_csum,
+		return frames_send_ipv6(skb, pkt, headers_len, FR_TO_IPV6, udp_csum,
 					bpf_htons(0x86dd), ipv6_version_to_flow_label,
 					bpf_htons(0x1140));
 	}
 
-	return frames_ipv4_address_family(skb, data, ip_end, udp_end, p);
+	/* {do: [{send: {from: "p.local", to: "p.remote"}}]}, */
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
+		return fr_up(skb, PROG_FRAMES + reason_address_family);
+	if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 42))
+			return fr_up(skb, PROG_FRAMES + reason_partial_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, PROG_FRAMES + reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_FRAMES + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 28 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_remote, PROG_FRAMES + reason_too_big);
+		return frames_ipv4_send(skb, pkt);
+	}
+	if (skb->gso_size != 0)
+		return fr_up(skb, PROG_FRAMES + reason_gso_packet);
+	pkt->payload_len_2 = udp_end - 42;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_2 >> 16) >= 42 &&
+	       (pkt->partial_2 & 0xffff) < 42ULL + pkt->payload_len_2 - 1)))
+		return fr_up(skb, PROG_FRAMES + reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, PROG_FRAMES + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, 48ULL + pkt->payload_len_2)))
+		return fr_unfit(skb, &pkt->p->hop_remote, PROG_FRAMES + reason_too_big);
+	return frames_ipv4_send_ipv6(skb, pkt);
 }
 
-static __always_inline int frames_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					    __u64 partial, struct val_peers *p)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int frames_ipv6_send(struct __sk_buff *skb, struct frames_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -602,51 +638,49 @@ static __always_inline int frames_ipv6_send(struct __sk_buff *skb, void *data, _
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port));
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port));
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_frames_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_FRAMES + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_frames_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_FRAMES + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &p->hop_remote);
+		fr_link(pkt->data, &pkt->p->hop_remote);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_frames_fault);
+		return fr_drop(len, PROG_FRAMES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(reason_frames_sent, len);
-	return fr_send(&p->hop_remote, direct);
+	fr_count(PROG_FRAMES + reason_sent, len);
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int frames_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
-						 __u64 payload_len, __u64 partial,
-						 struct val_peers *p)
+static __always_inline int frames_ipv6_send_ipv4(struct __sk_buff *skb, struct frames_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 42, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -658,162 +692,103 @@ static __always_inline int frames_ipv6_send_ipv4(struct __sk_buff *skb, void *da
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
-		bpf_htons(payload_len + 8) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+		bpf_htons(pkt->payload_len_2 + 8) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
+			  bpf_htons(pkt->payload_len_2 + 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 28) + fr_v4(p->local.addr) +
-					   fr_v4(p->remote.addr) + 0x1180);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_2 + 28) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) + 0x1180);
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_frames_fault, reason_frames_no_memory);
+		return fr_failed(skb, len, err, PROG_FRAMES + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &p->hop_remote);
+		fr_link(pkt->data, &pkt->p->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_frames_fault);
+		return fr_drop(len, PROG_FRAMES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_frames_sent, len);
-	return fr_send(&p->hop_remote, direct);
+	fr_count(PROG_FRAMES + reason_sent, len);
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int frames_ipv6_address_family(struct __sk_buff *skb, void *data,
-						      __u64 ip_end, __u64 udp_end,
-						      struct val_peers *p)
+static __always_inline int frames_ipv6(struct __sk_buff *skb, struct frames_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-
-	/* {do: [{send: {from: "p.local", to: "p.remote"}}]}, */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
-		return fr_up(skb, reason_frames_address_family);
-	if (!fr_is_v4(p->remote.addr)) { /* ipv6 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
-			return fr_up(skb, reason_frames_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_frames_udp_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_frames_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_frames_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote, skb->gso_size ? skb->gso_size + 48 :
-				      ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_remote, reason_frames_no_route,
-					      reason_frames_unreachable));
-		return frames_ipv6_send(skb, data, ip_end, partial, p);
-	}
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_frames_gso_packet);
-	__u64 payload_len = udp_end - 62;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
-		return fr_up(skb, reason_frames_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_frames_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_remote, 28ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_remote, reason_frames_no_route,
-				      reason_frames_unreachable));
-	return frames_ipv6_send_ipv4(skb, data, payload_len, partial, p);
-}
-
-static __always_inline int frames_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				       const struct fr_lease *lease)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_eth *eth = data;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_eth *eth = pkt->data;
 	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_frames_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_frames_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_frames_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_frames_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_frames_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_frames_multicast);
-		return fr_up(skb, reason_frames_martian_destination);
-	}
-
-	/* frames: relay & {stack: ["eth", "ip", "udp"]} */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_frames_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_FRAMES + why);
 
 	/* lookup: p: peers: ["udp.dst_port"] */
-	struct val_peers *p;
 	struct key_peers key __attribute__((aligned(8))) = {};
 
 	key.port = be16(&udp->dst_port);
-	enum fr_found found = find_peers(&key, lease, 0, &p);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_frames_no_peers, reason_frames_changing);
+		return fr_missed(skb, found, PROG_FRAMES + reason_no_peers,
+				 PROG_FRAMES + reason_changing);
 
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
 	if (be16(&udp->dst_port) >= 0x7530) {
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
-			return fr_up(skb, reason_frames_address_family);
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
+			return fr_up(skb, PROG_FRAMES + reason_address_family);
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_frames_gso_packet);
-		__u64 payload_len = udp_end - 62;
+			return fr_up(skb, PROG_FRAMES + reason_gso_packet);
+		pkt->payload_len = udp_end - 62;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
-			return fr_up(skb, reason_frames_partial_checksum);
+		      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_FRAMES + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_frames_udp_checksum);
+			return fr_up(skb, PROG_FRAMES + reason_udp_checksum);
 		const __u32 headers_len = 62, udp_checksum_at = 60;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
 			fr_add128(ld128(ipv6->dst)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-						  old_udp_length);
-		if (!fr_is_v4(p->remote.addr)) { /* ipv6 stays */
+						  udp_old_pseudo,
+						  (__u64)ld32(&udp->src_port) + old_udp_length);
+		if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
 			__be16 eth_type = ld16(&eth->type);
 			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 			__be16 ipv6_next_header_hop_limit =
 				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-			return frames_send_ipv6(skb, payload_len, p, headers_len, 0, udp_csum,
-						eth_type, ipv6_version_to_flow_label,
+			return frames_send_ipv6(skb, pkt, headers_len, 0, udp_csum, eth_type,
+						ipv6_version_to_flow_label,
 						ipv6_next_header_hop_limit);
 		}
 		__be32 eth_type_to_ecn =
@@ -821,35 +796,70 @@ static __always_inline int frames_ipv6(struct __sk_buff *skb, void *data, void *
 				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 		__u64 ipv4_sum = FR_ZERO + eth_type_to_ecn + 0x1138;
-		return frames_send_ipv4(skb, payload_len, p, headers_len, FR_TO_IPV4, udp_csum,
-					ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
+		return frames_send_ipv4(skb, pkt, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum,
+					eth_type_to_ecn, bpf_htons(0x4011));
 	}
 
-	return frames_ipv6_address_family(skb, data, ip_end, udp_end, p);
+	/* {do: [{send: {from: "p.local", to: "p.remote"}}]}, */
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
+		return fr_up(skb, PROG_FRAMES + reason_address_family);
+	if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 62))
+			return fr_up(skb, PROG_FRAMES + reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, PROG_FRAMES + reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, PROG_FRAMES + reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_FRAMES + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 48 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_remote, PROG_FRAMES + reason_too_big);
+		return frames_ipv6_send(skb, pkt);
+	}
+	if (skb->gso_size != 0)
+		return fr_up(skb, PROG_FRAMES + reason_gso_packet);
+	pkt->payload_len_2 = udp_end - 62;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 62 &&
+	       (pkt->partial_2 & 0xffff) < 62ULL + pkt->payload_len_2 - 1)))
+		return fr_up(skb, PROG_FRAMES + reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, PROG_FRAMES + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, 28ULL + pkt->payload_len_2)))
+		return fr_unfit(skb, &pkt->p->hop_remote, PROG_FRAMES + reason_too_big);
+	return frames_ipv6_send_ipv4(skb, pkt);
 }
 
 SEC("tc") int prog_frames(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct frames_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* frames: relay & {stack: ["eth", "ip", "udp"]} */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_frames_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_FRAMES + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_FRAMES + why);
 	if (be16(&eth->type) == ETH_P_IP)
-		return frames_ipv4(skb, data, data_end, lease);
+		return frames_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return frames_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_frames_not_ip);
+		return frames_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_FRAMES + reason_not_ip);
 }
 
 /*
@@ -858,26 +868,23 @@ SEC("tc") int prog_frames(struct __sk_buff *skb)
  *	ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_bare_sent = 40, reason_bare_pass, reason_bare_inactive, reason_bare_vlan_tag,
-	reason_bare_truncated, reason_bare_ipv4_version, reason_bare_ip_options,
-	reason_bare_ipv4_reserved, reason_bare_fragment, reason_bare_ipv4_total_length,
-	reason_bare_ipv4_checksum, reason_bare_martian_source, reason_bare_multicast,
-	reason_bare_martian_destination, reason_bare_not_udp, reason_bare_udp_length,
-	reason_bare_gso_packet, reason_bare_no_peers, reason_bare_changing,
-	reason_bare_address_family, reason_bare_partial_checksum, reason_bare_no_memory,
-	reason_bare_fault, reason_bare_too_big, reason_bare_no_route, reason_bare_local,
-	reason_bare_unreachable, reason_bare_blackhole, reason_bare_prohibit, reason_bare_xfrm,
-	reason_bare_rule, reason_bare_encap, reason_bare_udp_checksum, reason_bare_ipv6_version,
-	reason_bare_mapped_address, reason_bare_ipv6_payload_length, reason_bare_not_ip,
+/* What is known of a packet. */
+struct bare_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 payload_len;
+	__u64 partial;
+	__u64 partial_2;
+	struct val_peers *p;
 };
 
-static __always_inline int bare_ipv4_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					  __u64 partial, struct val_peers *p)
+static __always_inline int bare_ipv4_send(struct __sk_buff *skb, struct bare_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data;
-	struct hdr_udp *udp = data + 20;
+	struct hdr_ipv4 *ipv4 = pkt->data;
+	struct hdr_udp *udp = pkt->data + 20;
 	__u32 len = skb->len;
 	const __u32 headers_len = 28, new_headers_len = 52, udp_checksum_at = 26;
 	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
@@ -889,42 +896,43 @@ static __always_inline int bare_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
-		bpf_htons(payload_len + 32) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 32) + 0x677a);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+		bpf_htons(pkt->payload_len + 32) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
+			  bpf_htons(pkt->payload_len + 32) + 0x677a);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(payload_len + 52) +
-					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->remote.addr) + 64);
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 52) +
+					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
+					 fr_v4(pkt->p->remote.addr) + 64);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_bare_fault, reason_bare_no_memory);
+		return fr_failed(skb, len, err, PROG_BARE + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 0, 52);
-	struct hdr_ipv4 *new_ipv4 = data;
-	struct hdr_udp *new_udp = data + 20;
-	struct hdr_tag *new_tag = data + 28;
+	struct hdr_ipv4 *new_ipv4 = pkt->data;
+	struct hdr_udp *new_udp = pkt->data + 20;
+	struct hdr_tag *new_tag = pkt->data + 28;
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 52));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 52));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 32));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 32));
 	st32(&new_tag->id, bpf_htonl(0x7a67));
 	st64(&new_tag->a, bpf_cpu_to_be64(0));
 	st64(&new_tag->b, bpf_cpu_to_be64(0));
@@ -932,22 +940,21 @@ static __always_inline int bare_ipv4_send(struct __sk_buff *skb, void *data, __u
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_bare_fault);
+		return fr_drop(len, PROG_BARE + reason_fault);
 	fr_complete_end(skb, csum, 0, 52);
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, reason_bare_fault);
+		return fr_drop(len, PROG_BARE + reason_fault);
 
-	fr_count(reason_bare_sent, len);
-	return bpf_redirect_neigh(p->hop_remote.ifindex, NULL, 0, 0);
+	fr_count(PROG_BARE + reason_sent, len);
+	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int bare_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 payload_len,
-					       __u64 partial, struct val_peers *p)
+static __always_inline int bare_ipv4_send_ipv6(struct __sk_buff *skb, struct bare_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data;
-	struct hdr_udp *udp = data + 20;
+	struct hdr_ipv4 *ipv4 = pkt->data;
+	struct hdr_udp *udp = pkt->data + 20;
 	__u32 len = skb->len;
 	const __u32 headers_len = 28, new_headers_len = 72, udp_checksum_at = 26,
 		udp_new_checksum_at = 46;
@@ -959,19 +966,20 @@ static __always_inline int bare_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 32) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->remote.addr)) + bpf_htons(pkt->payload_len + 32) +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 32) + 0x677a);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
+			  bpf_htons(pkt->payload_len + 32) + 0x677a);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_bare_fault, reason_bare_no_memory);
+		return fr_failed(skb, len, err, PROG_BARE + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -979,25 +987,25 @@ static __always_inline int bare_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 		csum = fr_complete_without(skb, csum, 64, 8);
 	}
 
-	struct hdr_ipv6 *new_ipv6 = data;
-	struct hdr_udp *new_udp = data + 40;
-	struct hdr_tag *new_tag = data + 48;
+	struct hdr_ipv6 *new_ipv6 = pkt->data;
+	struct hdr_udp *new_udp = pkt->data + 40;
+	struct hdr_tag *new_tag = pkt->data + 48;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 32));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 32));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 32));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 32));
 	st32(&new_tag->id, bpf_htonl(0x7a67));
 	st64(&new_tag->a, bpf_cpu_to_be64(0));
 	st64(&new_tag->b, bpf_cpu_to_be64(0));
 	st32(&new_tag->c, bpf_htonl(0));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_bare_fault);
+		return fr_drop(len, PROG_BARE + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 64, 8);
 		fr_complete(skb, csum, 0, 64);
@@ -1005,17 +1013,16 @@ static __always_inline int bare_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, reason_bare_fault);
+		return fr_drop(len, PROG_BARE + reason_fault);
 
-	fr_count(reason_bare_sent, len);
-	return bpf_redirect_neigh(p->hop_remote.ifindex, NULL, 0, 0);
+	fr_count(PROG_BARE + reason_sent, len);
+	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int bare_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					    __u64 partial, struct val_peers *p)
+static __always_inline int bare_ipv4_send_2(struct __sk_buff *skb, struct bare_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data;
-	struct hdr_udp *udp = data + 20;
+	struct hdr_ipv4 *ipv4 = pkt->data;
+	struct hdr_udp *udp = pkt->data + 20;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 26;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -1026,61 +1033,60 @@ static __always_inline int bare_ipv4_send_2(struct __sk_buff *skb, void *data, _
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->remote.addr) + 64);
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+					 64);
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_bare_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_BARE + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 28 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_bare_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 28 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_BARE + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 4, 24);
-	struct hdr_ipv4 *new_ipv4 = data;
-	struct hdr_udp *new_udp = data + 20;
+	struct hdr_ipv4 *new_ipv4 = pkt->data;
+	struct hdr_udp *new_udp = pkt->data + 20;
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_bare_fault);
+		return fr_drop(len, PROG_BARE + reason_fault);
 	fr_complete_end(skb, csum, 4, 24);
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, reason_bare_fault);
+		return fr_drop(len, PROG_BARE + reason_fault);
 
-	fr_count(reason_bare_sent, len);
-	return bpf_redirect_neigh(p->hop_remote.ifindex, NULL, 0, 0);
+	fr_count(PROG_BARE + reason_sent, len);
+	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int bare_ipv4_send_ipv6_2(struct __sk_buff *skb, void *data,
-						 __u64 payload_len, __u64 partial,
-						 struct val_peers *p)
+static __always_inline int bare_ipv4_send_ipv6_2(struct __sk_buff *skb, struct bare_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data;
-	struct hdr_udp *udp = data + 20;
+	struct hdr_ipv4 *ipv4 = pkt->data;
+	struct hdr_udp *udp = pkt->data + 20;
 	__u32 len = skb->len;
 	const __u32 headers_len = 28, new_headers_len = 48, udp_checksum_at = 26,
 		udp_new_checksum_at = 46;
@@ -1092,164 +1098,161 @@ static __always_inline int bare_ipv4_send_ipv6_2(struct __sk_buff *skb, void *da
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 8) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->remote.addr)) + bpf_htons(pkt->payload_len + 8) +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
+			  bpf_htons(pkt->payload_len + 8));
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_bare_fault, reason_bare_no_memory);
+		return fr_failed(skb, len, err, PROG_BARE + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 0, 48);
-	struct hdr_ipv6 *new_ipv6 = data;
-	struct hdr_udp *new_udp = data + 40;
+	struct hdr_ipv6 *new_ipv6 = pkt->data;
+	struct hdr_udp *new_udp = pkt->data + 40;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 8));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_bare_fault);
+		return fr_drop(len, PROG_BARE + reason_fault);
 	fr_complete_end(skb, csum, 0, 48);
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, reason_bare_fault);
+		return fr_drop(len, PROG_BARE + reason_fault);
 
-	fr_count(reason_bare_sent, len);
-	return bpf_redirect_neigh(p->hop_remote.ifindex, NULL, 0, 0);
+	fr_count(PROG_BARE + reason_sent, len);
+	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int bare_ipv4_address_family(struct __sk_buff *skb, void *data, __u64 ip_end,
-						    __u64 udp_end, struct val_peers *p)
+static __always_inline int bare_ipv4_address_family(struct __sk_buff *skb, struct bare_packet *pkt)
 {
-	struct hdr_udp *udp = data + 20;
+	struct hdr_udp *udp = pkt->data + 20;
 
 	/* {do: [{send: {from: "p.local", to: "p.remote"}}]}, */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
-		return fr_up(skb, reason_bare_address_family);
-	if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(20, 26) || (partial >> 16) >= 28))
-			return fr_up(skb, reason_bare_partial_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_bare_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_bare_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote, skb->gso_size ? skb->gso_size + 28 : ip_end)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_remote, reason_bare_no_route,
-					      reason_bare_unreachable));
-		return bare_ipv4_send_2(skb, data, ip_end, partial, p);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
+		return fr_up(skb, PROG_BARE + reason_address_family);
+	if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(20, 26) ||
+		      (pkt->partial >> 16) >= 28))
+			return fr_up(skb, PROG_BARE + reason_partial_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, PROG_BARE + reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_BARE + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 28 :
+				      pkt->ip_end)))
+			return fr_unfit(skb, &pkt->p->hop_remote, PROG_BARE + reason_too_big);
+		return bare_ipv4_send_2(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_bare_gso_packet);
-	__u64 payload_len = udp_end - 28;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(20, 26) ||
-	      ((partial >> 16) >= 28 && (partial & 0xffff) < 28ULL + payload_len - 1)))
-		return fr_up(skb, reason_bare_partial_checksum);
+		return fr_up(skb, PROG_BARE + reason_gso_packet);
+	pkt->payload_len = pkt->udp_end - 28;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(20, 26) ||
+	      ((pkt->partial_2 >> 16) >= 28 &&
+	       (pkt->partial_2 & 0xffff) < 28ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_BARE + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_bare_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_remote, 48ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_remote, reason_bare_no_route,
-				      reason_bare_unreachable));
-	return bare_ipv4_send_ipv6_2(skb, data, payload_len, partial, p);
+		return fr_up(skb, PROG_BARE + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, 48ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_remote, PROG_BARE + reason_too_big);
+	return bare_ipv4_send_ipv6_2(skb, pkt);
 }
 
-static __always_inline int bare_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease)
+static __always_inline int bare_ipv4(struct __sk_buff *skb, struct bare_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data;
-	struct hdr_udp *udp = data + 20;
-	__u64 udp_end;
+	struct hdr_ipv4 *ipv4 = pkt->data;
+	struct hdr_udp *udp = pkt->data + 20;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_bare_truncated);
+	if ((void *)(ipv4 + 1) > pkt->data_end)
+		return fr_up(skb, PROG_BARE + reason_truncated);
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_bare_ipv4_version);
+		return fr_up(skb, PROG_BARE + reason_ipv4_version);
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_bare_ip_options);
+		return fr_up(skb, PROG_BARE + reason_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_bare_ipv4_reserved);
+		return fr_up(skb, PROG_BARE + reason_ipv4_reserved);
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_bare_fragment);
-	__u64 ip_end = be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_bare_ipv4_total_length);
+		return fr_up(skb, PROG_BARE + reason_fragment);
+	pkt->ip_end = be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || pkt->ip_end > skb->len)
+		return fr_up(skb, PROG_BARE + reason_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_bare_ipv4_checksum);
+		return fr_up(skb, PROG_BARE + reason_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_bare_martian_source);
+		return fr_up(skb, PROG_BARE + reason_martian_source);
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_bare_multicast);
-		return fr_up(skb, reason_bare_martian_destination);
+			return fr_up(skb, PROG_BARE + reason_multicast);
+		return fr_up(skb, PROG_BARE + reason_martian_destination);
 	}
 
 	/* bare: relay & {stack: ["ip", "udp"]} */
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_bare_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 20, &udp_end, FR_APART(frames, bare, truncated)))
-		return TC_ACT_UNSPEC;
+		return fr_up(skb, PROG_BARE + reason_not_udp);
+	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 20, &pkt->udp_end);
+	if (why)
+		return fr_up(skb, PROG_BARE + why);
 
 	/* lookup: p: peers: ["udp.dst_port"] */
-	struct val_peers *p;
 	struct key_peers key __attribute__((aligned(8))) = {};
 
 	key.port = be16(&udp->dst_port);
-	enum fr_found found = find_peers(&key, lease, 0, &p);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_bare_no_peers, reason_bare_changing);
+		return fr_missed(skb, found, PROG_BARE + reason_no_peers,
+				 PROG_BARE + reason_changing);
 
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
 	if (be16(&udp->dst_port) >= 0x7530) {
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
-			return fr_up(skb, reason_bare_address_family);
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
+			return fr_up(skb, PROG_BARE + reason_address_family);
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_bare_gso_packet);
-		__u64 payload_len = udp_end - 28;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(20, 26) ||
-		      ((partial >> 16) >= 28 && (partial & 0xffff) < 28ULL + payload_len - 1)))
-			return fr_up(skb, reason_bare_partial_checksum);
-		if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&p->hop_remote, 52ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&p->hop_remote, reason_bare_no_route,
-						      reason_bare_unreachable));
-			return bare_ipv4_send(skb, data, payload_len, partial, p);
+			return fr_up(skb, PROG_BARE + reason_gso_packet);
+		pkt->payload_len = pkt->udp_end - 28;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(20, 26) ||
+		      ((pkt->partial >> 16) >= 28 &&
+		       (pkt->partial & 0xffff) < 28ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_BARE + reason_partial_checksum);
+		if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->p->hop_remote, 52ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->p->hop_remote,
+						PROG_BARE + reason_too_big);
+			return bare_ipv4_send(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_bare_udp_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote, 72ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_remote, reason_bare_no_route,
-					      reason_bare_unreachable));
-		return bare_ipv4_send_ipv6(skb, data, payload_len, partial, p);
+			return fr_up(skb, PROG_BARE + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_remote, 72ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_remote, PROG_BARE + reason_too_big);
+		return bare_ipv4_send_ipv6(skb, pkt);
 	}
 
-	return bare_ipv4_address_family(skb, data, ip_end, udp_end, p);
+	return bare_ipv4_address_family(skb, pkt);
 }
 
-static __always_inline int bare_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					  __u64 partial, struct val_peers *p)
+static __always_inline int bare_ipv6_send(struct __sk_buff *skb, struct bare_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data;
-	struct hdr_udp *udp = data + 40;
+	struct hdr_ipv6 *ipv6 = pkt->data;
+	struct hdr_udp *udp = pkt->data + 40;
 	__u32 len = skb->len;
 	const __u32 headers_len = 48, new_headers_len = 72, udp_checksum_at = 46;
 	__be32 ipv6_version_to_flow_label =
@@ -1261,19 +1264,20 @@ static __always_inline int bare_ipv6_send(struct __sk_buff *skb, void *data, __u
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 32) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->remote.addr)) + bpf_htons(pkt->payload_len + 32) +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 32) + 0x677a);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
+			  bpf_htons(pkt->payload_len + 32) + 0x677a);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_bare_fault, reason_bare_no_memory);
+		return fr_failed(skb, len, err, PROG_BARE + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -1281,25 +1285,25 @@ static __always_inline int bare_ipv6_send(struct __sk_buff *skb, void *data, __u
 		csum = fr_complete_without(skb, csum, 64, 8);
 	}
 
-	struct hdr_ipv6 *new_ipv6 = data;
-	struct hdr_udp *new_udp = data + 40;
-	struct hdr_tag *new_tag = data + 48;
+	struct hdr_ipv6 *new_ipv6 = pkt->data;
+	struct hdr_udp *new_udp = pkt->data + 40;
+	struct hdr_tag *new_tag = pkt->data + 48;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 32));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 32));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 32));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 32));
 	st32(&new_tag->id, bpf_htonl(0x7a67));
 	st64(&new_tag->a, bpf_cpu_to_be64(0));
 	st64(&new_tag->b, bpf_cpu_to_be64(0));
 	st32(&new_tag->c, bpf_htonl(0));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_bare_fault);
+		return fr_drop(len, PROG_BARE + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 64, 8);
 		fr_complete(skb, csum, 0, 64);
@@ -1307,17 +1311,16 @@ static __always_inline int bare_ipv6_send(struct __sk_buff *skb, void *data, __u
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, reason_bare_fault);
+		return fr_drop(len, PROG_BARE + reason_fault);
 
-	fr_count(reason_bare_sent, len);
-	return bpf_redirect_neigh(p->hop_remote.ifindex, NULL, 0, 0);
+	fr_count(PROG_BARE + reason_sent, len);
+	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int bare_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 payload_len,
-					       __u64 partial, struct val_peers *p)
+static __always_inline int bare_ipv6_send_ipv4(struct __sk_buff *skb, struct bare_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data;
-	struct hdr_udp *udp = data + 40;
+	struct hdr_ipv6 *ipv6 = pkt->data;
+	struct hdr_udp *udp = pkt->data + 40;
 	__u32 len = skb->len;
 	const __u32 headers_len = 48, new_headers_len = 52, udp_checksum_at = 46,
 		udp_new_checksum_at = 26;
@@ -1329,38 +1332,39 @@ static __always_inline int bare_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
-		bpf_htons(payload_len + 32) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 32) + 0x677a);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+		bpf_htons(pkt->payload_len + 32) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
+			  bpf_htons(pkt->payload_len + 32) + 0x677a);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 52) + fr_v4(p->local.addr) +
-					   fr_v4(p->remote.addr) + 0x1180);
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 52) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) + 0x1180);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_bare_fault, reason_bare_no_memory);
+		return fr_failed(skb, len, err, PROG_BARE + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 0, 52);
-	struct hdr_ipv4 *new_ipv4 = data;
-	struct hdr_udp *new_udp = data + 20;
-	struct hdr_tag *new_tag = data + 28;
+	struct hdr_ipv4 *new_ipv4 = pkt->data;
+	struct hdr_udp *new_udp = pkt->data + 20;
+	struct hdr_tag *new_tag = pkt->data + 28;
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 52));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 52));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 32));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 32));
 	st32(&new_tag->id, bpf_htonl(0x7a67));
 	st64(&new_tag->a, bpf_cpu_to_be64(0));
 	st64(&new_tag->b, bpf_cpu_to_be64(0));
@@ -1368,22 +1372,21 @@ static __always_inline int bare_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_bare_fault);
+		return fr_drop(len, PROG_BARE + reason_fault);
 	fr_complete_end(skb, csum, 0, 52);
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, reason_bare_fault);
+		return fr_drop(len, PROG_BARE + reason_fault);
 
-	fr_count(reason_bare_sent, len);
-	return bpf_redirect_neigh(p->hop_remote.ifindex, NULL, 0, 0);
+	fr_count(PROG_BARE + reason_sent, len);
+	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int bare_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					    __u64 partial, struct val_peers *p)
+static __always_inline int bare_ipv6_send_2(struct __sk_buff *skb, struct bare_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data;
-	struct hdr_udp *udp = data + 40;
+	struct hdr_ipv6 *ipv6 = pkt->data;
+	struct hdr_udp *udp = pkt->data + 40;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 46;
 	__be32 ipv6_version_to_flow_label =
@@ -1395,52 +1398,50 @@ static __always_inline int bare_ipv6_send_2(struct __sk_buff *skb, void *data, _
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port));
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port));
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_bare_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_BARE + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 48 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_bare_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 48 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_BARE + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 0, 48);
-	struct hdr_ipv6 *new_ipv6 = data;
-	struct hdr_udp *new_udp = data + 40;
+	struct hdr_ipv6 *new_ipv6 = pkt->data;
+	struct hdr_udp *new_udp = pkt->data + 40;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_bare_fault);
+		return fr_drop(len, PROG_BARE + reason_fault);
 	fr_complete_end(skb, csum, 0, 48);
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, reason_bare_fault);
+		return fr_drop(len, PROG_BARE + reason_fault);
 
-	fr_count(reason_bare_sent, len);
-	return bpf_redirect_neigh(p->hop_remote.ifindex, NULL, 0, 0);
+	fr_count(PROG_BARE + reason_sent, len);
+	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int bare_ipv6_send_ipv4_2(struct __sk_buff *skb, void *data,
-						 __u64 payload_len, __u64 partial,
-						 struct val_peers *p)
+static __always_inline int bare_ipv6_send_ipv4_2(struct __sk_buff *skb, struct bare_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data;
-	struct hdr_udp *udp = data + 40;
+	struct hdr_ipv6 *ipv6 = pkt->data;
+	struct hdr_udp *udp = pkt->data + 40;
 	__u32 len = skb->len;
 	const __u32 headers_len = 48, new_headers_len = 28, udp_checksum_at = 46,
 		udp_new_checksum_at = 26;
@@ -1452,183 +1453,184 @@ static __always_inline int bare_ipv6_send_ipv4_2(struct __sk_buff *skb, void *da
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
-		bpf_htons(payload_len + 8) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+		bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
+			  bpf_htons(pkt->payload_len + 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 28) + fr_v4(p->local.addr) +
-					   fr_v4(p->remote.addr) + 0x1180);
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 28) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) + 0x1180);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_bare_fault, reason_bare_no_memory);
+		return fr_failed(skb, len, err, PROG_BARE + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 0, 28);
-	struct hdr_ipv4 *new_ipv4 = data;
-	struct hdr_udp *new_udp = data + 20;
+	struct hdr_ipv4 *new_ipv4 = pkt->data;
+	struct hdr_udp *new_udp = pkt->data + 20;
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_bare_fault);
+		return fr_drop(len, PROG_BARE + reason_fault);
 	fr_complete_end(skb, csum, 0, 28);
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, reason_bare_fault);
+		return fr_drop(len, PROG_BARE + reason_fault);
 
-	fr_count(reason_bare_sent, len);
-	return bpf_redirect_neigh(p->hop_remote.ifindex, NULL, 0, 0);
+	fr_count(PROG_BARE + reason_sent, len);
+	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int bare_ipv6_address_family(struct __sk_buff *skb, void *data, __u64 ip_end,
-						    __u64 udp_end, struct val_peers *p)
+static __always_inline int bare_ipv6_address_family(struct __sk_buff *skb, struct bare_packet *pkt)
 {
-	struct hdr_udp *udp = data + 40;
+	struct hdr_udp *udp = pkt->data + 40;
 
 	/* {do: [{send: {from: "p.local", to: "p.remote"}}]}, */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
-		return fr_up(skb, reason_bare_address_family);
-	if (!fr_is_v4(p->remote.addr)) { /* ipv6 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(40, 46) || (partial >> 16) >= 48))
-			return fr_up(skb, reason_bare_partial_checksum);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
+		return fr_up(skb, PROG_BARE + reason_address_family);
+	if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(40, 46) ||
+		      (pkt->partial >> 16) >= 48))
+			return fr_up(skb, PROG_BARE + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_bare_udp_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_bare_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_bare_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote, skb->gso_size ? skb->gso_size + 48 : ip_end)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_remote, reason_bare_no_route,
-					      reason_bare_unreachable));
-		return bare_ipv6_send_2(skb, data, ip_end, partial, p);
+			return fr_up(skb, PROG_BARE + reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, PROG_BARE + reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_BARE + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 48 :
+				      pkt->ip_end)))
+			return fr_unfit(skb, &pkt->p->hop_remote, PROG_BARE + reason_too_big);
+		return bare_ipv6_send_2(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_bare_gso_packet);
-	__u64 payload_len = udp_end - 48;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(40, 46) ||
-	      ((partial >> 16) >= 48 && (partial & 0xffff) < 48ULL + payload_len - 1)))
-		return fr_up(skb, reason_bare_partial_checksum);
+		return fr_up(skb, PROG_BARE + reason_gso_packet);
+	pkt->payload_len = pkt->udp_end - 48;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(40, 46) ||
+	      ((pkt->partial_2 >> 16) >= 48 &&
+	       (pkt->partial_2 & 0xffff) < 48ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_BARE + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_bare_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_remote, 28ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_remote, reason_bare_no_route,
-				      reason_bare_unreachable));
-	return bare_ipv6_send_ipv4_2(skb, data, payload_len, partial, p);
+		return fr_up(skb, PROG_BARE + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, 28ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_remote, PROG_BARE + reason_too_big);
+	return bare_ipv6_send_ipv4_2(skb, pkt);
 }
 
-static __always_inline int bare_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease)
+static __always_inline int bare_ipv6(struct __sk_buff *skb, struct bare_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data;
-	struct hdr_udp *udp = data + 40;
-	__u64 udp_end;
+	struct hdr_ipv6 *ipv6 = pkt->data;
+	struct hdr_udp *udp = pkt->data + 40;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_bare_truncated);
+	if ((void *)(ipv6 + 1) > pkt->data_end)
+		return fr_up(skb, PROG_BARE + reason_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_bare_ipv6_version);
+		return fr_up(skb, PROG_BARE + reason_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_bare_mapped_address);
-	__u64 ip_end = 40ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_bare_ipv6_payload_length);
+		return fr_up(skb, PROG_BARE + reason_mapped_address);
+	pkt->ip_end = 40ULL + be16(&ipv6->payload_length);
+	if (pkt->ip_end > skb->len)
+		return fr_up(skb, PROG_BARE + reason_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_bare_martian_source);
+		return fr_up(skb, PROG_BARE + reason_martian_source);
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_bare_multicast);
-		return fr_up(skb, reason_bare_martian_destination);
+			return fr_up(skb, PROG_BARE + reason_multicast);
+		return fr_up(skb, PROG_BARE + reason_martian_destination);
 	}
 
 	/* bare: relay & {stack: ["ip", "udp"]} */
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_bare_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 40, &udp_end, FR_APART(frames, bare, truncated)))
-		return TC_ACT_UNSPEC;
+		return fr_up(skb, PROG_BARE + reason_not_udp);
+	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 40, &pkt->udp_end);
+	if (why)
+		return fr_up(skb, PROG_BARE + why);
 
 	/* lookup: p: peers: ["udp.dst_port"] */
-	struct val_peers *p;
 	struct key_peers key __attribute__((aligned(8))) = {};
 
 	key.port = be16(&udp->dst_port);
-	enum fr_found found = find_peers(&key, lease, 0, &p);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_bare_no_peers, reason_bare_changing);
+		return fr_missed(skb, found, PROG_BARE + reason_no_peers,
+				 PROG_BARE + reason_changing);
 
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
 	if (be16(&udp->dst_port) >= 0x7530) {
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
-			return fr_up(skb, reason_bare_address_family);
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
+			return fr_up(skb, PROG_BARE + reason_address_family);
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_bare_gso_packet);
-		__u64 payload_len = udp_end - 48;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(40, 46) ||
-		      ((partial >> 16) >= 48 && (partial & 0xffff) < 48ULL + payload_len - 1)))
-			return fr_up(skb, reason_bare_partial_checksum);
+			return fr_up(skb, PROG_BARE + reason_gso_packet);
+		pkt->payload_len = pkt->udp_end - 48;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(40, 46) ||
+		      ((pkt->partial >> 16) >= 48 &&
+		       (pkt->partial & 0xffff) < 48ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_BARE + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_bare_udp_checksum);
-		if (!fr_is_v4(p->remote.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&p->hop_remote, 72ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&p->hop_remote, reason_bare_no_route,
-						      reason_bare_unreachable));
-			return bare_ipv6_send(skb, data, payload_len, partial, p);
+			return fr_up(skb, PROG_BARE + reason_udp_checksum);
+		if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->p->hop_remote, 72ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->p->hop_remote,
+						PROG_BARE + reason_too_big);
+			return bare_ipv6_send(skb, pkt);
 		}
-		if (unlikely(!fr_fits(&p->hop_remote, 52ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_remote, reason_bare_no_route,
-					      reason_bare_unreachable));
-		return bare_ipv6_send_ipv4(skb, data, payload_len, partial, p);
+		if (unlikely(!fr_fits(&pkt->p->hop_remote, 52ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_remote, PROG_BARE + reason_too_big);
+		return bare_ipv6_send_ipv4(skb, pkt);
 	}
 
-	return bare_ipv6_address_family(skb, data, ip_end, udp_end, p);
+	return bare_ipv6_address_family(skb, pkt);
 }
 
 SEC("tc") int prog_bare(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct bare_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 48);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
 
 	/* bare: relay & {stack: ["ip", "udp"]} */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_bare_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_BARE + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
-		return fr_up(skb, reason_bare_vlan_tag);
-	if (data + 8 > data_end)
-		return fr_up(skb, reason_bare_truncated);
-	if ((be8(data) >> 4) == 4 && (be8(data) & 15) == 5 && (be8(data + 6) >> 7) == 0 &&
-	    ((be8(data + 6) >> 5) & 1) == 0 && (be16(data + 6) & 0x1fff) == 0)
-		return bare_ipv4(skb, data, data_end, lease);
-	if ((be8(data) >> 4) == 6)
-		return bare_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_bare_not_ip);
+		return fr_up(skb, PROG_BARE + reason_vlan_tag);
+	if (pkt.data + 8 > pkt.data_end)
+		return fr_up(skb, PROG_BARE + reason_truncated);
+	if ((be8(pkt.data) >> 4) == 4 && (be8(pkt.data) & 15) == 5 &&
+	    (be8(pkt.data + 6) >> 7) == 0 && ((be8(pkt.data + 6) >> 5) & 1) == 0 &&
+	    (be16(pkt.data + 6) & 0x1fff) == 0)
+		return bare_ipv4(skb, &pkt);
+	if ((be8(pkt.data) >> 4) == 6)
+		return bare_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_BARE + reason_not_ip);
 }
 
 /*
@@ -1637,46 +1639,74 @@ SEC("tc") int prog_bare(struct __sk_buff *skb)
  *	eth ipv6 tcp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_streams_sent = 77, reason_streams_pass, reason_streams_inactive,
-	reason_streams_vlan_tag, reason_streams_other_host, reason_streams_link_broadcast,
-	reason_streams_link_multicast, reason_streams_truncated, reason_streams_ipv4_version,
-	reason_streams_ip_options, reason_streams_ipv4_reserved, reason_streams_fragment,
-	reason_streams_ipv4_total_length, reason_streams_ipv4_checksum,
-	reason_streams_martian_source, reason_streams_multicast, reason_streams_martian_destination,
-	reason_streams_not_tcp, reason_streams_tcp_data_offset, reason_streams_tcp_options,
-	reason_streams_no_streams, reason_streams_changing, reason_streams_address_family,
-	reason_streams_partial_checksum, reason_streams_gso_packet, reason_streams_no_memory,
-	reason_streams_fault, reason_streams_too_big, reason_streams_no_route, reason_streams_local,
-	reason_streams_unreachable, reason_streams_blackhole, reason_streams_prohibit,
-	reason_streams_xfrm, reason_streams_rule, reason_streams_encap, reason_streams_ipv6_version,
-	reason_streams_mapped_address, reason_streams_ipv6_payload_length, reason_streams_not_ip,
+/* What is known of a packet. */
+struct streams_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 partial;
+	struct val_streams *s;
 };
 
-static __always_inline int check_tcp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_TCP)
+		return reason_not_tcp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_tcp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_tcp *tcp = data + at;
 
 	if ((void *)(tcp + 1) > data_end || at + sizeof(*tcp) > ip_end)
-		return fr_up(skb, reason_streams_truncated);
+		return reason_truncated;
 	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
-		return fr_up(skb, reason_streams_tcp_data_offset);
+		return reason_tcp_data_offset;
 	__u64 tcp_options_size = (be8(&tcp->data_offset_reserved) >> 4) * 4 - 20;
 	if (tcp_options_size > 40)
-		return fr_up(skb, reason_streams_tcp_options);
+		return reason_tcp_options;
 	__u64 tcp_options_end = fr_forget(skb, at + sizeof(*tcp) + tcp_options_size);
 
 	*end = tcp_options_end;
 	return 0;
 }
 
-static __always_inline int streams_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 partial, struct val_streams *s)
+static __always_inline int streams_ipv4_send(struct __sk_buff *skb, struct streams_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_tcp *tcp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_tcp *tcp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 tcp_checksum_at = 50;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -1684,132 +1714,133 @@ static __always_inline int streams_ipv4_send(struct __sk_buff *skb, void *data, 
 	/* tcp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 tcp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + bpf_htons(ip_end - 34) +
+	__u64 tcp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + bpf_htons(pkt->ip_end - 34) +
 		bpf_htons(IPPROTO_TCP);
-	struct fr_csum tcp_csum = fr_csum(partial, tcp_checksum_at, ld16(&tcp->checksum),
+	struct fr_csum tcp_csum = fr_csum(pkt->partial, tcp_checksum_at, ld16(&tcp->checksum),
 					  tcp_old_pseudo, ld32(&tcp->src_port));
-	tcp_csum.partial = tcp_csum.partial || fr_is_segmented(skb, partial, tcp_checksum_at);
-	__u64 tcp_new_pseudo = (__u64)fr_v4(s->local.addr) + fr_v4(s->remote.addr) +
-		bpf_htons(ip_end - 34) + bpf_htons(IPPROTO_TCP);
-	fr_csum_set(&tcp_csum, tcp_new_pseudo, (__u64)bpf_htons(s->local.port) +
-		    bpf_htons(s->remote.port));
+	tcp_csum.partial = tcp_csum.partial || fr_is_segmented(skb, pkt->partial, tcp_checksum_at);
+	__u64 tcp_new_pseudo = (__u64)fr_v4(pkt->s->local.addr) + fr_v4(pkt->s->remote.addr) +
+		bpf_htons(pkt->ip_end - 34) + bpf_htons(IPPROTO_TCP);
+	fr_csum_set(&tcp_csum, tcp_new_pseudo,
+		    (__u64)bpf_htons(pkt->s->local.port) + bpf_htons(pkt->s->remote.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(s->local.addr) +
-					 fr_v4(s->remote.addr) + 64);
-	int direct = s->hop_remote.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->s->local.addr) + fr_v4(pkt->s->remote.addr) +
+					 64);
+	int direct = pkt->s->hop_remote.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_streams_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_STREAMS + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 52 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_streams_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 52 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_STREAMS + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 34);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_tcp *new_tcp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_tcp *new_tcp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &s->hop_remote);
+		fr_link(pkt->data, &pkt->s->hop_remote);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(s->local.addr));
-	st32(new_ipv4->dst, fr_v4(s->remote.addr));
-	st16(&new_tcp->src_port, bpf_htons(s->local.port));
-	st16(&new_tcp->dst_port, bpf_htons(s->remote.port));
+	st32(new_ipv4->src, fr_v4(pkt->s->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->s->remote.addr));
+	st16(&new_tcp->src_port, bpf_htons(pkt->s->local.port));
+	st16(&new_tcp->dst_port, bpf_htons(pkt->s->remote.port));
 	st16(&new_tcp->checksum, fr_csum_field(&tcp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, tcp_checksum_at, &tcp_csum, 0))
-		return fr_drop(len, reason_streams_fault);
+		return fr_drop(len, PROG_STREAMS + reason_fault);
 	fr_complete_end(skb, csum, 18, 34);
 
-	fr_count(reason_streams_sent, len);
-	return fr_send(&s->hop_remote, direct);
+	fr_count(PROG_STREAMS + reason_sent, len);
+	return fr_send(&pkt->s->hop_remote, direct);
 }
 
-static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease)
+static __always_inline int streams_ipv4(struct __sk_buff *skb, struct streams_packet *pkt)
 {
 	void *at_tcp_options_end;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_tcp *tcp = data + 34;
+	struct hdr_tcp *tcp = pkt->data + 34;
 	__u64 tcp_options_end;
+	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &tcp_options_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_streams_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_streams_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_streams_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_streams_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_streams_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_streams_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_streams_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_streams_multicast);
-		return fr_up(skb, reason_streams_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "tcp"] */
-	if (be8(&ipv4->protocol) != IPPROTO_TCP)
-		return fr_up(skb, reason_streams_not_tcp);
-	if (check_tcp(skb, data, data_end, ip_end, 34, &tcp_options_end))
-		return TC_ACT_UNSPEC;
-	at_tcp_options_end = fr_pin(data + fr_bound(tcp_options_end, 0x7f));
-	if (at_tcp_options_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (tcp_options_end > ip_end)
-		return fr_up(skb, reason_streams_truncated);
+	if (why)
+		return fr_up(skb, PROG_STREAMS + why);
+	at_tcp_options_end = fr_pin(pkt->data + fr_bound(tcp_options_end, 0x7f));
+	if (at_tcp_options_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (tcp_options_end > pkt->ip_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != tcp_options_end - 34)
-		return fr_up(skb, reason_streams_tcp_data_offset);
+		return fr_up(skb, PROG_STREAMS + reason_tcp_data_offset);
 
 	/* lookup: s: streams: ["tcp.dst_port"] */
-	struct val_streams *s;
 	struct key_streams key __attribute__((aligned(8))) = {};
 
 	key.port = be16(&tcp->dst_port);
-	enum fr_found found = find_streams(&key, lease, 0, &s);
+	enum fr_found found = find_streams(&key, pkt->lease, 0, &pkt->s);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_streams_no_streams, reason_streams_changing);
+		return fr_missed(skb, found, PROG_STREAMS + reason_no_streams,
+				 PROG_STREAMS + reason_changing);
 
 	/* do: [{send: {from: "s.local", to: "s.remote"}}] */
-	if (fr_is_v4(s->local.addr) != fr_is_v4(s->remote.addr) || !fr_is_v4(s->remote.addr))
-		return fr_up(skb, reason_streams_address_family);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 50) || (partial >> 16) >= tcp_options_end))
-		return fr_up(skb, reason_streams_partial_checksum);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_streams_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_streams_partial_checksum);
-	if (unlikely(!fr_fits(&s->hop_remote, skb->gso_size ? skb->gso_size +
-			      (tcp_options_end - 14) : ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&s->hop_remote, reason_streams_no_route,
-				      reason_streams_unreachable));
-	return streams_ipv4_send(skb, data, ip_end, partial, s);
+	if (fr_is_v4(pkt->s->local.addr) != fr_is_v4(pkt->s->remote.addr) ||
+	    !fr_is_v4(pkt->s->remote.addr))
+		return fr_up(skb, PROG_STREAMS + reason_address_family);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 50) ||
+	      (pkt->partial >> 16) >= tcp_options_end))
+		return fr_up(skb, PROG_STREAMS + reason_partial_checksum);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_STREAMS + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_STREAMS + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->s->hop_remote,
+			      skb->gso_size ? skb->gso_size + (tcp_options_end - 14) :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->s->hop_remote, PROG_STREAMS + reason_too_big);
+	return streams_ipv4_send(skb, pkt);
 }
 
-static __always_inline int streams_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 partial, struct val_streams *s)
+static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_tcp *tcp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_TCP)
+		return reason_not_tcp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int streams_ipv6_send(struct __sk_buff *skb, struct streams_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_tcp *tcp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 tcp_checksum_at = 70;
 	__be32 ipv6_version_to_flow_label =
@@ -1819,133 +1850,118 @@ static __always_inline int streams_ipv6_send(struct __sk_buff *skb, void *data, 
 
 	/* tcp.checksum */
 	__u64 tcp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		bpf_htons(ip_end - 54) + bpf_htons(IPPROTO_TCP);
-	struct fr_csum tcp_csum = fr_csum(partial, tcp_checksum_at, ld16(&tcp->checksum),
+		bpf_htons(pkt->ip_end - 54) + bpf_htons(IPPROTO_TCP);
+	struct fr_csum tcp_csum = fr_csum(pkt->partial, tcp_checksum_at, ld16(&tcp->checksum),
 					  tcp_old_pseudo, ld32(&tcp->src_port));
-	tcp_csum.partial = tcp_csum.partial || fr_is_segmented(skb, partial, tcp_checksum_at);
-	__u64 tcp_new_pseudo = (__u64)fr_add128(ld128(s->local.addr)) +
-		fr_add128(ld128(s->remote.addr)) + bpf_htons(ip_end - 54) + bpf_htons(IPPROTO_TCP);
-	fr_csum_set(&tcp_csum, tcp_new_pseudo, (__u64)bpf_htons(s->local.port) +
-		    bpf_htons(s->remote.port));
-	int direct = s->hop_remote.state == FR_HOP_DIRECT;
+	tcp_csum.partial = tcp_csum.partial || fr_is_segmented(skb, pkt->partial, tcp_checksum_at);
+	__u64 tcp_new_pseudo = (__u64)fr_add128(ld128(pkt->s->local.addr)) +
+		fr_add128(ld128(pkt->s->remote.addr)) + bpf_htons(pkt->ip_end - 54) +
+		bpf_htons(IPPROTO_TCP);
+	fr_csum_set(&tcp_csum, tcp_new_pseudo,
+		    (__u64)bpf_htons(pkt->s->local.port) + bpf_htons(pkt->s->remote.port));
+	int direct = pkt->s->hop_remote.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_streams_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_STREAMS + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 72 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_streams_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 72 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_STREAMS + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 58);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_tcp *new_tcp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_tcp *new_tcp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &s->hop_remote);
+		fr_link(pkt->data, &pkt->s->hop_remote);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(s->local.addr));
-	st128(new_ipv6->dst, ld128(s->remote.addr));
-	st16(&new_tcp->src_port, bpf_htons(s->local.port));
-	st16(&new_tcp->dst_port, bpf_htons(s->remote.port));
+	st128(new_ipv6->src, ld128(pkt->s->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->s->remote.addr));
+	st16(&new_tcp->src_port, bpf_htons(pkt->s->local.port));
+	st16(&new_tcp->dst_port, bpf_htons(pkt->s->remote.port));
 	st16(&new_tcp->checksum, fr_csum_field(&tcp_csum));
 	if (fr_finish(skb, tcp_checksum_at, &tcp_csum, 0))
-		return fr_drop(len, reason_streams_fault);
+		return fr_drop(len, PROG_STREAMS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 58);
 
-	fr_count(reason_streams_sent, len);
-	return fr_send(&s->hop_remote, direct);
+	fr_count(PROG_STREAMS + reason_sent, len);
+	return fr_send(&pkt->s->hop_remote, direct);
 }
 
-static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease)
+static __always_inline int streams_ipv6(struct __sk_buff *skb, struct streams_packet *pkt)
 {
 	void *at_tcp_options_end;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_tcp *tcp = data + 54;
+	struct hdr_tcp *tcp = pkt->data + 54;
 	__u64 tcp_options_end;
+	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &tcp_options_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_streams_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_streams_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_streams_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_streams_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_streams_multicast);
-		return fr_up(skb, reason_streams_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "tcp"] */
-	if (be8(&ipv6->next_header) != IPPROTO_TCP)
-		return fr_up(skb, reason_streams_not_tcp);
-	if (check_tcp(skb, data, data_end, ip_end, 54, &tcp_options_end))
-		return TC_ACT_UNSPEC;
-	at_tcp_options_end = fr_pin(data + fr_bound(tcp_options_end, 0x7f));
-	if (at_tcp_options_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (tcp_options_end > ip_end)
-		return fr_up(skb, reason_streams_truncated);
+	if (why)
+		return fr_up(skb, PROG_STREAMS + why);
+	at_tcp_options_end = fr_pin(pkt->data + fr_bound(tcp_options_end, 0x7f));
+	if (at_tcp_options_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (tcp_options_end > pkt->ip_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != tcp_options_end - 54)
-		return fr_up(skb, reason_streams_tcp_data_offset);
+		return fr_up(skb, PROG_STREAMS + reason_tcp_data_offset);
 
 	/* lookup: s: streams: ["tcp.dst_port"] */
-	struct val_streams *s;
 	struct key_streams key __attribute__((aligned(8))) = {};
 
 	key.port = be16(&tcp->dst_port);
-	enum fr_found found = find_streams(&key, lease, 0, &s);
+	enum fr_found found = find_streams(&key, pkt->lease, 0, &pkt->s);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_streams_no_streams, reason_streams_changing);
+		return fr_missed(skb, found, PROG_STREAMS + reason_no_streams,
+				 PROG_STREAMS + reason_changing);
 
 	/* do: [{send: {from: "s.local", to: "s.remote"}}] */
-	if (fr_is_v4(s->local.addr) != fr_is_v4(s->remote.addr) || fr_is_v4(s->remote.addr))
-		return fr_up(skb, reason_streams_address_family);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 70) || (partial >> 16) >= tcp_options_end))
-		return fr_up(skb, reason_streams_partial_checksum);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_streams_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_streams_partial_checksum);
-	if (unlikely(!fr_fits(&s->hop_remote, skb->gso_size ? skb->gso_size +
-			      (tcp_options_end - 14) : ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&s->hop_remote, reason_streams_no_route,
-				      reason_streams_unreachable));
-	return streams_ipv6_send(skb, data, ip_end, partial, s);
+	if (fr_is_v4(pkt->s->local.addr) != fr_is_v4(pkt->s->remote.addr) ||
+	    fr_is_v4(pkt->s->remote.addr))
+		return fr_up(skb, PROG_STREAMS + reason_address_family);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 70) ||
+	      (pkt->partial >> 16) >= tcp_options_end))
+		return fr_up(skb, PROG_STREAMS + reason_partial_checksum);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_STREAMS + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_STREAMS + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->s->hop_remote,
+			      skb->gso_size ? skb->gso_size + (tcp_options_end - 14) :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->s->hop_remote, PROG_STREAMS + reason_too_big);
+	return streams_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_streams(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct streams_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 114);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* streams: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_streams_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_STREAMS + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(frames, streams, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_STREAMS + why);
 
 	/* stack: ["eth", "ip", "tcp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return streams_ipv4(skb, data, data_end, lease);
+		return streams_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return streams_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_streams_not_ip);
+		return streams_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_STREAMS + reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 22
+#define FR_REASONS 23
 #define FR_NEEDS_NAMED 1
 #include "fastrelay.h"
 
@@ -61,6 +61,15 @@ struct hdr_ipv6 {
 	__u8 dst[16];
 } __attribute__((packed));
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_truncated,
+	reason_ipv4_version, reason_ip_options, reason_ipv4_reserved, reason_fragment,
+	reason_ipv4_total_length, reason_udp_length, reason_gso_packet, reason_mail, reason_fault,
+	reason_no_memory, reason_tcp_data_offset, reason_tcp_options, reason_not_l4,
+	reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length, reason_not_ip,
+};
+
 /*
  * prog_leaving: tc/egress
  *	eth ipv4 udp
@@ -69,39 +78,59 @@ struct hdr_ipv6 {
  *	eth ipv6 tcp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_leaving_sent, reason_leaving_pass, reason_leaving_inactive, reason_leaving_vlan_tag,
-	reason_leaving_truncated, reason_leaving_ipv4_version, reason_leaving_ip_options,
-	reason_leaving_ipv4_reserved, reason_leaving_fragment, reason_leaving_ipv4_total_length,
-	reason_leaving_udp_length, reason_leaving_gso_packet, reason_leaving_mail,
-	reason_leaving_no_memory, reason_leaving_fault, reason_leaving_tcp_data_offset,
-	reason_leaving_tcp_options, reason_leaving_not_l4, reason_leaving_ipv6_version,
-	reason_leaving_mapped_address, reason_leaving_ipv6_payload_length, reason_leaving_not_ip,
+/* What is known of a packet. */
+struct leaving_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_leaving_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_leaving_udp_length);
+		return reason_udp_length;
 	__u64 l4_end = at + be16(&udp->length);
 	if (!(l4_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_leaving_gso_packet);
+		return reason_gso_packet;
 	if (l4_end != ip_end)
-		return fr_up(skb, reason_leaving_udp_length);
+		return reason_udp_length;
 
 	*end = l4_end;
 	return 0;
 }
 
-static __always_inline int leaving_ipv4_udp_send(struct __sk_buff *skb, void *data)
+static __always_inline int leaving_ipv4_udp_send(struct __sk_buff *skb, struct leaving_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 
 	/* ip.checksum */
@@ -110,69 +139,70 @@ static __always_inline int leaving_ipv4_udp_send(struct __sk_buff *skb, void *da
 	__u32 new_priority = 6;
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 
 	st16(&new_ipv4->version_ihl, bpf_htons(0x4560));
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 	skb->priority = new_priority;
 
-	fr_count(reason_leaving_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int leaving_ipv4_udp_send_2(struct __sk_buff *skb)
+static __always_inline int leaving_ipv4_udp_send_2(struct __sk_buff *skb,
+						   struct leaving_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_leaving_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int leaving_ipv4_udp(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 ip_end)
+static __always_inline int leaving_ipv4_udp(struct __sk_buff *skb, struct leaving_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u64 l4_end;
+	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &l4_end);
 
-	if (check_udp(skb, data, data_end, ip_end, 34, &l4_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
 	if (be16(&udp->dst_port) == 25)
-		return fr_drop(skb->len, reason_leaving_mail);
+		return fr_drop(skb->len, reason_mail);
 
 	/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {... */
 	if (be16(&udp->dst_port) >= 0x13c4 && be16(&udp->dst_port) <= 0x13c5) {
 		fr_named_add(0, 1);
-		return leaving_ipv4_udp_send(skb, data);
+		return leaving_ipv4_udp_send(skb, pkt);
 	}
 
 	/* {do: ["pass"]}, */
-	return leaving_ipv4_udp_send_2(skb);
+	return leaving_ipv4_udp_send_2(skb, pkt);
 }
 
-static __always_inline int check_tcp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_tcp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_tcp *tcp = data + at;
 
 	if ((void *)(tcp + 1) > data_end || at + sizeof(*tcp) > ip_end)
-		return fr_up(skb, reason_leaving_truncated);
+		return reason_truncated;
 	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
-		return fr_up(skb, reason_leaving_tcp_data_offset);
+		return reason_tcp_data_offset;
 	__u64 l4_options_size = (be8(&tcp->data_offset_reserved) >> 4) * 4 - 20;
 	if (l4_options_size > 40)
-		return fr_up(skb, reason_leaving_tcp_options);
+		return reason_tcp_options;
 	__u64 l4_options_end = fr_forget(skb, at + sizeof(*tcp) + l4_options_size);
 
 	*end = l4_options_end;
 	return 0;
 }
 
-static __always_inline int leaving_ipv4_tcp_send(struct __sk_buff *skb, void *data)
+static __always_inline int leaving_ipv4_tcp_send(struct __sk_buff *skb, struct leaving_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 
 	/* ip.checksum */
@@ -181,86 +211,95 @@ static __always_inline int leaving_ipv4_tcp_send(struct __sk_buff *skb, void *da
 	__u32 new_priority = 6;
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 
 	st16(&new_ipv4->version_ihl, bpf_htons(0x4560));
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 	skb->priority = new_priority;
 
-	fr_count(reason_leaving_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int leaving_ipv4_tcp_send_2(struct __sk_buff *skb)
+static __always_inline int leaving_ipv4_tcp_send_2(struct __sk_buff *skb,
+						   struct leaving_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_leaving_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int leaving_ipv4_tcp(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 ip_end)
+static __always_inline int leaving_ipv4_tcp(struct __sk_buff *skb, struct leaving_packet *pkt)
 {
 	void *at_l4_options_end;
-	struct hdr_tcp *tcp = data + 34;
+	struct hdr_tcp *tcp = pkt->data + 34;
 	__u64 l4_options_end;
+	__u32 why = check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &l4_options_end);
 
-	if (check_tcp(skb, data, data_end, ip_end, 34, &l4_options_end))
-		return TC_ACT_UNSPEC;
-	at_l4_options_end = fr_pin(data + fr_bound(l4_options_end, 0x7f));
-	if (at_l4_options_end > data_end)
-		return fr_up(skb, reason_leaving_truncated);
-	if (l4_options_end > ip_end)
-		return fr_up(skb, reason_leaving_truncated);
+	if (why)
+		return fr_up(skb, why);
+	at_l4_options_end = fr_pin(pkt->data + fr_bound(l4_options_end, 0x7f));
+	if (at_l4_options_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (l4_options_end > pkt->ip_end)
+		return fr_up(skb, reason_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - 34)
-		return fr_up(skb, reason_leaving_tcp_data_offset);
+		return fr_up(skb, reason_tcp_data_offset);
 
 	/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
 	if (be16(&tcp->dst_port) == 25)
-		return fr_drop(skb->len, reason_leaving_mail);
+		return fr_drop(skb->len, reason_mail);
 
 	/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {... */
 	if (be16(&tcp->dst_port) >= 0x13c4 && be16(&tcp->dst_port) <= 0x13c5) {
 		fr_named_add(0, 1);
-		return leaving_ipv4_tcp_send(skb, data);
+		return leaving_ipv4_tcp_send(skb, pkt);
 	}
 
 	/* {do: ["pass"]}, */
-	return leaving_ipv4_tcp_send_2(skb);
+	return leaving_ipv4_tcp_send_2(skb, pkt);
 }
 
-static __always_inline int leaving_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int leaving_ipv4(struct __sk_buff *skb, struct leaving_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_leaving_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_leaving_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_leaving_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_leaving_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_leaving_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_leaving_ipv4_total_length);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv4->protocol) == IPPROTO_UDP)
-		return leaving_ipv4_udp(skb, data, data_end, ip_end);
+		return leaving_ipv4_udp(skb, pkt);
 	if (be8(&ipv4->protocol) == IPPROTO_TCP)
-		return leaving_ipv4_tcp(skb, data, data_end, ip_end);
-	return fr_up(skb, reason_leaving_not_l4);
+		return leaving_ipv4_tcp(skb, pkt);
+	return fr_up(skb, reason_not_l4);
 }
 
-static __always_inline int leaving_ipv6_udp_send(struct __sk_buff *skb, void *data)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int leaving_ipv6_udp_send(struct __sk_buff *skb, struct leaving_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x66000000ULL |
@@ -269,50 +308,51 @@ static __always_inline int leaving_ipv6_udp_send(struct __sk_buff *skb, void *da
 	__u32 new_priority = 6;
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	fr_complete_end(skb, csum, ETH_HLEN, 4);
 	skb->priority = new_priority;
 
-	fr_count(reason_leaving_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int leaving_ipv6_udp_send_2(struct __sk_buff *skb)
+static __always_inline int leaving_ipv6_udp_send_2(struct __sk_buff *skb,
+						   struct leaving_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_leaving_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int leaving_ipv6_udp(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 ip_end)
+static __always_inline int leaving_ipv6_udp(struct __sk_buff *skb, struct leaving_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u64 l4_end;
+	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &l4_end);
 
-	if (check_udp(skb, data, data_end, ip_end, 54, &l4_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
 	if (be16(&udp->dst_port) == 25)
-		return fr_drop(skb->len, reason_leaving_mail);
+		return fr_drop(skb->len, reason_mail);
 
 	/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {... */
 	if (be16(&udp->dst_port) >= 0x13c4 && be16(&udp->dst_port) <= 0x13c5) {
 		fr_named_add(0, 1);
-		return leaving_ipv6_udp_send(skb, data);
+		return leaving_ipv6_udp_send(skb, pkt);
 	}
 
 	/* {do: ["pass"]}, */
-	return leaving_ipv6_udp_send_2(skb);
+	return leaving_ipv6_udp_send_2(skb, pkt);
 }
 
-static __always_inline int leaving_ipv6_tcp_send(struct __sk_buff *skb, void *data)
+static __always_inline int leaving_ipv6_tcp_send(struct __sk_buff *skb, struct leaving_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x66000000ULL |
@@ -321,101 +361,97 @@ static __always_inline int leaving_ipv6_tcp_send(struct __sk_buff *skb, void *da
 	__u32 new_priority = 6;
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	fr_complete_end(skb, csum, ETH_HLEN, 4);
 	skb->priority = new_priority;
 
-	fr_count(reason_leaving_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int leaving_ipv6_tcp_send_2(struct __sk_buff *skb)
+static __always_inline int leaving_ipv6_tcp_send_2(struct __sk_buff *skb,
+						   struct leaving_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_leaving_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int leaving_ipv6_tcp(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 ip_end)
+static __always_inline int leaving_ipv6_tcp(struct __sk_buff *skb, struct leaving_packet *pkt)
 {
 	void *at_l4_options_end;
-	struct hdr_tcp *tcp = data + 54;
+	struct hdr_tcp *tcp = pkt->data + 54;
 	__u64 l4_options_end;
+	__u32 why = check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &l4_options_end);
 
-	if (check_tcp(skb, data, data_end, ip_end, 54, &l4_options_end))
-		return TC_ACT_UNSPEC;
-	at_l4_options_end = fr_pin(data + fr_bound(l4_options_end, 0x7f));
-	if (at_l4_options_end > data_end)
-		return fr_up(skb, reason_leaving_truncated);
-	if (l4_options_end > ip_end)
-		return fr_up(skb, reason_leaving_truncated);
+	if (why)
+		return fr_up(skb, why);
+	at_l4_options_end = fr_pin(pkt->data + fr_bound(l4_options_end, 0x7f));
+	if (at_l4_options_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (l4_options_end > pkt->ip_end)
+		return fr_up(skb, reason_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - 54)
-		return fr_up(skb, reason_leaving_tcp_data_offset);
+		return fr_up(skb, reason_tcp_data_offset);
 
 	/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
 	if (be16(&tcp->dst_port) == 25)
-		return fr_drop(skb->len, reason_leaving_mail);
+		return fr_drop(skb->len, reason_mail);
 
 	/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {... */
 	if (be16(&tcp->dst_port) >= 0x13c4 && be16(&tcp->dst_port) <= 0x13c5) {
 		fr_named_add(0, 1);
-		return leaving_ipv6_tcp_send(skb, data);
+		return leaving_ipv6_tcp_send(skb, pkt);
 	}
 
 	/* {do: ["pass"]}, */
-	return leaving_ipv6_tcp_send_2(skb);
+	return leaving_ipv6_tcp_send_2(skb, pkt);
 }
 
-static __always_inline int leaving_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int leaving_ipv6(struct __sk_buff *skb, struct leaving_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_leaving_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_leaving_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_leaving_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_leaving_ipv6_payload_length);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv6->next_header) == IPPROTO_UDP)
-		return leaving_ipv6_udp(skb, data, data_end, ip_end);
+		return leaving_ipv6_udp(skb, pkt);
 	if (be8(&ipv6->next_header) == IPPROTO_TCP)
-		return leaving_ipv6_tcp(skb, data, data_end, ip_end);
-	return fr_up(skb, reason_leaving_not_l4);
+		return leaving_ipv6_tcp(skb, pkt);
+	return fr_up(skb, reason_not_l4);
 }
 
 SEC("tc") int prog_leaving(struct __sk_buff *skb)
 {
+	struct leaving_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 114);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: leaving: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_leaving_inactive);
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/egress" */
 	if (skb->vlan_present)
-		return fr_up(skb, reason_leaving_vlan_tag);
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_leaving_truncated);
+		return fr_up(skb, reason_vlan_tag);
+	if ((void *)(eth + 1) > pkt.data_end)
+		return fr_up(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return leaving_ipv4(skb, data, data_end);
+		return leaving_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return leaving_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_leaving_not_ip);
+		return leaving_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 30
+#define FR_REASONS 31
 #define FR_NEEDS_NAMED 1
 #define FR_NEEDS_ELEMENTS
 #include "fastrelay.h"
@@ -56,121 +56,156 @@ struct hdr_ipv6 {
 	__u8 dst[16];
 } __attribute__((packed));
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_media_list, reason_no_match,
+	reason_marked, reason_late, reason_fault, reason_no_memory, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_not_ip,
+};
+
 /*
  * prog_sort: tc/ingress
  *	eth ipv4 udp media
  *	eth ipv6 udp media
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_sort_sent, reason_sort_pass, reason_sort_inactive, reason_sort_vlan_tag,
-	reason_sort_other_host, reason_sort_link_broadcast, reason_sort_link_multicast,
-	reason_sort_truncated, reason_sort_ipv4_version, reason_sort_ip_options,
-	reason_sort_ipv4_reserved, reason_sort_fragment, reason_sort_ipv4_total_length,
-	reason_sort_ipv4_checksum, reason_sort_martian_source, reason_sort_multicast,
-	reason_sort_martian_destination, reason_sort_not_udp, reason_sort_udp_length,
-	reason_sort_gso_packet, reason_sort_media_list, reason_sort_no_match, reason_sort_marked,
-	reason_sort_late, reason_sort_no_memory, reason_sort_fault, reason_sort_ipv6_version,
-	reason_sort_mapped_address, reason_sort_ipv6_payload_length, reason_sort_not_ip,
+/* What is known of a packet. */
+struct sort_packet {
+	void *data;
+	void *data_end;
+	__u64 priority;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_sort_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_sort_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_sort_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_sort_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int sort_ipv4_send(struct __sk_buff *skb, void *data, __u64 priority)
+static __always_inline int sort_ipv4_send(struct __sk_buff *skb, struct sort_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((priority == 0 ? 46ULL : 10ULL) << 2) |
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+					       ((pkt->priority == 0 ? 46ULL : 10ULL) << 2) |
 					       (be8(&ipv4->dscp_ecn) & 3));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ld16(&ipv4->version_ihl) + ipv4_version_to_ecn);
-	__u32 new_priority = priority;
+	__u32 new_priority = pkt->priority;
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 	skb->priority = new_priority;
 
-	fr_count(reason_sort_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int sort_ipv4(struct __sk_buff *skb, struct sort_packet *pkt)
 {
 	void *at_media_list_end;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_media *media = data + 42;
-	struct hdr_udp *udp = data + 34;
-	__u64 udp_end;
+	struct hdr_media *media = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_sort_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_sort_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_sort_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_sort_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_sort_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_sort_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_sort_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_sort_multicast);
-		return fr_up(skb, reason_sort_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "media"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_sort_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* {name: "list", bytes: "words * 4", max: 64, elements: [ */
-	if ((void *)(media + 1) > data_end || 48ULL > udp_end)
-		return fr_up(skb, reason_sort_truncated);
+	if ((void *)(media + 1) > pkt->data_end || 48ULL > udp_end)
+		return fr_up(skb, reason_truncated);
 	__u64 media_list_size = be16(&media->words) * 4;
 	if (media_list_size > 64)
-		return fr_up(skb, reason_sort_media_list);
+		return fr_up(skb, reason_media_list);
 	__u64 media_list_end = fr_forget(skb, 48ULL + media_list_size);
-	at_media_list_end = fr_pin(data + fr_bound(media_list_end, 0x7f));
-	if (at_media_list_end > data_end)
-		return fr_up(skb, reason_sort_truncated);
+	at_media_list_end = fr_pin(pkt->data + fr_bound(media_list_end, 0x7f));
+	if (at_media_list_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
 	if (media_list_end > udp_end)
-		return fr_up(skb, reason_sort_truncated);
+		return fr_up(skb, reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "media"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_sort_gso_packet);
+		return fr_up(skb, reason_gso_packet);
 
 	/* priority: {levels: 4, from: "element(media.list, 3, 0) >> 6"} */
 	__u64 media_list_element;
@@ -202,87 +237,98 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 
 	/* match: "udp.dst_port": 5004 */
 	if (be16(&udp->dst_port) != 0x138c)
-		return fr_up(skb, reason_sort_no_match);
-	__u64 priority = ((media_list_element >> 56) & 255) >> 6;
+		return fr_up(skb, reason_no_match);
+	pkt->priority = ((media_list_element >> 56) & 255) >> 6;
 	if (media_list_found && ((media_list_element_2 >> 48) & 255) == 255)
-		return fr_drop(skb->len, reason_sort_marked);
+		return fr_drop(skb->len, reason_marked);
 
 	/* {when: "priority > 2", do: [{drop: "late"}]}, */
-	if (priority > 2)
-		return fr_drop(skb->len, reason_sort_late);
+	if (pkt->priority > 2)
+		return fr_drop(skb->len, reason_late);
 
 	/* {do: [{mark: {priority: "priority", dscp: "pick(priority == 0, 46, 10)"}}, {count: ... */
 	fr_named_add(0, 1);
-	return sort_ipv4_send(skb, data, priority);
+	return sort_ipv4_send(skb, pkt);
 }
 
-static __always_inline int sort_ipv6_send(struct __sk_buff *skb, void *data, __u64 priority)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int sort_ipv6_send(struct __sk_buff *skb, struct sort_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | ((priority == 0 ? 46ULL : 10ULL) << 22) |
+		bpf_htonl(0x60000000ULL | ((pkt->priority == 0 ? 46ULL : 10ULL) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__u32 new_priority = priority;
+	__u32 new_priority = pkt->priority;
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	fr_complete_end(skb, csum, ETH_HLEN, 4);
 	skb->priority = new_priority;
 
-	fr_count(reason_sort_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int sort_ipv6(struct __sk_buff *skb, struct sort_packet *pkt)
 {
 	void *at_media_list_end;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_media *media = data + 62;
-	struct hdr_udp *udp = data + 54;
-	__u64 udp_end;
+	struct hdr_media *media = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_sort_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_sort_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_sort_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_sort_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_sort_multicast);
-		return fr_up(skb, reason_sort_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "media"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_sort_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* {name: "list", bytes: "words * 4", max: 64, elements: [ */
-	if ((void *)(media + 1) > data_end || 68ULL > udp_end)
-		return fr_up(skb, reason_sort_truncated);
+	if ((void *)(media + 1) > pkt->data_end || 68ULL > udp_end)
+		return fr_up(skb, reason_truncated);
 	__u64 media_list_size = be16(&media->words) * 4;
 	if (media_list_size > 64)
-		return fr_up(skb, reason_sort_media_list);
+		return fr_up(skb, reason_media_list);
 	__u64 media_list_end = fr_forget(skb, 68ULL + media_list_size);
-	at_media_list_end = fr_pin(data + fr_bound(media_list_end, 0xff));
-	if (at_media_list_end > data_end)
-		return fr_up(skb, reason_sort_truncated);
+	at_media_list_end = fr_pin(pkt->data + fr_bound(media_list_end, 0xff));
+	if (at_media_list_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
 	if (media_list_end > udp_end)
-		return fr_up(skb, reason_sort_truncated);
+		return fr_up(skb, reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "media"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_sort_gso_packet);
+		return fr_up(skb, reason_gso_packet);
 
 	/* priority: {levels: 4, from: "element(media.list, 3, 0) >> 6"} */
 	__u64 media_list_element;
@@ -314,51 +360,44 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 
 	/* match: "udp.dst_port": 5004 */
 	if (be16(&udp->dst_port) != 0x138c)
-		return fr_up(skb, reason_sort_no_match);
-	__u64 priority = ((media_list_element >> 56) & 255) >> 6;
+		return fr_up(skb, reason_no_match);
+	pkt->priority = ((media_list_element >> 56) & 255) >> 6;
 	if (media_list_found && ((media_list_element_2 >> 48) & 255) == 255)
-		return fr_drop(skb->len, reason_sort_marked);
+		return fr_drop(skb->len, reason_marked);
 
 	/* {when: "priority > 2", do: [{drop: "late"}]}, */
-	if (priority > 2)
-		return fr_drop(skb->len, reason_sort_late);
+	if (pkt->priority > 2)
+		return fr_drop(skb->len, reason_late);
 
 	/* {do: [{mark: {priority: "priority", dscp: "pick(priority == 0, 46, 10)"}}, {count: ... */
 	fr_named_add(0, 1);
-	return sort_ipv6_send(skb, data, priority);
+	return sort_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_sort(struct __sk_buff *skb)
 {
+	struct sort_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 132);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: sort: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_sort_inactive);
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_sort_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_sort_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_sort_link_broadcast);
-		return fr_up(skb, reason_sort_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "media"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return sort_ipv4(skb, data, data_end);
+		return sort_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return sort_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_sort_not_ip);
+		return sort_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 43
+#define FR_REASONS 44
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
 #define FR_NEEDS_FRONT 72
@@ -124,44 +124,101 @@ static __always_inline struct receiver_viewers *receiver_of_viewers(const struct
 	return bpf_map_lookup_elem(&rcv_viewers, &row);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_no_match,
+	reason_partial_checksum, reason_no_viewers, reason_fault, reason_no_memory,
+	reason_address_family, reason_too_big, reason_no_route, reason_local, reason_unreachable,
+	reason_blackhole, reason_prohibit, reason_xfrm, reason_rule, reason_encap,
+	reason_no_neighbour, reason_copy, reason_refused_by_device, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
+};
+
 /*
  * prog_spread: tc/ingress
  *	eth ipv4 udp tag
  *	eth ipv6 udp tag
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_spread_sent, reason_spread_pass, reason_spread_inactive, reason_spread_vlan_tag,
-	reason_spread_other_host, reason_spread_link_broadcast, reason_spread_link_multicast,
-	reason_spread_truncated, reason_spread_ipv4_version, reason_spread_ip_options,
-	reason_spread_ipv4_reserved, reason_spread_fragment, reason_spread_ipv4_total_length,
-	reason_spread_ipv4_checksum, reason_spread_martian_source, reason_spread_multicast,
-	reason_spread_martian_destination, reason_spread_not_udp, reason_spread_udp_length,
-	reason_spread_gso_packet, reason_spread_no_match, reason_spread_partial_checksum,
-	reason_spread_no_viewers, reason_spread_no_memory, reason_spread_fault,
-	reason_spread_address_family, reason_spread_too_big, reason_spread_no_route,
-	reason_spread_local, reason_spread_unreachable, reason_spread_blackhole,
-	reason_spread_prohibit, reason_spread_xfrm, reason_spread_rule, reason_spread_encap,
-	reason_spread_no_neighbour, reason_spread_copy, reason_spread_refused_by_device,
-	reason_spread_ipv6_version, reason_spread_mapped_address, reason_spread_ipv6_payload_length,
-	reason_spread_udp_checksum, reason_spread_not_ip,
+/* What is known of a packet. */
+struct spread_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_spread_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_spread_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_spread_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
@@ -185,8 +242,8 @@ struct spread_fan1 {
 	void *front;
 };
 
-static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_buff *skb,
-					 void *front, struct receiver_viewers *r)
+static __always_inline long spread_copy1(struct __sk_buff *skb, void *front,
+					 struct receiver_viewers *r, struct spread_same1 *same)
 {
 	struct hdr_tag *saved_tag = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -210,7 +267,7 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 48 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 
 	struct hdr_tag *new_tag = data + 42;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -231,43 +288,43 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 		fr_complete(skb, same->csum, 18, 30);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
-static __always_inline long spread_copy2(struct spread_same1 *same, struct __sk_buff *skb,
-					 void *front, struct receiver_viewers *r)
+static __always_inline long spread_copy2(struct __sk_buff *skb, void *front,
+					 struct receiver_viewers *r, struct spread_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_tag *saved_tag = front + 42;
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo_2 = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
-	__be16 udp_checksum_2;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	__be16 udp_checksum;
 	if (same->kind2 == FR_SUM_PARTIAL)
-		udp_checksum_2 = fr_fold(same->rest2 + udp_new_pseudo_2);
+		udp_checksum = fr_fold(same->rest2 + udp_new_pseudo);
 	else
-		udp_checksum_2 = fr_checksum_not_0(same->rest2 + udp_new_pseudo_2 +
-						   bpf_htons(r->local.port) +
-						   bpf_htons(r->remote.port) +
-						   bpf_htonl((((be16(saved_tag->stream) << 8) |
-						   be8(saved_tag->stream + 2)) << 8) |
-						   (__u64)r->number) +
-						   bpf_htons((be16(&saved_tag->sequence) +
-						   (__u64)r->offset) & 0xffff));
+		udp_checksum = fr_checksum_not_0(same->rest2 + udp_new_pseudo +
+						 bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 bpf_htonl((((be16(saved_tag->stream) << 8) |
+						 be8(saved_tag->stream + 2)) << 8) |
+							   (__u64)r->number) +
+						 bpf_htons((be16(&saved_tag->sequence) +
+							    (__u64)r->offset) & 0xffff));
 	if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum_2 = 0;
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum_2 = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					   fr_v4(r->remote.addr));
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 48 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
@@ -285,13 +342,13 @@ static __always_inline long spread_copy2(struct spread_same1 *same, struct __sk_
 		       (__u64)r->number));
 	st16(&new_tag->sequence,
 	     bpf_htons((be16(&saved_tag->sequence) + (__u64)r->offset) & 0xffff));
-	st16(&new_udp->checksum, udp_checksum_2);
-	st16(&new_ipv4->checksum, ip_checksum_2);
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 30);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -312,36 +369,31 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 	if (r->plain) {
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
 		    !fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
+			return fr_decline(r->receiver, skb->len, reason_address_family);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_spread_unreachable,
-						      fr_unusable(&r->hop_remote,
-						      reason_spread_no_route,
-						      reason_spread_unreachable)));
+					  fr_indirect(&r->hop_remote, reason_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, reason_spread_too_big);
-		return spread_copy1(same, skb, front, r);
+			return fr_decline(r->receiver, skb->len, reason_too_big);
+		return spread_copy1(skb, front, r, same);
 	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
+		return fr_decline(r->receiver, skb->len, reason_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_spread_unreachable,
-					      fr_unusable(&r->hop_remote, reason_spread_no_route,
-							  reason_spread_unreachable)));
+				  fr_indirect(&r->hop_remote, reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
-	return spread_copy2(same, skb, front, r);
+		return fr_decline(r->receiver, skb->len, reason_too_big);
+	return spread_copy2(skb, front, r, same);
 }
 
-static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 ip_end)
+static __always_inline int spread_fan1(struct __sk_buff *skb, struct spread_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_tag *tag = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_tag *tag = pkt->data + 42;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -352,15 +404,15 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	key.stream = (be16(tag->stream) << 8) | be8(tag->stream + 2);
 	list = list_of_viewers(&key);
 	if (!list)
-		return fr_up(skb, reason_spread_no_viewers);
+		return fr_up(skb, reason_no_viewers);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_spread_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 48);
 	if (!front)
-		return fr_up(skb, reason_spread_no_memory);
+		return fr_up(skb, reason_no_memory);
 	struct spread_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -373,7 +425,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_spread_no_memory);
+		return fr_up(skb, reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -391,13 +443,13 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind2 == FR_SUM_FAULT)
-		return fr_up(skb, reason_spread_no_memory);
+		return fr_up(skb, reason_no_memory);
 	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) + ld32(saved_tag->stream) +
 		 ld16(&saved_tag->sequence) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
-	same->ip_end = ip_end;
+	same->ip_end = pkt->ip_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -416,69 +468,72 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	bpf_loop(list->count, spread_turn1, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 48, 0))
-		return fr_drop(len, reason_spread_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 30);
 
-	fr_count_copies(reason_spread_copy, same->copies0, skb->len);
-	fr_count(reason_spread_pass, len);
+	fr_count_copies(reason_copy, same->copies0, skb->len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int spread_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int spread_ipv4(struct __sk_buff *skb, struct spread_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_tag *tag = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_tag *tag = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_spread_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_spread_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_spread_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_spread_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_spread_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_spread_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_spread_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_spread_multicast);
-		return fr_up(skb, reason_spread_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "tag"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_spread_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: tag: fields: [{name: "stream", bits: 24}, {name: "number", bits: 8}, {name... */
-	if ((void *)(tag + 1) > data_end || 48ULL > udp_end)
-		return fr_up(skb, reason_spread_truncated);
+	if ((void *)(tag + 1) > pkt->data_end || 48ULL > udp_end)
+		return fr_up(skb, reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_spread_gso_packet);
+		return fr_up(skb, reason_gso_packet);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_spread_no_match);
+		return fr_up(skb, reason_no_match);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 48) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_spread_partial_checksum);
-	return spread_fan1(skb, data, ip_end);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	return spread_fan1(skb, pkt);
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
 }
 
 /* What is the same for all receivers. */
@@ -498,8 +553,8 @@ struct spread_fan2 {
 	void *front;
 };
 
-static __always_inline long spread_copy3(struct spread_same2 *same, struct __sk_buff *skb,
-					 void *front, struct receiver_viewers *r)
+static __always_inline long spread_copy3(struct __sk_buff *skb, void *front,
+					 struct receiver_viewers *r, struct spread_same2 *same)
 {
 	struct hdr_tag *saved_tag = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -519,7 +574,7 @@ static __always_inline long spread_copy3(struct spread_same2 *same, struct __sk_
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 68 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 
 	struct hdr_tag *new_tag = data + 62;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
@@ -544,39 +599,39 @@ static __always_inline long spread_copy3(struct spread_same2 *same, struct __sk_
 		fr_complete(skb, same->csum, ETH_HLEN, 54);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
-static __always_inline long spread_copy4(struct spread_same2 *same, struct __sk_buff *skb,
-					 void *front, struct receiver_viewers *r)
+static __always_inline long spread_copy4(struct __sk_buff *skb, void *front,
+					 struct receiver_viewers *r, struct spread_same2 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_tag *saved_tag = front + 62;
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo_2 = (__u64)fr_add64(ld64(r->local.addr)) +
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
 		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
 		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum_2;
+	__be16 udp_checksum;
 	if (same->kind1 == FR_SUM_PARTIAL)
-		udp_checksum_2 = fr_fold(same->rest1 + udp_new_pseudo_2);
+		udp_checksum = fr_fold(same->rest1 + udp_new_pseudo);
 	else
-		udp_checksum_2 = fr_checksum_not_0(same->rest1 + udp_new_pseudo_2 +
-						   bpf_htons(r->local.port) +
-						   bpf_htons(r->remote.port) +
-						   bpf_htonl((((be16(saved_tag->stream) << 8) |
-						   be8(saved_tag->stream + 2)) << 8) |
-						   (__u64)r->number) +
-						   bpf_htons((be16(&saved_tag->sequence) +
-						   (__u64)r->offset) & 0xffff));
+		udp_checksum = fr_checksum_not_0(same->rest1 + udp_new_pseudo +
+						 bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 bpf_htonl((((be16(saved_tag->stream) << 8) |
+						 be8(saved_tag->stream + 2)) << 8) |
+							   (__u64)r->number) +
+						 bpf_htons((be16(&saved_tag->sequence) +
+							    (__u64)r->offset) & 0xffff));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 68 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -599,12 +654,12 @@ static __always_inline long spread_copy4(struct spread_same2 *same, struct __sk_
 		       (__u64)r->number));
 	st16(&new_tag->sequence,
 	     bpf_htons((be16(&saved_tag->sequence) + (__u64)r->offset) & 0xffff));
-	st16(&new_udp->checksum, udp_checksum_2);
+	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 54);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -625,40 +680,35 @@ static __noinline long spread_turn2(__u32 i, struct spread_fan2 *fan)
 	/* {when: "r.plain", do: [{send: {from: "r.local", to: "r.remote"}}]}, */
 	if (r->plain) {
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
+			return fr_decline(r->receiver, skb->len, reason_address_family);
 		if (be16(&saved_udp->checksum) == 0)
-			return fr_decline(r->receiver, skb->len, reason_spread_udp_checksum);
+			return fr_decline(r->receiver, skb->len, reason_udp_checksum);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_spread_unreachable,
-						      fr_unusable(&r->hop_remote,
-						      reason_spread_no_route,
-						      reason_spread_unreachable)));
+					  fr_indirect(&r->hop_remote, reason_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, reason_spread_too_big);
-		return spread_copy3(same, skb, front, r);
+			return fr_decline(r->receiver, skb->len, reason_too_big);
+		return spread_copy3(skb, front, r, same);
 	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
+		return fr_decline(r->receiver, skb->len, reason_address_family);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_spread_udp_checksum);
+		return fr_decline(r->receiver, skb->len, reason_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_spread_unreachable,
-					      fr_unusable(&r->hop_remote, reason_spread_no_route,
-							  reason_spread_unreachable)));
+				  fr_indirect(&r->hop_remote, reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
-	return spread_copy4(same, skb, front, r);
+		return fr_decline(r->receiver, skb->len, reason_too_big);
+	return spread_copy4(skb, front, r, same);
 }
 
-static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 ip_end)
+static __always_inline int spread_fan2(struct __sk_buff *skb, struct spread_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_tag *tag = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_tag *tag = pkt->data + 62;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -669,15 +719,15 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 	key.stream = (be16(tag->stream) << 8) | be8(tag->stream + 2);
 	list = list_of_viewers(&key);
 	if (!list)
-		return fr_up(skb, reason_spread_no_viewers);
+		return fr_up(skb, reason_no_viewers);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_spread_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 68);
 	if (!front)
-		return fr_up(skb, reason_spread_no_memory);
+		return fr_up(skb, reason_no_memory);
 	struct spread_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -691,7 +741,7 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_spread_no_memory);
+		return fr_up(skb, reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -708,7 +758,7 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind1 == FR_SUM_FAULT)
-		return fr_up(skb, reason_spread_no_memory);
+		return fr_up(skb, reason_no_memory);
 	same->rest1 = same->kind1 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -717,7 +767,7 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 		  ld16(&saved_tag->sequence) + fr_add64(ld64(saved_ipv6->src)) +
 		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
 		  fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->ip_end = ip_end;
+	same->ip_end = pkt->ip_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -736,94 +786,70 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 	bpf_loop(list->count, spread_turn2, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 68, 0))
-		return fr_drop(len, reason_spread_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 54);
 
-	fr_count_copies(reason_spread_copy, same->copies0, skb->len);
-	fr_count(reason_spread_pass, len);
+	fr_count_copies(reason_copy, same->copies0, skb->len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int spread_ipv6(struct __sk_buff *skb, struct spread_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_tag *tag = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_tag *tag = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_spread_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_spread_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_spread_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_spread_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_spread_multicast);
-		return fr_up(skb, reason_spread_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "tag"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_spread_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: tag: fields: [{name: "stream", bits: 24}, {name: "number", bits: 8}, {name... */
-	if ((void *)(tag + 1) > data_end || 68ULL > udp_end)
-		return fr_up(skb, reason_spread_truncated);
+	if ((void *)(tag + 1) > pkt->data_end || 68ULL > udp_end)
+		return fr_up(skb, reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_spread_gso_packet);
+		return fr_up(skb, reason_gso_packet);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_spread_no_match);
+		return fr_up(skb, reason_no_match);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 68) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_spread_partial_checksum);
-	return spread_fan2(skb, data, ip_end);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	return spread_fan2(skb, pkt);
 }
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
+	struct spread_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 68);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: spread: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_spread_inactive);
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_spread_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_spread_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_spread_link_broadcast);
-		return fr_up(skb, reason_spread_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return spread_ipv4(skb, data, data_end);
+		return spread_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return spread_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_spread_not_ip);
+		return spread_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

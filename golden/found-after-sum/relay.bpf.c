@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 27
+#define FR_REASONS 28
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -53,30 +53,147 @@ struct hdr_second {
 	__be16 value;
 } __attribute__((packed));
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_not_ipv4,
+	reason_ipv4_version, reason_ip_options, reason_ipv4_reserved, reason_fragment,
+	reason_ipv4_total_length, reason_ipv4_checksum, reason_martian_source, reason_multicast,
+	reason_martian_destination, reason_not_udp, reason_udp_length, reason_gso_packet,
+	reason_first_length, reason_not_second, reason_second_far, reason_partial_checksum,
+	reason_fault, reason_no_memory,
+};
+
 /*
  * prog_mark: tc/ingress
  *	eth ipv4 udp first inside second
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_mark_sent, reason_mark_pass, reason_mark_inactive, reason_mark_vlan_tag,
-	reason_mark_other_host, reason_mark_link_broadcast, reason_mark_link_multicast,
-	reason_mark_truncated, reason_mark_not_ipv4, reason_mark_ipv4_version,
-	reason_mark_ip_options, reason_mark_ipv4_reserved, reason_mark_fragment,
-	reason_mark_ipv4_total_length, reason_mark_ipv4_checksum, reason_mark_martian_source,
-	reason_mark_multicast, reason_mark_martian_destination, reason_mark_not_udp,
-	reason_mark_udp_length, reason_mark_gso_packet, reason_mark_first_length,
-	reason_mark_not_second, reason_mark_second_far, reason_mark_partial_checksum,
-	reason_mark_no_memory, reason_mark_fault,
+/* What is known of a packet. */
+struct mark_packet {
+	void *data;
+	__u64 second_start;
+	void *at_second_start;
+	__u64 partial;
+	__u64 partial_2;
 };
 
-static __always_inline int mark_first_send(struct __sk_buff *skb, void *data, __u64 partial)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_first *first = data + 42;
-	struct hdr_inside *inside = data + 46;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	if (be16(&eth->type) != ETH_P_IP)
+		return reason_not_ipv4;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ipv4_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ipv4_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ipv4_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ipv4_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ipv4_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ipv4_end)
+		return reason_udp_length;
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline __u32 check_first(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_first *first = data + at;
+
+	if ((void *)(first + 1) > data_end || at + sizeof(*first) > udp_end)
+		return reason_truncated;
+	__u64 first_end = at + sizeof(*first) + be16(&first->length);
+	if (!(first_end <= udp_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (first_end > udp_end)
+		return reason_first_length;
+
+	*end = first_end;
+	return 0;
+}
+
+static __always_inline __u32 check_inside(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 udp_end, __u64 first_end, const __u32 at,
+					  __u64 *end)
+{
+	struct hdr_inside *inside = data + at;
+
+	if ((void *)(inside + 1) > data_end || at + sizeof(*inside) > first_end)
+		return reason_truncated;
+	if (first_end >= udp_end)
+		return reason_not_second;
+	if (first_end > 0x7ff)
+		return reason_second_far;
+	__u64 second_start = fr_forget(skb, first_end);
+
+	*end = second_start;
+	return 0;
+}
+
+static __always_inline int mark_send(struct __sk_buff *skb, struct mark_packet *pkt)
+{
+	struct hdr_first *first = pkt->data + 42;
+	struct hdr_inside *inside = pkt->data + 46;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 
@@ -90,50 +207,49 @@ static __always_inline int mark_first_send(struct __sk_buff *skb, void *data, __
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld16(&first->sum) +
-					  old_inside_value);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld16(&first->sum) + old_inside_value);
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)first_sum + 0x200);
 
 	__s64 csum = fr_complete_begin(skb, 40, 8);
-	struct hdr_inside *new_inside = data + 46;
-	struct hdr_first *new_first = data + 42;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_inside *new_inside = pkt->data + 46;
+	struct hdr_first *new_first = pkt->data + 42;
+	struct hdr_udp *new_udp = pkt->data + 34;
 
 	st16(&new_inside->value, bpf_htons(2));
 	st16(&new_first->sum, first_sum);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_mark_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, 40, 8);
 
-	fr_count(reason_mark_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int mark_first_send_2(struct __sk_buff *skb, void *data, __u64 second_start,
-					     void *at_second_start, __u64 partial)
+static __always_inline int mark_send_2(struct __sk_buff *skb, struct mark_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_second *second = at_second_start;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_second *second = pkt->at_second_start;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 
 	/* udp.checksum */
 	__u64 odd_sum = ld16(&second->value);
-	odd_sum <<= 8 * (((second_start - 34) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->second_start - 34) & 1) != 0);
 	__u64 odd_sum_2 = 0x200;
-	odd_sum_2 <<= 8 * (((second_start - 34) & 1) != 0);
+	odd_sum_2 <<= 8 * (((pkt->second_start - 34) & 1) != 0);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, odd_sum);
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
@@ -142,147 +258,83 @@ static __always_inline int mark_first_send_2(struct __sk_buff *skb, void *data, 
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, second_start, 2);
+		csum = fr_complete_without(skb, csum, pkt->second_start, 2);
 		csum = fr_complete_without(skb, csum, 40, 2);
 	}
 
-	struct hdr_second *new_second = at_second_start;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_second *new_second = pkt->at_second_start;
+	struct hdr_udp *new_udp = pkt->data + 34;
 
 	st16(&new_second->value, bpf_htons(2));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_mark_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 40, 2);
-		fr_complete(skb, csum, second_start, 2);
+		fr_complete(skb, csum, pkt->second_start, 2);
 	}
 
-	fr_count(reason_mark_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int mark_first(struct __sk_buff *skb, void *data, void *data_end,
-				      __u64 udp_end)
-{
-	void *at_second_start;
-	struct hdr_first *first = data + 42;
-	struct hdr_inside *inside = data + 46;
-	struct hdr_second *second;
-
-	/* first: fields: [ */
-	if ((void *)(first + 1) > data_end || 46ULL > udp_end)
-		return fr_up(skb, reason_mark_truncated);
-
-	/* {name: "length", bits: 16, counts: "payload"}, */
-	__u64 first_end = 46ULL + be16(&first->length);
-	if (!(first_end <= udp_end || skb->gso_size == 0))
-		return fr_up(skb, reason_mark_gso_packet);
-	if (first_end > udp_end)
-		return fr_up(skb, reason_mark_first_length);
-
-	/* inside: fields: [{name: "value", bits: 16}] */
-	if ((void *)(inside + 1) > data_end || 48ULL > first_end)
-		return fr_up(skb, reason_mark_truncated);
-
-	/* hook: "tc/ingress", stack: ["eth", "ipv4", "udp", "first", "inside", {second: "seco... */
-	if (first_end >= udp_end)
-		return fr_up(skb, reason_mark_not_second);
-	if (first_end > 0x7ff)
-		return fr_up(skb, reason_mark_second_far);
-	__u64 second_start = fr_forget(skb, first_end);
-
-	/* second: fields: [{name: "value", bits: 16}] */
-	at_second_start = fr_pin(data + fr_bound(second_start, 0x7ff));
-	second = at_second_start;
-	if ((void *)(second + 1) > data_end)
-		return fr_up(skb, reason_mark_truncated);
-	if (second_start + 2 > udp_end)
-		return fr_up(skb, reason_mark_truncated);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_mark_gso_packet);
-
-	/* {when: "inside.value == 1", do: [{set: "inside.value": 2}, "pass"]}, */
-	if (be16(&inside->value) == 1) {
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      (partial >> 16) >= second_start + 2))
-			return fr_up(skb, reason_mark_partial_checksum);
-		return mark_first_send(skb, data, partial);
-	}
-
-	/* {do: [{set: "second.value": 2}, "pass"]}, */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= second_start + 2))
-		return fr_up(skb, reason_mark_partial_checksum);
-	return mark_first_send_2(skb, data, second_start, at_second_start, partial);
 }
 
 SEC("tc") int prog_mark(struct __sk_buff *skb)
 {
+	struct mark_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 2049);
-	void *data = (void *)(long)skb->data;
+	pkt.data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_second *second;
+	struct hdr_inside *inside = pkt.data + 46;
+	__u64 ipv4_end, udp_end, first_end;
 
 	/* programs: mark: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_mark_inactive);
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress", stack: ["eth", "ipv4", "udp", "first", "inside", {second: "seco... */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_mark_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_mark_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_mark_link_broadcast);
-		return fr_up(skb, reason_mark_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_mark_truncated);
-	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, reason_mark_not_ipv4);
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_mark_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_mark_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_mark_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_mark_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_mark_fragment);
-	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
-		return fr_up(skb, reason_mark_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_mark_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_mark_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_mark_multicast);
-		return fr_up(skb, reason_mark_martian_destination);
-	}
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_mark_not_udp);
-	if ((void *)(udp + 1) > data_end || 42ULL > ipv4_end)
-		return fr_up(skb, reason_mark_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_mark_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return fr_up(skb, reason_mark_gso_packet);
-	if (udp_end != ipv4_end)
-		return fr_up(skb, reason_mark_udp_length);
+	__u32 why = check_eth(skb, pkt.data, data_end) ?:
+		check_ipv4(skb, pkt.data, data_end, 14, &ipv4_end) ?:
+		check_udp(skb, pkt.data, data_end, ipv4_end, 34, &udp_end);
+	if (why)
+		return fr_up(skb, why);
 
-	return mark_first(skb, data, data_end, udp_end);
+	/* first: fields: [ */
+	why = check_first(skb, pkt.data, data_end, udp_end, 42, &first_end);
+	if (why)
+		return fr_up(skb, why);
+
+	/* inside: fields: [{name: "value", bits: 16}] */
+	why = check_inside(skb, pkt.data, data_end, udp_end, first_end, 46, &pkt.second_start);
+	if (why)
+		return fr_up(skb, why);
+
+	/* second: fields: [{name: "value", bits: 16}] */
+	pkt.at_second_start = fr_pin(pkt.data + fr_bound(pkt.second_start, 0x7ff));
+	second = pkt.at_second_start;
+	if ((void *)(second + 1) > data_end)
+		return fr_up(skb, reason_truncated);
+	if (pkt.second_start + 2 > udp_end)
+		return fr_up(skb, reason_truncated);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_gso_packet);
+
+	/* {when: "inside.value == 1", do: [{set: "inside.value": 2}, "pass"]}, */
+	if (be16(&inside->value) == 1) {
+		pkt.partial = fr_partial(skb);
+		if (!(pkt.partial == 0 || pkt.partial == FR_PARTIAL(34, 40) ||
+		      (pkt.partial >> 16) >= pkt.second_start + 2))
+			return fr_up(skb, reason_partial_checksum);
+		return mark_send(skb, &pkt);
+	}
+
+	/* {do: [{set: "second.value": 2}, "pass"]}, */
+	pkt.partial_2 = fr_partial(skb);
+	if (!(pkt.partial_2 == 0 || pkt.partial_2 == FR_PARTIAL(34, 40) ||
+	      (pkt.partial_2 >> 16) >= pkt.second_start + 2))
+		return fr_up(skb, reason_partial_checksum);
+	return mark_send_2(skb, &pkt);
 }

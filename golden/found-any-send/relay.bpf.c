@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 79
+#define FR_REASONS 92
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -84,54 +84,80 @@ static __always_inline struct val_networks *find_networks(const struct key_netwo
 	return bpf_map_lookup_elem(&tbl_networks, key);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_any_version,
+	reason_ipv4_any_ihl, reason_ipv4_any_options, reason_ipv4_any_total_length,
+	reason_ipv4_any_checksum, reason_martian_source, reason_multicast,
+	reason_martian_destination, reason_no_networks, reason_changing, reason_address_family,
+	reason_partial_checksum, reason_gso_packet, reason_fault, reason_no_memory, reason_too_big,
+	reason_no_route, reason_local, reason_unreachable, reason_blackhole, reason_prohibit,
+	reason_xfrm, reason_rule, reason_encap, reason_no_neighbour, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_not_ip_any, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_not_inner, reason_not_ip,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_READDRESS = 0, PROG_OUT_OF = 46 };
+
 /*
  * prog_readdress: tc/ingress
  *	eth ipv4_any
  *	eth ipv6
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_readdress_sent, reason_readdress_pass, reason_readdress_inactive,
-	reason_readdress_vlan_tag, reason_readdress_other_host, reason_readdress_link_broadcast,
-	reason_readdress_link_multicast, reason_readdress_truncated,
-	reason_readdress_ipv4_any_version, reason_readdress_ipv4_any_ihl,
-	reason_readdress_ipv4_any_options, reason_readdress_ipv4_any_total_length,
-	reason_readdress_ipv4_any_checksum, reason_readdress_martian_source,
-	reason_readdress_multicast, reason_readdress_martian_destination,
-	reason_readdress_no_networks, reason_readdress_changing, reason_readdress_address_family,
-	reason_readdress_partial_checksum, reason_readdress_gso_packet, reason_readdress_no_memory,
-	reason_readdress_fault, reason_readdress_too_big, reason_readdress_no_route,
-	reason_readdress_local, reason_readdress_unreachable, reason_readdress_blackhole,
-	reason_readdress_prohibit, reason_readdress_xfrm, reason_readdress_rule,
-	reason_readdress_encap, reason_readdress_ipv6_version, reason_readdress_mapped_address,
-	reason_readdress_ipv6_payload_length, reason_readdress_not_ip_any,
+/* What is known of a packet. */
+struct readdress_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_any_end;
+	struct val_networks *n;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_readdress_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_readdress_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_readdress_link_broadcast + of);
-		return fr_up(skb, reason_readdress_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_readdress_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int readdress_ipv4_any_send(struct __sk_buff *skb, void *data,
-						   __u64 ip_any_end, struct val_networks *n)
+static __always_inline __u32 check_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
+					    const __u32 at, __u64 *end)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = data + at;
+
+	if ((void *)(ipv4_any + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
+		return reason_ipv4_any_version;
+	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
+		return reason_ipv4_any_ihl;
+	__u64 ip_any_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
+	if (ip_any_options_size > 40)
+		return reason_ipv4_any_options;
+	__u64 ip_any_options_end = fr_forget(skb, at + sizeof(*ipv4_any) + ip_any_options_size);
+
+	*end = ip_any_options_end;
+	return 0;
+}
+
+static __always_inline int readdress_ipv4_any_send(struct __sk_buff *skb,
+						   struct readdress_packet *pkt)
+{
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_any_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4_any->protocol));
 
@@ -139,202 +165,207 @@ static __always_inline int readdress_ipv4_any_send(struct __sk_buff *skb, void *
 	__be16 ip_any_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					     ((__u64)ld16(&ipv4_any->ttl) + ld32(ipv4_any->src) +
 					      ld32(ipv4_any->dst)) + ipv4_any_ttl_protocol +
-					     fr_v4(n->local) + fr_v4(n->remote));
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+					     fr_v4(pkt->n->local) + fr_v4(pkt->n->remote));
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_any_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_any_end, 0))
-			return fr_up(skb, reason_readdress_no_memory);
+	if (unlikely(len > pkt->ip_any_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_any_end, 0))
+			return fr_up(skb, PROG_READDRESS + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 34 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_readdress_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 34 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_READDRESS + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 12);
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st32(new_ipv4_any->src, fr_v4(n->local));
-	st32(new_ipv4_any->dst, fr_v4(n->remote));
+	st32(new_ipv4_any->src, fr_v4(pkt->n->local));
+	st32(new_ipv4_any->dst, fr_v4(pkt->n->remote));
 	st16(&new_ipv4_any->checksum, ip_any_checksum);
 	fr_complete_end(skb, csum, 22, 12);
 
-	fr_count(reason_readdress_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_READDRESS + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int readdress_ipv4_any(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int readdress_ipv4_any(struct __sk_buff *skb, struct readdress_packet *pkt)
 {
 	void *at_ip_any_options_end;
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
+	__u64 ip_any_options_end;
+	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, 14, &ip_any_options_end);
 
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_readdress_truncated);
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_readdress_ipv4_any_version);
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_readdress_ipv4_any_ihl);
-	__u64 ip_any_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
-	if (ip_any_options_size > 40)
-		return fr_up(skb, reason_readdress_ipv4_any_options);
-	__u64 ip_any_options_end = fr_forget(skb, 34ULL + ip_any_options_size);
-	at_ip_any_options_end = fr_pin(data + fr_bound(ip_any_options_end, 0x7f));
-	if (at_ip_any_options_end > data_end)
-		return fr_up(skb, reason_readdress_truncated);
+	if (why)
+		return fr_up(skb, PROG_READDRESS + why);
+	at_ip_any_options_end = fr_pin(pkt->data + fr_bound(ip_any_options_end, 0x7f));
+	if (at_ip_any_options_end > pkt->data_end)
+		return fr_up(skb, PROG_READDRESS + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != ip_any_options_end - 14)
-		return fr_up(skb, reason_readdress_ipv4_any_ihl);
-	__u64 ip_any_end = 14ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < ip_any_options_end - 14 || ip_any_end > skb->len)
-		return fr_up(skb, reason_readdress_ipv4_any_total_length);
+		return fr_up(skb, PROG_READDRESS + reason_ipv4_any_ihl);
+	pkt->ip_any_end = 14ULL + be16(&ipv4_any->total_length);
+	if (be16(&ipv4_any->total_length) < ip_any_options_end - 14 || pkt->ip_any_end > skb->len)
+		return fr_up(skb, PROG_READDRESS + reason_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 14, ip_any_options_end - 14)))
-		return fr_up(skb, reason_readdress_ipv4_any_checksum);
+		return fr_up(skb, PROG_READDRESS + reason_ipv4_any_checksum);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_readdress_martian_source);
+		return fr_up(skb, PROG_READDRESS + reason_martian_source);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4_any->dst)))
-			return fr_up(skb, reason_readdress_multicast);
-		return fr_up(skb, reason_readdress_martian_destination);
+			return fr_up(skb, PROG_READDRESS + reason_multicast);
+		return fr_up(skb, PROG_READDRESS + reason_martian_destination);
 	}
 
 	/* lookup: n: networks: ["ip_any.dst"] */
-	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
 	key.dst.len = 128;
 	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-	n = find_networks(&key);
-	if (!n)
-		return fr_up(skb, reason_readdress_no_networks);
+	pkt->n = find_networks(&key);
+	if (!pkt->n)
+		return fr_up(skb, PROG_READDRESS + reason_no_networks);
 
 	/* do: [{send: {from: "n.local", to: "n.remote"}}] */
-	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
-		return fr_up(skb, reason_readdress_address_family);
+	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || !fr_is_v4(pkt->n->remote))
+		return fr_up(skb, PROG_READDRESS + reason_address_family);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || (partial >> 16) >= ip_any_options_end))
-		return fr_up(skb, reason_readdress_partial_checksum);
-	if (!(skb->len <= ip_any_end || skb->gso_size == 0))
-		return fr_up(skb, reason_readdress_gso_packet);
-	if (!(skb->len <= ip_any_end || ((__u64)fr_partial(skb) & 0xffff) < ip_any_end - 1))
-		return fr_up(skb, reason_readdress_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
-			      (ip_any_options_end - 14) : ip_any_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&n->hop_remote, reason_readdress_no_route,
-				      reason_readdress_unreachable));
-	return readdress_ipv4_any_send(skb, data, ip_any_end, n);
+		return fr_up(skb, PROG_READDRESS + reason_partial_checksum);
+	if (!(skb->len <= pkt->ip_any_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_READDRESS + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_any_end ||
+	      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_any_end - 1))
+		return fr_up(skb, PROG_READDRESS + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->n->hop_remote,
+			      skb->gso_size ? skb->gso_size + (ip_any_options_end - 14) :
+			      pkt->ip_any_end - 14)))
+		return fr_unfit(skb, &pkt->n->hop_remote, PROG_READDRESS + reason_too_big);
+	return readdress_ipv4_any_send(skb, pkt);
 }
 
-static __always_inline int readdress_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_any_end,
-					       struct val_networks *n)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_any_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_any_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+
+	*end = ip_any_end;
+	return 0;
+}
+
+static __always_inline int readdress_ipv6_send(struct __sk_buff *skb, struct readdress_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_any_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_any_end, 0))
-			return fr_up(skb, reason_readdress_no_memory);
+	if (unlikely(len > pkt->ip_any_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_any_end, 0))
+			return fr_up(skb, PROG_READDRESS + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 54 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_readdress_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 54 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_READDRESS + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 40);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(n->local));
-	st128(new_ipv6->dst, ld128(n->remote));
+	st128(new_ipv6->src, ld128(pkt->n->local));
+	st128(new_ipv6->dst, ld128(pkt->n->remote));
 	fr_complete_end(skb, csum, ETH_HLEN, 40);
 
-	fr_count(reason_readdress_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_READDRESS + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int readdress_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int readdress_ipv6(struct __sk_buff *skb, struct readdress_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_any_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_readdress_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_readdress_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_readdress_mapped_address);
-	__u64 ip_any_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_any_end > skb->len)
-		return fr_up(skb, reason_readdress_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_readdress_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_readdress_multicast);
-		return fr_up(skb, reason_readdress_martian_destination);
-	}
+	if (why)
+		return fr_up(skb, PROG_READDRESS + why);
 
 	/* lookup: n: networks: ["ip_any.dst"] */
-	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8)));
 
 	key.dst.len = 128;
 	fr_put_v6(key.dst.addr, ipv6->dst, 4);
-	n = find_networks(&key);
-	if (!n)
-		return fr_up(skb, reason_readdress_no_networks);
+	pkt->n = find_networks(&key);
+	if (!pkt->n)
+		return fr_up(skb, PROG_READDRESS + reason_no_networks);
 
 	/* do: [{send: {from: "n.local", to: "n.remote"}}] */
-	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-		return fr_up(skb, reason_readdress_address_family);
+	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
+		return fr_up(skb, PROG_READDRESS + reason_address_family);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || (partial >> 16) >= 54))
-		return fr_up(skb, reason_readdress_partial_checksum);
-	if (!(skb->len <= ip_any_end || skb->gso_size == 0))
-		return fr_up(skb, reason_readdress_gso_packet);
-	if (!(skb->len <= ip_any_end || ((__u64)fr_partial(skb) & 0xffff) < ip_any_end - 1))
-		return fr_up(skb, reason_readdress_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + 40 :
-			      ip_any_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&n->hop_remote, reason_readdress_no_route,
-				      reason_readdress_unreachable));
-	return readdress_ipv6_send(skb, data, ip_any_end, n);
+		return fr_up(skb, PROG_READDRESS + reason_partial_checksum);
+	if (!(skb->len <= pkt->ip_any_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_READDRESS + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_any_end ||
+	      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_any_end - 1))
+		return fr_up(skb, PROG_READDRESS + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->n->hop_remote, skb->gso_size ? skb->gso_size + 40 :
+			      pkt->ip_any_end - 14)))
+		return fr_unfit(skb, &pkt->n->hop_remote, PROG_READDRESS + reason_too_big);
+	return readdress_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_readdress(struct __sk_buff *skb)
 {
+	struct readdress_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 74);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* readdress: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_readdress_inactive);
+		return fr_up(skb, PROG_READDRESS + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_READDRESS + why);
 
 	/* stack: ["eth", "ip_any"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return readdress_ipv4_any(skb, data, data_end);
+		return readdress_ipv4_any(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return readdress_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_readdress_not_ip_any);
+		return readdress_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_READDRESS + reason_not_ip_any);
 }
 
 /*
@@ -345,50 +376,74 @@ SEC("tc") int prog_readdress(struct __sk_buff *skb)
  *	eth ipv6 ipv6
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_out_of_sent = 36, reason_out_of_pass, reason_out_of_inactive, reason_out_of_vlan_tag,
-	reason_out_of_other_host, reason_out_of_link_broadcast, reason_out_of_link_multicast,
-	reason_out_of_truncated, reason_out_of_ipv4_version, reason_out_of_ip_options,
-	reason_out_of_ipv4_reserved, reason_out_of_fragment, reason_out_of_ipv4_total_length,
-	reason_out_of_ipv4_checksum, reason_out_of_martian_source, reason_out_of_multicast,
-	reason_out_of_martian_destination, reason_out_of_ipv4_any_version,
-	reason_out_of_ipv4_any_ihl, reason_out_of_ipv4_any_options,
-	reason_out_of_ipv4_any_total_length, reason_out_of_ipv4_any_checksum,
-	reason_out_of_no_networks, reason_out_of_changing, reason_out_of_address_family,
-	reason_out_of_gso_packet, reason_out_of_partial_checksum, reason_out_of_no_memory,
-	reason_out_of_fault, reason_out_of_too_big, reason_out_of_no_route, reason_out_of_local,
-	reason_out_of_unreachable, reason_out_of_blackhole, reason_out_of_prohibit,
-	reason_out_of_xfrm, reason_out_of_rule, reason_out_of_encap, reason_out_of_ipv6_version,
-	reason_out_of_mapped_address, reason_out_of_ipv6_payload_length, reason_out_of_not_inner,
-	reason_out_of_not_ip,
+/* What is known of a packet. */
+struct out_of_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
+	__u64 inner_options_end;
+	__u64 payload_len;
+	struct val_networks *n;
 };
 
-static __always_inline int check_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4_any_2(struct __sk_buff *skb, void *data, void *data_end,
+					      __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4_any *ipv4_any = data + at;
 
 	if ((void *)(ipv4_any + 1) > data_end || at + sizeof(*ipv4_any) > ip_end)
-		return fr_up(skb, reason_out_of_truncated);
+		return reason_truncated;
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_out_of_ipv4_any_version);
+		return reason_ipv4_any_version;
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_out_of_ipv4_any_ihl);
+		return reason_ipv4_any_ihl;
 	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
-		return fr_up(skb, reason_out_of_ipv4_any_options);
+		return reason_ipv4_any_options;
 	__u64 inner_options_end = fr_forget(skb, at + sizeof(*ipv4_any) + inner_options_size);
 
 	*end = inner_options_end;
 	return 0;
 }
 
-static __always_inline int out_of_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data,
-						     __u64 inner_options_end, __u64 payload_len,
-						     struct val_networks *n)
+static __always_inline int out_of_ipv4_ipv4_any_send(struct __sk_buff *skb,
+						     struct out_of_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 34;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 34, new_headers_len = 14;
 	__be16 ipv4_any_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4_any->protocol));
@@ -397,220 +452,193 @@ static __always_inline int out_of_ipv4_ipv4_any_send(struct __sk_buff *skb, void
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ((__u64)ld16(&ipv4_any->ttl) + ld32(ipv4_any->src) +
 					     ld32(ipv4_any->dst)) + ipv4_any_ttl_protocol +
-					    fr_v4(n->local) + fr_v4(n->remote));
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+					    fr_v4(pkt->n->local) + fr_v4(pkt->n->remote));
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 34), 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 34), 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_out_of_fault, reason_out_of_no_memory);
-	if (unlikely(data + 34 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_out_of_fault);
+		return fr_failed(skb, len, err, PROG_OUT_OF + reason_fault);
+	if (unlikely(pkt->data + 34 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_OUT_OF + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 20);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st32(new_ipv4_any->src, fr_v4(n->local));
-	st32(new_ipv4_any->dst, fr_v4(n->remote));
+	st32(new_ipv4_any->src, fr_v4(pkt->n->local));
+	st32(new_ipv4_any->dst, fr_v4(pkt->n->remote));
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 20);
 
-	fr_count(reason_out_of_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_OUT_OF + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int out_of_ipv4_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
-						__u64 ip_end)
+static __always_inline int out_of_ipv4_ipv4_any(struct __sk_buff *skb, struct out_of_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = data + 34;
-	__u64 inner_options_end;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 34;
+	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 34,
+				     &pkt->inner_options_end);
 
-	if (check_ipv4_any(skb, data, data_end, ip_end, 34, &inner_options_end))
-		return TC_ACT_UNSPEC;
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_out_of_truncated);
-	if (inner_options_end > ip_end)
-		return fr_up(skb, reason_out_of_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 34)
-		return fr_up(skb, reason_out_of_ipv4_any_ihl);
+	if (why)
+		return fr_up(skb, PROG_OUT_OF + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_OUT_OF + reason_truncated);
+	if (pkt->inner_options_end > pkt->ip_end)
+		return fr_up(skb, PROG_OUT_OF + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 34)
+		return fr_up(skb, PROG_OUT_OF + reason_ipv4_any_ihl);
 	__u64 inner_end = 34ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < inner_options_end - 34 || inner_end > ip_end)
-		return fr_up(skb, reason_out_of_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 34, inner_options_end - 34)))
-		return fr_up(skb, reason_out_of_ipv4_any_checksum);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 34 || inner_end > pkt->ip_end)
+		return fr_up(skb, PROG_OUT_OF + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, 34, pkt->inner_options_end - 34)))
+		return fr_up(skb, PROG_OUT_OF + reason_ipv4_any_checksum);
 
 	/* lookup: n: networks: ["inner.dst"] */
-	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
 	key.dst.len = 128;
 	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-	n = find_networks(&key);
-	if (!n)
-		return fr_up(skb, reason_out_of_no_networks);
+	pkt->n = find_networks(&key);
+	if (!pkt->n)
+		return fr_up(skb, PROG_OUT_OF + reason_no_networks);
 
 	/* do: [{pop: "ip"}, {send: {from: "n.local", to: "n.remote"}}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_out_of_gso_packet);
-	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
-		return fr_up(skb, reason_out_of_address_family);
-	__u64 payload_len = inner_end - inner_options_end;
+		return fr_up(skb, PROG_OUT_OF + reason_gso_packet);
+	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || !fr_is_v4(pkt->n->remote))
+		return fr_up(skb, PROG_OUT_OF + reason_address_family);
+	pkt->payload_len = inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_out_of_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (payload_len - 34))))
-		return fr_up(skb,
-			     fr_unfit(&n->hop_remote, reason_out_of_no_route,
-				      reason_out_of_unreachable));
-	return out_of_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len, n);
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_OUT_OF + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->n->hop_remote,
+			      pkt->inner_options_end + (pkt->payload_len - 34))))
+		return fr_unfit(skb, &pkt->n->hop_remote, PROG_OUT_OF + reason_too_big);
+	return out_of_ipv4_ipv4_any_send(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > ip_end)
-		return fr_up(skb, reason_out_of_truncated);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_out_of_ipv6_version);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_out_of_mapped_address);
+		return reason_mapped_address;
 	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (inner_end > ip_end)
-		return fr_up(skb, reason_out_of_ipv6_payload_length);
+		return reason_ipv6_payload_length;
 
 	*end = inner_end;
 	return 0;
 }
 
-static __always_inline int out_of_send_ipv6(struct __sk_buff *skb, __u64 payload_len,
-					    struct val_networks *n, const __u32 headers_len,
-					    const int how, __be32 ipv6_version_to_flow_label,
+static __always_inline int out_of_send_ipv6(struct __sk_buff *skb, struct out_of_packet *pkt,
+					    const __u32 headers_len, const int how,
+					    __be32 ipv6_version_to_flow_label,
 					    __be16 ipv6_next_header_hop_limit)
 {
-	void *data;
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 14;
 
-	if (unlikely(!fr_fits(&n->hop_remote, 40ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&n->hop_remote, reason_out_of_no_route,
-				      reason_out_of_unreachable));
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+	if (unlikely(!fr_fits(&pkt->n->hop_remote, 40ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->n->hop_remote, PROG_OUT_OF + reason_too_big);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, how, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, how,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_out_of_fault, reason_out_of_no_memory);
-	if (unlikely(data + 54 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_out_of_fault);
+		return fr_failed(skb, len, err, PROG_OUT_OF + reason_fault);
+	if (unlikely(pkt->data + 54 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_OUT_OF + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 40);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(n->local));
-	st128(new_ipv6->dst, ld128(n->remote));
+	st128(new_ipv6->src, ld128(pkt->n->local));
+	st128(new_ipv6->dst, ld128(pkt->n->remote));
 	fr_complete_end(skb, csum, ETH_HLEN, 40);
 
-	fr_count(reason_out_of_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_OUT_OF + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int out_of_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 ip_end)
+static __always_inline int out_of_ipv4_ipv6(struct __sk_buff *skb, struct out_of_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 34;
+	struct hdr_ipv6 *ipv6 = pkt->data + 34;
 	__u64 inner_end;
+	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &inner_end);
 
-	if (check_ipv6(skb, data, data_end, ip_end, 34, &inner_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_OUT_OF + why);
 
 	/* lookup: n: networks: ["inner.dst"] */
-	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8)));
 
 	key.dst.len = 128;
 	fr_put_v6(key.dst.addr, ipv6->dst, 4);
-	n = find_networks(&key);
-	if (!n)
-		return fr_up(skb, reason_out_of_no_networks);
+	pkt->n = find_networks(&key);
+	if (!pkt->n)
+		return fr_up(skb, PROG_OUT_OF + reason_no_networks);
 
 	/* do: [{pop: "ip"}, {send: {from: "n.local", to: "n.remote"}}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_out_of_gso_packet);
-	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-		return fr_up(skb, reason_out_of_address_family);
-	__u64 payload_len = inner_end - 74;
+		return fr_up(skb, PROG_OUT_OF + reason_gso_packet);
+	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
+		return fr_up(skb, PROG_OUT_OF + reason_address_family);
+	pkt->payload_len = inner_end - 74;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 74 && (partial & 0xffff) < 74ULL + payload_len - 1)))
-		return fr_up(skb, reason_out_of_partial_checksum);
+	      ((partial >> 16) >= 74 && (partial & 0xffff) < 74ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_OUT_OF + reason_partial_checksum);
 	const __u32 headers_len = 34;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	return out_of_send_ipv6(skb, payload_len, n, headers_len, FR_TO_IPV6,
-				ipv6_version_to_flow_label, ipv6_next_header_hop_limit);
+	return out_of_send_ipv6(skb, pkt, headers_len, FR_TO_IPV6, ipv6_version_to_flow_label,
+				ipv6_next_header_hop_limit);
 }
 
-static __always_inline int out_of_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int out_of_ipv4(struct __sk_buff *skb, struct out_of_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_out_of_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_out_of_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_out_of_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_out_of_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_out_of_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_out_of_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_out_of_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_out_of_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_out_of_multicast);
-		return fr_up(skb, reason_out_of_martian_destination);
-	}
+	if (why)
+		return fr_up(skb, PROG_OUT_OF + why);
 
 	/* stack: ["eth", "ip", {inner: "ip_any"}] */
 	if (be8(&ipv4->protocol) == IPPROTO_IPIP)
-		return out_of_ipv4_ipv4_any(skb, data, data_end, ip_end);
+		return out_of_ipv4_ipv4_any(skb, pkt);
 	if (be8(&ipv4->protocol) == IPPROTO_IPV6)
-		return out_of_ipv4_ipv6(skb, data, data_end, ip_end);
-	return fr_up(skb, reason_out_of_not_inner);
+		return out_of_ipv4_ipv6(skb, pkt);
+	return fr_up(skb, PROG_OUT_OF + reason_not_inner);
 }
 
-static __always_inline int out_of_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb, void *data,
-							  __u64 inner_options_end,
-							  __u64 payload_len, struct val_networks *n)
+static __always_inline int out_of_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
+							  struct out_of_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 54;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 54, new_headers_len = 14;
 	__be16 ipv4_any_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4_any->protocol));
@@ -619,172 +647,159 @@ static __always_inline int out_of_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ((__u64)ld16(&ipv4_any->ttl) + ld32(ipv4_any->src) +
 					     ld32(ipv4_any->dst)) + ipv4_any_ttl_protocol +
-					    fr_v4(n->local) + fr_v4(n->remote));
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+					    fr_v4(pkt->n->local) + fr_v4(pkt->n->remote));
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 54), FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 54), FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_out_of_fault, reason_out_of_no_memory);
-	if (unlikely(data + 34 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_out_of_fault);
+		return fr_failed(skb, len, err, PROG_OUT_OF + reason_fault);
+	if (unlikely(pkt->data + 34 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_OUT_OF + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 20);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st32(new_ipv4_any->src, fr_v4(n->local));
-	st32(new_ipv4_any->dst, fr_v4(n->remote));
+	st32(new_ipv4_any->src, fr_v4(pkt->n->local));
+	st32(new_ipv4_any->dst, fr_v4(pkt->n->remote));
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 20);
 
-	fr_count(reason_out_of_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_OUT_OF + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int out_of_ipv6_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
-						__u64 ip_end)
+static __always_inline int out_of_ipv6_ipv4_any(struct __sk_buff *skb, struct out_of_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = data + 54;
-	__u64 inner_options_end;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 54;
+	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 54,
+				     &pkt->inner_options_end);
 
-	if (check_ipv4_any(skb, data, data_end, ip_end, 54, &inner_options_end))
-		return TC_ACT_UNSPEC;
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_out_of_truncated);
-	if (inner_options_end > ip_end)
-		return fr_up(skb, reason_out_of_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 54)
-		return fr_up(skb, reason_out_of_ipv4_any_ihl);
+	if (why)
+		return fr_up(skb, PROG_OUT_OF + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_OUT_OF + reason_truncated);
+	if (pkt->inner_options_end > pkt->ip_end)
+		return fr_up(skb, PROG_OUT_OF + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 54)
+		return fr_up(skb, PROG_OUT_OF + reason_ipv4_any_ihl);
 	__u64 inner_end = 54ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < inner_options_end - 54 || inner_end > ip_end)
-		return fr_up(skb, reason_out_of_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 54, inner_options_end - 54)))
-		return fr_up(skb, reason_out_of_ipv4_any_checksum);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 54 || inner_end > pkt->ip_end)
+		return fr_up(skb, PROG_OUT_OF + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, 54, pkt->inner_options_end - 54)))
+		return fr_up(skb, PROG_OUT_OF + reason_ipv4_any_checksum);
 
 	/* lookup: n: networks: ["inner.dst"] */
-	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
 	key.dst.len = 128;
 	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-	n = find_networks(&key);
-	if (!n)
-		return fr_up(skb, reason_out_of_no_networks);
+	pkt->n = find_networks(&key);
+	if (!pkt->n)
+		return fr_up(skb, PROG_OUT_OF + reason_no_networks);
 
 	/* do: [{pop: "ip"}, {send: {from: "n.local", to: "n.remote"}}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_out_of_gso_packet);
-	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
-		return fr_up(skb, reason_out_of_address_family);
-	__u64 payload_len = inner_end - inner_options_end;
+		return fr_up(skb, PROG_OUT_OF + reason_gso_packet);
+	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || !fr_is_v4(pkt->n->remote))
+		return fr_up(skb, PROG_OUT_OF + reason_address_family);
+	pkt->payload_len = inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_out_of_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (payload_len - 54))))
-		return fr_up(skb,
-			     fr_unfit(&n->hop_remote, reason_out_of_no_route,
-				      reason_out_of_unreachable));
-	return out_of_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len, n);
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_OUT_OF + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->n->hop_remote,
+			      pkt->inner_options_end + (pkt->payload_len - 54))))
+		return fr_unfit(skb, &pkt->n->hop_remote, PROG_OUT_OF + reason_too_big);
+	return out_of_ipv6_ipv4_any_send_ipv4(skb, pkt);
 }
 
-static __always_inline int out_of_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 ip_end)
+static __always_inline int out_of_ipv6_ipv6(struct __sk_buff *skb, struct out_of_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 54;
 	__u64 inner_end;
+	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &inner_end);
 
-	if (check_ipv6(skb, data, data_end, ip_end, 54, &inner_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_OUT_OF + why);
 
 	/* lookup: n: networks: ["inner.dst"] */
-	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8)));
 
 	key.dst.len = 128;
 	fr_put_v6(key.dst.addr, ipv6->dst, 4);
-	n = find_networks(&key);
-	if (!n)
-		return fr_up(skb, reason_out_of_no_networks);
+	pkt->n = find_networks(&key);
+	if (!pkt->n)
+		return fr_up(skb, PROG_OUT_OF + reason_no_networks);
 
 	/* do: [{pop: "ip"}, {send: {from: "n.local", to: "n.remote"}}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_out_of_gso_packet);
-	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-		return fr_up(skb, reason_out_of_address_family);
-	__u64 payload_len = inner_end - 94;
+		return fr_up(skb, PROG_OUT_OF + reason_gso_packet);
+	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
+		return fr_up(skb, PROG_OUT_OF + reason_address_family);
+	pkt->payload_len = inner_end - 94;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 94 && (partial & 0xffff) < 94ULL + payload_len - 1)))
-		return fr_up(skb, reason_out_of_partial_checksum);
+	      ((partial >> 16) >= 94 && (partial & 0xffff) < 94ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_OUT_OF + reason_partial_checksum);
 	const __u32 headers_len = 54;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	return out_of_send_ipv6(skb, payload_len, n, headers_len, 0, ipv6_version_to_flow_label,
+	return out_of_send_ipv6(skb, pkt, headers_len, 0, ipv6_version_to_flow_label,
 				ipv6_next_header_hop_limit);
 }
 
-static __always_inline int out_of_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int out_of_ipv6(struct __sk_buff *skb, struct out_of_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_out_of_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_out_of_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_out_of_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_out_of_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_out_of_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_out_of_multicast);
-		return fr_up(skb, reason_out_of_martian_destination);
-	}
+	if (why)
+		return fr_up(skb, PROG_OUT_OF + why);
 
 	/* stack: ["eth", "ip", {inner: "ip_any"}] */
 	if (be8(&ipv6->next_header) == IPPROTO_IPIP)
-		return out_of_ipv6_ipv4_any(skb, data, data_end, ip_end);
+		return out_of_ipv6_ipv4_any(skb, pkt);
 	if (be8(&ipv6->next_header) == IPPROTO_IPV6)
-		return out_of_ipv6_ipv6(skb, data, data_end, ip_end);
-	return fr_up(skb, reason_out_of_not_inner);
+		return out_of_ipv6_ipv6(skb, pkt);
+	return fr_up(skb, PROG_OUT_OF + reason_not_inner);
 }
 
 SEC("tc") int prog_out_of(struct __sk_buff *skb)
 {
+	struct out_of_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 114);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* out_of: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_out_of_inactive);
+		return fr_up(skb, PROG_OUT_OF + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(readdress, out_of, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_OUT_OF + why);
 
 	/* stack: ["eth", "ip", {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return out_of_ipv4(skb, data, data_end);
+		return out_of_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return out_of_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_out_of_not_ip);
+		return out_of_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_OUT_OF + reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 38
+#define FR_REASONS 42
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -46,6 +46,20 @@ struct hdr_ipv6 {
 	__u8 dst[16];
 } __attribute__((packed));
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_shim_kind, reason_gso_packet, reason_address_family, reason_partial_checksum,
+	reason_fault, reason_no_memory, reason_too_big, reason_no_route, reason_local,
+	reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm, reason_rule,
+	reason_encap, reason_no_neighbour, reason_not_forwarded, reason_forwarding_off,
+	reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length, reason_more_data,
+	reason_not_inner, reason_not_ip,
+};
+
 /*
  * prog_unwrap: tc/ingress
  *	eth ipv4 shim ipv4
@@ -54,28 +68,101 @@ struct hdr_ipv6 {
  *	eth ipv6 shim ipv6
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_unwrap_sent, reason_unwrap_pass, reason_unwrap_inactive, reason_unwrap_vlan_tag,
-	reason_unwrap_other_host, reason_unwrap_link_broadcast, reason_unwrap_link_multicast,
-	reason_unwrap_truncated, reason_unwrap_ipv4_version, reason_unwrap_ip_options,
-	reason_unwrap_ipv4_reserved, reason_unwrap_fragment, reason_unwrap_ipv4_total_length,
-	reason_unwrap_ipv4_checksum, reason_unwrap_martian_source, reason_unwrap_multicast,
-	reason_unwrap_martian_destination, reason_unwrap_shim_kind, reason_unwrap_gso_packet,
-	reason_unwrap_address_family, reason_unwrap_partial_checksum, reason_unwrap_no_memory,
-	reason_unwrap_fault, reason_unwrap_too_big, reason_unwrap_not_forwarded,
-	reason_unwrap_forwarding_off, reason_unwrap_unreachable, reason_unwrap_blackhole,
-	reason_unwrap_prohibit, reason_unwrap_xfrm, reason_unwrap_rule, reason_unwrap_encap,
-	reason_unwrap_ipv6_version, reason_unwrap_mapped_address, reason_unwrap_ipv6_payload_length,
-	reason_unwrap_more_data, reason_unwrap_not_inner, reason_unwrap_not_ip,
+/* What is known of a packet. */
+struct unwrap_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
+	__u64 payload_len;
 };
 
-static __always_inline int unwrap_ipv4_ipv4_send(struct __sk_buff *skb, void *data,
-						 __u64 payload_len, struct fr_hop *hop_1,
-						 struct bpf_fib_lookup *fib_1)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv4 *ipv4 = data + 35;
-	struct hdr_ipv4 *ipv4_2 = data + 14;
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end || at + sizeof(*ipv4) > ip_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 inner_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || inner_end > ip_end)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	__u64 payload_len = inner_end - (at + sizeof(*ipv4));
+
+	*end = payload_len;
+	return 0;
+}
+
+static __always_inline int unwrap_ipv4_ipv4_send(struct __sk_buff *skb, struct unwrap_packet *pkt,
+						 struct fr_hop *hop, struct bpf_fib_lookup *fib)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 35;
+	struct hdr_ipv4 *ipv4_2 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 35, new_headers_len = 14;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -87,13 +174,14 @@ static __always_inline int unwrap_ipv4_ipv4_send(struct __sk_buff *skb, void *da
 					    ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					     ld32(ipv4->src) + ld32(ipv4->dst)) +
 					    ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 20, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 20, 0,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
-	if (unlikely(data + 34 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_unwrap_fault);
+		return fr_failed(skb, len, err, reason_fault);
+	if (unlikely(pkt->data + 34 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -102,10 +190,10 @@ static __always_inline int unwrap_ipv4_ipv4_send(struct __sk_buff *skb, void *da
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 20);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
@@ -118,67 +206,67 @@ static __always_inline int unwrap_ipv4_ipv4_send(struct __sk_buff *skb, void *da
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_unwrap_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int unwrap_ipv4_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 ip_end)
+static __always_inline int unwrap_ipv4_ipv4(struct __sk_buff *skb, struct unwrap_packet *pkt)
 {
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_ipv4 *ipv4 = data + 35;
-	struct hdr_ipv4 *ipv4_2 = data + 14;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 35, &pkt->payload_len);
 
-	if ((void *)(ipv4 + 1) > data_end || 55ULL > ip_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_unwrap_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_unwrap_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_unwrap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_unwrap_fragment);
-	__u64 inner_end = 35ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || inner_end > ip_end)
-		return fr_up(skb, reason_unwrap_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_unwrap_ipv4_checksum);
-
-	/* stack: ["eth", "ip", "shim", {inner: ["ipv4", "ipv6"]}] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_unwrap_gso_packet);
+	if (why)
+		return fr_up(skb, why);
 
 	/* do: [{pop: "shim"}, {pop: "ip"}, {send: {from: "ip.dst", to: "ip.src"}}] */
-	__u64 payload_len = inner_end - 55;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 55 && (partial & 0xffff) < 55ULL + payload_len - 1)))
-		return fr_up(skb, reason_unwrap_partial_checksum);
-	__builtin_memset(&fib_1, 0, sizeof(fib_1));
-	fib_1.family = AF_INET;
-	fib_1.src[0] = ld32(ipv4_2->dst);
-	fib_1.dst[0] = ld32(ipv4_2->src);
-	if (fr_route(skb, &fib_1, 20ULL + payload_len, &hop_1))
-		return fr_up(skb, reason_unwrap_too_big);
-	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb,
-			     fr_unrouted(&hop_1, reason_unwrap_not_forwarded,
-					 reason_unwrap_unreachable));
-	return unwrap_ipv4_ipv4_send(skb, data, payload_len, &hop_1, &fib_1);
+	      ((partial >> 16) >= 55 && (partial & 0xffff) < 55ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->src[0] = ld32(ipv4->dst);
+	fib->dst[0] = ld32(ipv4->src);
+	if (fr_route(skb, fib, 20ULL + pkt->payload_len, hop))
+		return fr_up(skb, reason_too_big);
+	if (unlikely(!fr_usable(hop)))
+		return fr_up(skb, fr_unrouted(hop, reason_not_forwarded, reason_unreachable));
+	return unwrap_ipv4_ipv4_send(skb, pkt, hop, fib);
 }
 
-static __always_inline int unwrap_ipv4_ipv6_send(struct __sk_buff *skb, void *data,
-						 __u64 payload_len, struct fr_hop *hop_1,
-						 struct bpf_fib_lookup *fib_1)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 ip_end, const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + 35;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > ip_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (inner_end > ip_end)
+		return reason_ipv6_payload_length;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	if (inner_end != ip_end)
+		return reason_more_data;
+	__u64 payload_len = inner_end - (at + sizeof(*ipv6));
+
+	*end = payload_len;
+	return 0;
+}
+
+static __always_inline int unwrap_ipv4_ipv6_send(struct __sk_buff *skb, struct unwrap_packet *pkt,
+						 struct fr_hop *hop, struct bpf_fib_lookup *fib)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 35;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 75, new_headers_len = 34;
 	__be16 ipv4_version_to_ecn =
@@ -189,12 +277,13 @@ static __always_inline int unwrap_ipv4_ipv6_send(struct __sk_buff *skb, void *da
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 20) + ipv4_src + ipv4_dst + 128);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+					   bpf_htons(pkt->payload_len + 20) + ipv4_src + ipv4_dst +
+					   128);
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -203,14 +292,14 @@ static __always_inline int unwrap_ipv4_ipv6_send(struct __sk_buff *skb, void *da
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 20));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 20));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000));
 	st32(new_ipv4->src, ipv4_src);
@@ -221,109 +310,127 @@ static __always_inline int unwrap_ipv4_ipv6_send(struct __sk_buff *skb, void *da
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_unwrap_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int unwrap_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 ip_end)
+static __always_inline int unwrap_ipv4_ipv6(struct __sk_buff *skb, struct unwrap_packet *pkt)
 {
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_ipv6 *ipv6 = data + 35;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, pkt->ip_end, 35, &pkt->payload_len);
 
-	if ((void *)(ipv6 + 1) > data_end || 75ULL > ip_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_unwrap_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_unwrap_mapped_address);
-	__u64 inner_end = 75ULL + be16(&ipv6->payload_length);
-	if (inner_end > ip_end)
-		return fr_up(skb, reason_unwrap_ipv6_payload_length);
-
-	/* stack: ["eth", "ip", "shim", {inner: ["ipv4", "ipv6"]}] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_unwrap_gso_packet);
+	if (why)
+		return fr_up(skb, why);
 
 	/* do: [{pop: "shim"}, {pop: "ip"}, {send: {from: "ip.dst", to: "ip.src"}}] */
-	if (inner_end != ip_end)
-		return fr_up(skb, reason_unwrap_more_data);
-	__u64 payload_len = inner_end - 75;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 75 && (partial & 0xffff) < 75ULL + payload_len - 1)))
-		return fr_up(skb, reason_unwrap_partial_checksum);
-	__builtin_memset(&fib_1, 0, sizeof(fib_1));
-	fib_1.family = AF_INET;
-	fib_1.src[0] = ld32(ipv4->dst);
-	fib_1.dst[0] = ld32(ipv4->src);
-	if (fr_route(skb, &fib_1, 20ULL + payload_len, &hop_1))
-		return fr_up(skb, reason_unwrap_too_big);
-	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb,
-			     fr_unrouted(&hop_1, reason_unwrap_not_forwarded,
-					 reason_unwrap_unreachable));
-	return unwrap_ipv4_ipv6_send(skb, data, payload_len, &hop_1, &fib_1);
+	      ((partial >> 16) >= 75 && (partial & 0xffff) < 75ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->src[0] = ld32(ipv4->dst);
+	fib->dst[0] = ld32(ipv4->src);
+	if (fr_route(skb, fib, 20ULL + pkt->payload_len, hop))
+		return fr_up(skb, reason_too_big);
+	if (unlikely(!fr_usable(hop)))
+		return fr_up(skb, fr_unrouted(hop, reason_not_forwarded, reason_unreachable));
+	return unwrap_ipv4_ipv6_send(skb, pkt, hop, fib);
 }
 
-static __always_inline int unwrap_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int unwrap_ipv4(struct __sk_buff *skb, struct unwrap_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_shim *shim = data + 34;
+	struct hdr_shim *shim = pkt->data + 34;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_unwrap_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_unwrap_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_unwrap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_unwrap_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_unwrap_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_unwrap_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_unwrap_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_unwrap_multicast);
-		return fr_up(skb, reason_unwrap_martian_destination);
-	}
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: shim: fields: [{name: "kind", bits: 8, is: 1}] */
-	if ((void *)(shim + 1) > data_end || 35ULL > ip_end)
-		return fr_up(skb, reason_unwrap_truncated);
+	if ((void *)(shim + 1) > pkt->data_end || 35ULL > pkt->ip_end)
+		return fr_up(skb, reason_truncated);
 	if (be8(&shim->kind) != 1)
-		return fr_up(skb, reason_unwrap_shim_kind);
+		return fr_up(skb, reason_shim_kind);
 
 	/* stack: ["eth", "ip", "shim", {inner: ["ipv4", "ipv6"]}] */
-	if (data + 43 > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if ((be8(data + 35) >> 4) == 4 && (be8(data + 35) & 15) == 5 &&
-	    (be8(data + 41) >> 7) == 0 && ((be8(data + 41) >> 5) & 1) == 0 &&
-	    (be16(data + 41) & 0x1fff) == 0)
-		return unwrap_ipv4_ipv4(skb, data, data_end, ip_end);
-	if ((be8(data + 35) >> 4) == 6)
-		return unwrap_ipv4_ipv6(skb, data, data_end, ip_end);
-	return fr_up(skb, reason_unwrap_not_inner);
+	if (pkt->data + 43 > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if ((be8(pkt->data + 35) >> 4) == 4 && (be8(pkt->data + 35) & 15) == 5 &&
+	    (be8(pkt->data + 41) >> 7) == 0 && ((be8(pkt->data + 41) >> 5) & 1) == 0 &&
+	    (be16(pkt->data + 41) & 0x1fff) == 0)
+		return unwrap_ipv4_ipv4(skb, pkt);
+	if ((be8(pkt->data + 35) >> 4) == 6)
+		return unwrap_ipv4_ipv6(skb, pkt);
+	return fr_up(skb, reason_not_inner);
 }
 
-static __always_inline int unwrap_ipv6_ipv4_send(struct __sk_buff *skb, void *data,
-						 __u64 payload_len, struct fr_hop *hop_2,
-						 struct bpf_fib_lookup *fib_2)
+static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
 {
-	struct hdr_ipv4 *ipv4 = data + 55;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4_3(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end || at + sizeof(*ipv4) > ip_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 inner_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || inner_end > ip_end)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	if (inner_end != ip_end)
+		return reason_more_data;
+	__u64 payload_len = inner_end - (at + sizeof(*ipv4));
+
+	*end = payload_len;
+	return 0;
+}
+
+static __always_inline int unwrap_ipv6_ipv4_send(struct __sk_buff *skb, struct unwrap_packet *pkt,
+						 struct fr_hop *hop, struct bpf_fib_lookup *fib)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 55;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 75, new_headers_len = 54;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
@@ -331,12 +438,12 @@ static __always_inline int unwrap_ipv6_ipv4_send(struct __sk_buff *skb, void *da
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__be128 ipv6_src = ld128(ipv6->dst);
 	__be128 ipv6_dst = ld128(ipv6->src);
-	int direct = hop_2->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -345,14 +452,14 @@ static __always_inline int unwrap_ipv6_ipv4_send(struct __sk_buff *skb, void *da
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_2);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len));
 	st16(&new_ipv6->next_header, bpf_htons(64));
 	st128(new_ipv6->src, ipv6_src);
 	st128(new_ipv6->dst, ipv6_dst);
@@ -361,75 +468,71 @@ static __always_inline int unwrap_ipv6_ipv4_send(struct __sk_buff *skb, void *da
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_unwrap_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int unwrap_ipv6_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 ip_end)
+static __always_inline int unwrap_ipv6_ipv4(struct __sk_buff *skb, struct unwrap_packet *pkt)
 {
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_ipv4 *ipv4 = data + 55;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 why = check_ipv4_3(skb, pkt->data, pkt->data_end, pkt->ip_end, 55, &pkt->payload_len);
 
-	if ((void *)(ipv4 + 1) > data_end || 75ULL > ip_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_unwrap_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_unwrap_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_unwrap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_unwrap_fragment);
-	__u64 inner_end = 55ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || inner_end > ip_end)
-		return fr_up(skb, reason_unwrap_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_unwrap_ipv4_checksum);
-
-	/* stack: ["eth", "ip", "shim", {inner: ["ipv4", "ipv6"]}] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_unwrap_gso_packet);
+	if (why)
+		return fr_up(skb, why);
 
 	/* do: [{pop: "shim"}, {pop: "ip"}, {send: {from: "ip.dst", to: "ip.src"}}] */
-	if (inner_end != ip_end)
-		return fr_up(skb, reason_unwrap_more_data);
-	__u64 payload_len = inner_end - 75;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 75 && (partial & 0xffff) < 75ULL + payload_len - 1)))
-		return fr_up(skb, reason_unwrap_partial_checksum);
-	__builtin_memset(&fib_2, 0, sizeof(fib_2));
-	fib_2.family = AF_INET6;
-	fib_2.src[0] = ld32(ipv6->dst);
-	fib_2.src[1] = ld32(ipv6->dst + 4);
-	fib_2.src[2] = ld32(ipv6->dst + 8);
-	fib_2.src[3] = ld32(ipv6->dst + 12);
-	fib_2.dst[0] = ld32(ipv6->src);
-	fib_2.dst[1] = ld32(ipv6->src + 4);
-	fib_2.dst[2] = ld32(ipv6->src + 8);
-	fib_2.dst[3] = ld32(ipv6->src + 12);
-	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
-		return fr_up(skb, reason_unwrap_too_big);
-	if (unlikely(!fr_usable(&hop_2)))
-		return fr_up(skb,
-			     fr_unrouted(&hop_2, reason_unwrap_not_forwarded,
-					 reason_unwrap_unreachable));
-	return unwrap_ipv6_ipv4_send(skb, data, payload_len, &hop_2, &fib_2);
+	      ((partial >> 16) >= 75 && (partial & 0xffff) < 75ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET6;
+	fib->src[0] = ld32(ipv6->dst);
+	fib->src[1] = ld32(ipv6->dst + 4);
+	fib->src[2] = ld32(ipv6->dst + 8);
+	fib->src[3] = ld32(ipv6->dst + 12);
+	fib->dst[0] = ld32(ipv6->src);
+	fib->dst[1] = ld32(ipv6->src + 4);
+	fib->dst[2] = ld32(ipv6->src + 8);
+	fib->dst[3] = ld32(ipv6->src + 12);
+	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+		return fr_up(skb, reason_too_big);
+	if (unlikely(!fr_usable(hop)))
+		return fr_up(skb, fr_unrouted(hop, reason_not_forwarded, reason_unreachable));
+	return unwrap_ipv6_ipv4_send(skb, pkt, hop, fib);
 }
 
-static __always_inline int unwrap_ipv6_ipv6_send(struct __sk_buff *skb, void *data,
-						 __u64 payload_len, struct fr_hop *hop_2,
-						 struct bpf_fib_lookup *fib_2)
+static __always_inline __u32 check_ipv6_3(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 ip_end, const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + 55;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > ip_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (inner_end > ip_end)
+		return reason_ipv6_payload_length;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	__u64 payload_len = inner_end - (at + sizeof(*ipv6));
+
+	*end = payload_len;
+	return 0;
+}
+
+static __always_inline int unwrap_ipv6_ipv6_send(struct __sk_buff *skb, struct unwrap_packet *pkt,
+						 struct fr_hop *hop, struct bpf_fib_lookup *fib)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 55;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 55, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
@@ -438,14 +541,15 @@ static __always_inline int unwrap_ipv6_ipv6_send(struct __sk_buff *skb, void *da
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 	__be128 ipv6_src = ld128(ipv6_2->dst);
 	__be128 ipv6_dst = ld128(ipv6_2->src);
-	int direct = hop_2->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
-	if (unlikely(data + 54 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_unwrap_fault);
+		return fr_failed(skb, len, err, reason_fault);
+	if (unlikely(pkt->data + 54 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -454,10 +558,10 @@ static __always_inline int unwrap_ipv6_ipv6_send(struct __sk_buff *skb, void *da
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 40);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_2);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -469,130 +573,94 @@ static __always_inline int unwrap_ipv6_ipv6_send(struct __sk_buff *skb, void *da
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_unwrap_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int unwrap_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 ip_end)
+static __always_inline int unwrap_ipv6_ipv6(struct __sk_buff *skb, struct unwrap_packet *pkt)
 {
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_ipv6 *ipv6 = data + 55;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 why = check_ipv6_3(skb, pkt->data, pkt->data_end, pkt->ip_end, 55, &pkt->payload_len);
 
-	if ((void *)(ipv6 + 1) > data_end || 95ULL > ip_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_unwrap_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_unwrap_mapped_address);
-	__u64 inner_end = 95ULL + be16(&ipv6->payload_length);
-	if (inner_end > ip_end)
-		return fr_up(skb, reason_unwrap_ipv6_payload_length);
-
-	/* stack: ["eth", "ip", "shim", {inner: ["ipv4", "ipv6"]}] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_unwrap_gso_packet);
+	if (why)
+		return fr_up(skb, why);
 
 	/* do: [{pop: "shim"}, {pop: "ip"}, {send: {from: "ip.dst", to: "ip.src"}}] */
-	__u64 payload_len = inner_end - 95;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 95 && (partial & 0xffff) < 95ULL + payload_len - 1)))
-		return fr_up(skb, reason_unwrap_partial_checksum);
-	__builtin_memset(&fib_2, 0, sizeof(fib_2));
-	fib_2.family = AF_INET6;
-	fib_2.src[0] = ld32(ipv6_2->dst);
-	fib_2.src[1] = ld32(ipv6_2->dst + 4);
-	fib_2.src[2] = ld32(ipv6_2->dst + 8);
-	fib_2.src[3] = ld32(ipv6_2->dst + 12);
-	fib_2.dst[0] = ld32(ipv6_2->src);
-	fib_2.dst[1] = ld32(ipv6_2->src + 4);
-	fib_2.dst[2] = ld32(ipv6_2->src + 8);
-	fib_2.dst[3] = ld32(ipv6_2->src + 12);
-	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
-		return fr_up(skb, reason_unwrap_too_big);
-	if (unlikely(!fr_usable(&hop_2)))
-		return fr_up(skb,
-			     fr_unrouted(&hop_2, reason_unwrap_not_forwarded,
-					 reason_unwrap_unreachable));
-	return unwrap_ipv6_ipv6_send(skb, data, payload_len, &hop_2, &fib_2);
+	      ((partial >> 16) >= 95 && (partial & 0xffff) < 95ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET6;
+	fib->src[0] = ld32(ipv6->dst);
+	fib->src[1] = ld32(ipv6->dst + 4);
+	fib->src[2] = ld32(ipv6->dst + 8);
+	fib->src[3] = ld32(ipv6->dst + 12);
+	fib->dst[0] = ld32(ipv6->src);
+	fib->dst[1] = ld32(ipv6->src + 4);
+	fib->dst[2] = ld32(ipv6->src + 8);
+	fib->dst[3] = ld32(ipv6->src + 12);
+	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+		return fr_up(skb, reason_too_big);
+	if (unlikely(!fr_usable(hop)))
+		return fr_up(skb, fr_unrouted(hop, reason_not_forwarded, reason_unreachable));
+	return unwrap_ipv6_ipv6_send(skb, pkt, hop, fib);
 }
 
-static __always_inline int unwrap_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int unwrap_ipv6(struct __sk_buff *skb, struct unwrap_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_shim *shim = data + 54;
+	struct hdr_shim *shim = pkt->data + 54;
+	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_unwrap_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_unwrap_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_unwrap_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_unwrap_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_unwrap_multicast);
-		return fr_up(skb, reason_unwrap_martian_destination);
-	}
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: shim: fields: [{name: "kind", bits: 8, is: 1}] */
-	if ((void *)(shim + 1) > data_end || 55ULL > ip_end)
-		return fr_up(skb, reason_unwrap_truncated);
+	if ((void *)(shim + 1) > pkt->data_end || 55ULL > pkt->ip_end)
+		return fr_up(skb, reason_truncated);
 	if (be8(&shim->kind) != 1)
-		return fr_up(skb, reason_unwrap_shim_kind);
+		return fr_up(skb, reason_shim_kind);
 
 	/* stack: ["eth", "ip", "shim", {inner: ["ipv4", "ipv6"]}] */
-	if (data + 63 > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if ((be8(data + 55) >> 4) == 4 && (be8(data + 55) & 15) == 5 &&
-	    (be8(data + 61) >> 7) == 0 && ((be8(data + 61) >> 5) & 1) == 0 &&
-	    (be16(data + 61) & 0x1fff) == 0)
-		return unwrap_ipv6_ipv4(skb, data, data_end, ip_end);
-	if ((be8(data + 55) >> 4) == 6)
-		return unwrap_ipv6_ipv6(skb, data, data_end, ip_end);
-	return fr_up(skb, reason_unwrap_not_inner);
+	if (pkt->data + 63 > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if ((be8(pkt->data + 55) >> 4) == 4 && (be8(pkt->data + 55) & 15) == 5 &&
+	    (be8(pkt->data + 61) >> 7) == 0 && ((be8(pkt->data + 61) >> 5) & 1) == 0 &&
+	    (be16(pkt->data + 61) & 0x1fff) == 0)
+		return unwrap_ipv6_ipv4(skb, pkt);
+	if ((be8(pkt->data + 55) >> 4) == 6)
+		return unwrap_ipv6_ipv6(skb, pkt);
+	return fr_up(skb, reason_not_inner);
 }
 
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 {
+	struct unwrap_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 95);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: unwrap: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_unwrap_inactive);
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_unwrap_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_unwrap_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_unwrap_link_broadcast);
-		return fr_up(skb, reason_unwrap_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "shim", {inner: ["ipv4", "ipv6"]}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return unwrap_ipv4(skb, data, data_end);
+		return unwrap_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return unwrap_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_unwrap_not_ip);
+		return unwrap_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

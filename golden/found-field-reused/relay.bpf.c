@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 42
+#define FR_REASONS 70
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
 #include "fastrelay.h"
@@ -54,26 +54,77 @@ struct hdr_shim {
 	__u8 id[3];
 } __attribute__((packed));
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_truncated,
+	reason_not_ipv6, reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_udp_checksum, reason_length,
+	reason_partial_checksum, reason_padding, reason_too_big, reason_no_route, reason_local,
+	reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm, reason_rule,
+	reason_encap, reason_no_neighbour, reason_fault, reason_no_memory, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_not_ip,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_INSIDE = 0, PROG_LARGER = 35 };
+
 /*
  * prog_inside: tc/egress
  *	eth ipv6 udp ipv6
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_inside_sent, reason_inside_pass, reason_inside_inactive, reason_inside_vlan_tag,
-	reason_inside_truncated, reason_inside_not_ipv6, reason_inside_ipv6_version,
-	reason_inside_mapped_address, reason_inside_ipv6_payload_length, reason_inside_not_udp,
-	reason_inside_udp_length, reason_inside_gso_packet, reason_inside_udp_checksum,
-	reason_inside_length, reason_inside_partial_checksum, reason_inside_padding,
-	reason_inside_too_big, reason_inside_no_memory, reason_inside_fault,
+/* What is known of a packet. */
+struct inside_packet {
+	void *data;
+	__u64 inner_end;
+	__u64 payload_len;
 };
 
-static __always_inline int inside_send(struct __sk_buff *skb, void *data, __u64 inner_end,
-				       __u64 payload_len)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_ipv6 *ipv6_2 = data + 62;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ipv6_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ipv6_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ipv6_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ipv6_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ipv6_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ipv6_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ipv6_end)
+		return reason_udp_length;
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int inside_send(struct __sk_buff *skb, struct inside_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 102, new_headers_len = 102;
 	__be16 ipv6_next_header_hop_limit = bpf_htons(0x2900ULL | be8(&ipv6->hop_limit));
@@ -87,13 +138,13 @@ static __always_inline int inside_send(struct __sk_buff *skb, void *data, __u64 
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, reason_inside_no_memory);
+		return fr_up(skb, PROG_INSIDE + reason_no_memory);
 	__u64 udp_pseudo = (__u64)fr_add128(ld128(ipv6_2->src)) + fr_add128(ld128(ipv6_2->dst)) +
-		bpf_htons(inner_end - 102 + 8) + bpf_htons(IPPROTO_UDP);
+		bpf_htons(pkt->inner_end - 102 + 8) + bpf_htons(IPPROTO_UDP);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_inside_fault, reason_inside_no_memory);
+		return fr_failed(skb, len, err, PROG_INSIDE + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -101,14 +152,14 @@ static __always_inline int inside_send(struct __sk_buff *skb, void *data, __u64 
 		csum = fr_complete_without(skb, csum, 82, 20);
 	}
 
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_ipv6 *new_ipv6_2 = data + 54;
-	struct hdr_udp *new_udp = data + 94;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 54;
+	struct hdr_udp *new_udp = pkt->data + 94;
 
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 48));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 48));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st32(new_ipv6_2->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6_2->payload_length, bpf_htons(inner_end - 102 + 8));
+	st16(&new_ipv6_2->payload_length, bpf_htons(pkt->inner_end - 102 + 8));
 	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit_2);
 	st64(new_ipv6_2->src, ipv6_src);
 	st64(new_ipv6_2->src + 8, ipv6_src_2);
@@ -116,7 +167,7 @@ static __always_inline int inside_send(struct __sk_buff *skb, void *data, __u64 
 	st64(new_ipv6_2->dst + 8, ipv6_dst_2);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x1b58));
-	st16(&new_udp->length, bpf_htons(inner_end - 102 + 8));
+	st16(&new_udp->length, bpf_htons(pkt->inner_end - 102 + 8));
 	st16(&new_udp->checksum, 0);
 	udp_pseudo += fr_sum_whole(skb, 94, skb->len - 94, fr_partial(skb));
 	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
@@ -128,89 +179,75 @@ static __always_inline int inside_send(struct __sk_buff *skb, void *data, __u64 
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_inside_pass, len);
+	fr_count(PROG_INSIDE + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
 SEC("tc") int prog_inside(struct __sk_buff *skb)
 {
+	struct inside_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 102);
-	void *data = (void *)(long)skb->data;
+	pkt.data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6_2 = data + 62;
+	struct hdr_eth *eth = pkt.data;
+	struct hdr_ipv6 *ipv6 = pkt.data + 62;
+	struct hdr_udp *udp = pkt.data + 54;
+	struct hdr_ipv6 *ipv6_2 = pkt.data + 14;
+	__u64 ipv6_end, udp_end;
 
 	/* inside: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inside_inactive);
+		return fr_up(skb, PROG_INSIDE + reason_inactive);
 
 	/* hook: "tc/egress" */
 	if (skb->vlan_present)
-		return fr_up(skb, reason_inside_vlan_tag);
+		return fr_up(skb, PROG_INSIDE + reason_vlan_tag);
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_inside_truncated);
+		return fr_up(skb, PROG_INSIDE + reason_truncated);
 
 	/* stack: ["eth", "ipv6", "udp", {inner: "ipv6"}] */
 	if (be16(&eth->type) != ETH_P_IPV6)
-		return fr_up(skb, reason_inside_not_ipv6);
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_inside_truncated);
+		return fr_up(skb, PROG_INSIDE + reason_not_ipv6);
+	__u32 why = check_ipv6(skb, pkt.data, data_end, 14, &ipv6_end) ?:
+		check_udp(skb, pkt.data, data_end, ipv6_end, 54, &udp_end);
+	if (why)
+		return fr_up(skb, PROG_INSIDE + why);
+	if ((void *)(ipv6 + 1) > data_end || 102ULL > udp_end)
+		return fr_up(skb, PROG_INSIDE + reason_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_inside_ipv6_version);
+		return fr_up(skb, PROG_INSIDE + reason_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_inside_mapped_address);
-	__u64 ipv6_end = 54ULL + be16(&ipv6->payload_length);
-	if (ipv6_end > skb->len)
-		return fr_up(skb, reason_inside_ipv6_payload_length);
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_inside_not_udp);
-	if ((void *)(udp + 1) > data_end || 62ULL > ipv6_end)
-		return fr_up(skb, reason_inside_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_inside_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ipv6_end || skb->gso_size == 0))
-		return fr_up(skb, reason_inside_gso_packet);
-	if (udp_end != ipv6_end)
-		return fr_up(skb, reason_inside_udp_length);
-	if ((void *)(ipv6_2 + 1) > data_end || 102ULL > udp_end)
-		return fr_up(skb, reason_inside_truncated);
-	if ((be8(ipv6_2->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_inside_ipv6_version);
-	if (fr_is_v4(ipv6_2->src) || fr_is_v4(ipv6_2->dst))
-		return fr_up(skb, reason_inside_mapped_address);
-	__u64 inner_end = 102ULL + be16(&ipv6_2->payload_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_inside_ipv6_payload_length);
+		return fr_up(skb, PROG_INSIDE + reason_mapped_address);
+	pkt.inner_end = 102ULL + be16(&ipv6->payload_length);
+	if (pkt.inner_end > udp_end)
+		return fr_up(skb, PROG_INSIDE + reason_ipv6_payload_length);
 
 	/* do: [{pop: "udp"}, {push: udp: {src_port: "ipv6.next_header", dst_port: 7000}}, "pa... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_inside_gso_packet);
+		return fr_up(skb, PROG_INSIDE + reason_gso_packet);
 	if (be16(&udp->checksum) == 0 ||
-	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
+	    !fr_sum_ok((__u64)ld32(ipv6_2->src) + ld32(ipv6_2->src + 4) + ld32(ipv6_2->src + 8) +
+		       ld32(ipv6_2->src + 12) + ld32(ipv6_2->dst) + ld32(ipv6_2->dst + 4) +
+		       ld32(ipv6_2->dst + 8) + ld32(ipv6_2->dst + 12) + bpf_htons(IPPROTO_UDP) +
 		       bpf_htons(be16(&udp->length)) +
 		       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
-		return fr_up(skb, reason_inside_udp_checksum);
-	__u64 payload_len = udp_end - 102;
-	if (payload_len + 48 > 0xffff || inner_end - 102 + 8 > 0xffff ||
-	    inner_end - 102 + 8 > 0xffff)
-		return fr_up(skb, reason_inside_length);
+		return fr_up(skb, PROG_INSIDE + reason_udp_checksum);
+	pkt.payload_len = udp_end - 102;
+	if (pkt.payload_len + 48 > 0xffff || pkt.inner_end - 102 + 8 > 0xffff ||
+	    pkt.inner_end - 102 + 8 > 0xffff)
+		return fr_up(skb, PROG_INSIDE + reason_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 102 && (partial & 0xffff) < 102ULL + payload_len - 1)))
-		return fr_up(skb, reason_inside_partial_checksum);
-	if (inner_end - 102 != payload_len)
-		return fr_up(skb, reason_inside_padding);
-	if (payload_len + 8 > 0x4000)
-		return fr_up(skb, reason_inside_too_big);
-	return inside_send(skb, data, inner_end, payload_len);
+	      ((partial >> 16) >= 102 && (partial & 0xffff) < 102ULL + pkt.payload_len - 1)))
+		return fr_up(skb, PROG_INSIDE + reason_partial_checksum);
+	if (pkt.inner_end - 102 != pkt.payload_len)
+		return fr_up(skb, PROG_INSIDE + reason_padding);
+	if (pkt.payload_len + 8 > 0x4000)
+		return fr_up(skb, PROG_INSIDE + reason_too_big);
+	return inside_send(skb, &pkt);
 }
 
 /*
@@ -219,41 +256,75 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
  *	eth ipv6 udp ipv6
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_larger_sent = 19, reason_larger_pass, reason_larger_inactive, reason_larger_vlan_tag,
-	reason_larger_truncated, reason_larger_ipv4_version, reason_larger_ip_options,
-	reason_larger_ipv4_reserved, reason_larger_fragment, reason_larger_ipv4_total_length,
-	reason_larger_not_udp, reason_larger_udp_length, reason_larger_gso_packet,
-	reason_larger_ipv6_version, reason_larger_mapped_address, reason_larger_ipv6_payload_length,
-	reason_larger_udp_checksum, reason_larger_length, reason_larger_partial_checksum,
-	reason_larger_too_big, reason_larger_no_memory, reason_larger_fault, reason_larger_not_ip,
+/* What is known of a packet. */
+struct larger_packet {
+	void *data;
+	void *data_end;
+	__u64 payload_len;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_udp *udp = data + at;
+	struct hdr_ipv4 *ipv4 = data + at;
 
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_larger_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_larger_udp_length);
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_larger_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_larger_udp_length);
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
 
-	*end = udp_end;
+	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int larger_ipv4_send(struct __sk_buff *skb, void *data, __u64 payload_len)
+static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 udp_end, const __u32 at, __u64 *end)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + at;
 	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
+	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > udp_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (inner_end > udp_end)
+		return reason_ipv6_payload_length;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+		return reason_udp_checksum;
+	__u64 payload_len = udp_end - (at + sizeof(*ipv6));
+	if (payload_len + 71 > 0xffff || payload_len + 51 > 0xffff)
+		return reason_length;
+
+	*end = payload_len;
+	return 0;
+}
+
+static __always_inline int larger_ipv4_send(struct __sk_buff *skb, struct larger_packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 45;
 	__be32 eth_dst = ld32(eth->dst);
@@ -267,18 +338,19 @@ static __always_inline int larger_ipv4_send(struct __sk_buff *skb, void *data, _
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, reason_larger_no_memory);
-	__u64 udp_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(payload_len + 51) +
-		bpf_htons(IPPROTO_UDP);
+		return fr_up(skb, PROG_LARGER + reason_no_memory);
+	__u64 udp_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+		bpf_htons(pkt->payload_len + 51) + bpf_htons(IPPROTO_UDP);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
-					 bpf_htons(payload_len + 71) + ipv4_ttl_protocol);
+					 bpf_htons(pkt->payload_len + 71) + ipv4_ttl_protocol);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_larger_fault, reason_larger_no_memory);
+		return fr_failed(skb, len, err, PROG_LARGER + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -287,22 +359,22 @@ static __always_inline int larger_ipv4_send(struct __sk_buff *skb, void *data, _
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_shim *new_shim = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_shim *new_shim = pkt->data + 42;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
 	st64(new_eth->src, eth_src_eth_src_eth_type);
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 71));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 71));
 	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x1b58));
-	st16(&new_udp->length, bpf_htons(payload_len + 51));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 51));
 	st8(new_shim->id, 0);
 	st16(new_shim->id + 1, bpf_htons(7));
 	st16(&new_udp->checksum, 0);
@@ -314,76 +386,70 @@ static __always_inline int larger_ipv4_send(struct __sk_buff *skb, void *data, _
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_larger_pass, len);
+	fr_count(PROG_LARGER + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int larger_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int larger_ipv4(struct __sk_buff *skb, struct larger_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_ipv6 *ipv6 = data + 42;
-	struct hdr_udp *udp = data + 34;
-	__u64 udp_end;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end) ?:
+		check_ipv6_2(skb, pkt->data, pkt->data_end, udp_end, 42, &pkt->payload_len);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_larger_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_larger_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_larger_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_larger_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_larger_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_larger_ipv4_total_length);
-
-	/* stack: ["eth", "ip", "udp", {inner: "ipv6"}] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_larger_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
-	if ((void *)(ipv6 + 1) > data_end || 82ULL > udp_end)
-		return fr_up(skb, reason_larger_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_larger_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_larger_mapped_address);
-	__u64 inner_end = 82ULL + be16(&ipv6->payload_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_larger_ipv6_payload_length);
+	if (why)
+		return fr_up(skb, PROG_LARGER + why);
 
 	/* "pass", */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_larger_gso_packet);
-
-	/* {pop: "udp"}, */
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, reason_larger_udp_checksum);
-	__u64 payload_len = udp_end - 82;
-	if (payload_len + 71 > 0xffff || payload_len + 51 > 0xffff)
-		return fr_up(skb, reason_larger_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 82 && (partial & 0xffff) < 82ULL + payload_len - 1)))
-		return fr_up(skb, reason_larger_partial_checksum);
+	      ((partial >> 16) >= 82 && (partial & 0xffff) < 82ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_LARGER + reason_partial_checksum);
 
 	/* {push: {udp: {src_port: "udp.dst_port", dst_port: 7000, checksum: "computed"}, befo... */
-	if (payload_len + 51 > 0x4000)
-		return fr_up(skb, reason_larger_too_big);
-	return larger_ipv4_send(skb, data, payload_len);
+	if (pkt->payload_len + 51 > 0x4000)
+		return fr_up(skb, PROG_LARGER + reason_too_big);
+	return larger_ipv4_send(skb, pkt);
 }
 
-static __always_inline int larger_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len)
+static __always_inline __u32 check_ipv6_3(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 udp_end, const __u32 at, __u64 *end)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + at;
 	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6_2 = data + 14;
+
+	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > udp_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (inner_end > udp_end)
+		return reason_ipv6_payload_length;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	if (be16(&udp->checksum) == 0 ||
+	    !fr_sum_ok((__u64)ld32(ipv6_2->src) + ld32(ipv6_2->src + 4) + ld32(ipv6_2->src + 8) +
+		       ld32(ipv6_2->src + 12) + ld32(ipv6_2->dst) + ld32(ipv6_2->dst + 4) +
+		       ld32(ipv6_2->dst + 8) + ld32(ipv6_2->dst + 12) + bpf_htons(IPPROTO_UDP) +
+		       bpf_htons(be16(&udp->length)) +
+		       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
+		return reason_udp_checksum;
+	__u64 payload_len = udp_end - (at + sizeof(*ipv6));
+	if (payload_len + 51 > 0xffff || payload_len + 51 > 0xffff)
+		return reason_length;
+
+	*end = payload_len;
+	return 0;
+}
+
+static __always_inline int larger_ipv6_send(struct __sk_buff *skb, struct larger_packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 65;
 	__be32 eth_dst = ld32(eth->dst);
@@ -399,13 +465,14 @@ static __always_inline int larger_ipv6_send(struct __sk_buff *skb, void *data, _
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, reason_larger_no_memory);
+		return fr_up(skb, PROG_LARGER + reason_no_memory);
 	__u64 udp_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		bpf_htons(payload_len + 51) + bpf_htons(IPPROTO_UDP);
+		bpf_htons(pkt->payload_len + 51) + bpf_htons(IPPROTO_UDP);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_larger_fault, reason_larger_no_memory);
+		return fr_failed(skb, len, err, PROG_LARGER + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -414,16 +481,16 @@ static __always_inline int larger_ipv6_send(struct __sk_buff *skb, void *data, _
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_shim *new_shim = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_shim *new_shim = pkt->data + 62;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
 	st64(new_eth->src, eth_src_eth_src_eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 51));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 51));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st64(new_ipv6->src, ipv6_src);
 	st64(new_ipv6->src + 8, ipv6_src_2);
@@ -431,7 +498,7 @@ static __always_inline int larger_ipv6_send(struct __sk_buff *skb, void *data, _
 	st64(new_ipv6->dst + 8, ipv6_dst_2);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x1b58));
-	st16(&new_udp->length, bpf_htons(payload_len + 51));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 51));
 	st8(new_shim->id, 0);
 	st16(new_shim->id + 1, bpf_htons(7));
 	st16(&new_udp->checksum, 0);
@@ -442,92 +509,57 @@ static __always_inline int larger_ipv6_send(struct __sk_buff *skb, void *data, _
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_larger_pass, len);
+	fr_count(PROG_LARGER + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int larger_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int larger_ipv6(struct __sk_buff *skb, struct larger_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_ipv6 *ipv6_2 = data + 62;
-	struct hdr_udp *udp = data + 54;
-	__u64 udp_end;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end) ?:
+		check_ipv6_3(skb, pkt->data, pkt->data_end, udp_end, 62, &pkt->payload_len);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_larger_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_larger_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_larger_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_larger_ipv6_payload_length);
-
-	/* stack: ["eth", "ip", "udp", {inner: "ipv6"}] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_larger_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
-	if ((void *)(ipv6_2 + 1) > data_end || 102ULL > udp_end)
-		return fr_up(skb, reason_larger_truncated);
-	if ((be8(ipv6_2->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_larger_ipv6_version);
-	if (fr_is_v4(ipv6_2->src) || fr_is_v4(ipv6_2->dst))
-		return fr_up(skb, reason_larger_mapped_address);
-	__u64 inner_end = 102ULL + be16(&ipv6_2->payload_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_larger_ipv6_payload_length);
+	if (why)
+		return fr_up(skb, PROG_LARGER + why);
 
 	/* "pass", */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_larger_gso_packet);
-
-	/* {pop: "udp"}, */
-	if (be16(&udp->checksum) == 0 ||
-	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
-		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
-		return fr_up(skb, reason_larger_udp_checksum);
-	__u64 payload_len = udp_end - 102;
-	if (payload_len + 51 > 0xffff || payload_len + 51 > 0xffff)
-		return fr_up(skb, reason_larger_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 102 && (partial & 0xffff) < 102ULL + payload_len - 1)))
-		return fr_up(skb, reason_larger_partial_checksum);
+	      ((partial >> 16) >= 102 && (partial & 0xffff) < 102ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_LARGER + reason_partial_checksum);
 
 	/* {push: {udp: {src_port: "udp.dst_port", dst_port: 7000, checksum: "computed"}, befo... */
-	if (payload_len + 51 > 0x4000)
-		return fr_up(skb, reason_larger_too_big);
-	return larger_ipv6_send(skb, data, payload_len);
+	if (pkt->payload_len + 51 > 0x4000)
+		return fr_up(skb, PROG_LARGER + reason_too_big);
+	return larger_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_larger(struct __sk_buff *skb)
 {
+	struct larger_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 102);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* larger: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_larger_inactive);
+		return fr_up(skb, PROG_LARGER + reason_inactive);
 
 	/* hook: "tc/egress" */
 	if (skb->vlan_present)
-		return fr_up(skb, reason_larger_vlan_tag);
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_larger_truncated);
+		return fr_up(skb, PROG_LARGER + reason_vlan_tag);
+	if ((void *)(eth + 1) > pkt.data_end)
+		return fr_up(skb, PROG_LARGER + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", {inner: "ipv6"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return larger_ipv4(skb, data, data_end);
+		return larger_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return larger_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_larger_not_ip);
+		return larger_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_LARGER + reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 58
+#define FR_REASONS 66
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -66,106 +66,134 @@ struct hdr_tcp {
 	__be16 urgent;
 } __attribute__((packed));
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_other_host, reason_link_broadcast,
+	reason_link_multicast, reason_truncated, reason_not_outer, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_inner, reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_udp_checksum,
+	reason_partial_checksum, reason_fault, reason_no_memory, reason_not_vlan, reason_not_tcp,
+	reason_tcp_data_offset, reason_tcp_options,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_UNTAG = 0, PROG_UNTAG_TCP = 33 };
+
 /*
  * prog_untag: tc/ingress
  *	eth vlan(metadata) ipv4 ipv6 udp
  *	eth vlan ipv4 ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_untag_sent, reason_untag_pass, reason_untag_inactive, reason_untag_other_host,
-	reason_untag_link_broadcast, reason_untag_link_multicast, reason_untag_truncated,
-	reason_untag_not_outer, reason_untag_ipv4_version, reason_untag_ip_options,
-	reason_untag_ipv4_reserved, reason_untag_fragment, reason_untag_ipv4_total_length,
-	reason_untag_ipv4_checksum, reason_untag_martian_source, reason_untag_multicast,
-	reason_untag_martian_destination, reason_untag_not_inner, reason_untag_ipv6_version,
-	reason_untag_mapped_address, reason_untag_ipv6_payload_length, reason_untag_not_udp,
-	reason_untag_udp_length, reason_untag_gso_packet, reason_untag_udp_checksum,
-	reason_untag_partial_checksum, reason_untag_no_memory, reason_untag_fault,
-	reason_untag_not_vlan,
+/* What is known of a packet. */
+struct untag_packet {
+	void *data;
+	void *data_end;
+	__u64 partial;
+	__u64 payload_len;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_untag_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_untag_link_broadcast + of);
-		return fr_up(skb, reason_untag_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_untag_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_untag_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_untag_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_untag_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_untag_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_untag_fragment + of);
+		return reason_fragment;
 	__u64 outer_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || outer_end > skb->len)
-		return fr_up(skb, reason_untag_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_untag_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_untag_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_untag_multicast + of);
-		return fr_up(skb, reason_untag_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_IPV6)
-		return fr_up(skb, reason_untag_not_inner + of);
+		return reason_not_inner;
 
 	*end = outer_end;
 	return 0;
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      __u64 outer_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 outer_end, const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > outer_end)
-		return fr_up(skb, reason_untag_truncated);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_untag_ipv6_version);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_untag_mapped_address);
+		return reason_mapped_address;
 	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (inner_end > outer_end)
-		return fr_up(skb, reason_untag_ipv6_payload_length);
+		return reason_ipv6_payload_length;
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_untag_not_udp);
+		return reason_not_udp;
 
 	*end = inner_end;
 	return 0;
 }
 
-static __always_inline int untag_vlan_in_the_metadata_send(struct __sk_buff *skb, void *data,
-							   __u64 partial)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 inner_end, const __u32 at, __u64 *end)
 {
-	struct hdr_udp *udp = data + 74;
-	struct hdr_ipv6 *ipv6 = data + 34;
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > inner_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == inner_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != inner_end)
+		return reason_udp_length;
+	if (be16(&udp->checksum) == 0)
+		return reason_udp_checksum;
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int untag_vlan_in_the_metadata_send(struct __sk_buff *skb,
+							   struct untag_packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 74;
+	struct hdr_ipv6 *ipv6 = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 80;
 
@@ -175,9 +203,9 @@ static __always_inline int untag_vlan_in_the_metadata_send(struct __sk_buff *skb
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->dst_port));
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0x900);
@@ -188,14 +216,14 @@ static __always_inline int untag_vlan_in_the_metadata_send(struct __sk_buff *skb
 		csum = fr_complete_without(skb, csum, 78, 4);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_udp *new_udp = data + 74;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_udp *new_udp = pkt->data + 74;
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_udp->dst_port, bpf_htons(9));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_untag_fault);
+		return fr_drop(len, PROG_UNTAG + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 4);
 		fr_complete(skb, csum, ETH_HLEN, 64);
@@ -203,50 +231,63 @@ static __always_inline int untag_vlan_in_the_metadata_send(struct __sk_buff *skb
 
 	/* The tag in the metadata belongs to the link that the packet came from. */
 	if (bpf_skb_vlan_pop(skb))
-		return fr_drop(len, reason_untag_fault);
+		return fr_drop(len, PROG_UNTAG + reason_fault);
 
-	fr_count(reason_untag_pass, len);
+	fr_count(PROG_UNTAG + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int untag_vlan_in_the_metadata(struct __sk_buff *skb, void *data,
-						      void *data_end)
+static __always_inline int untag_vlan_in_the_metadata(struct __sk_buff *skb,
+						      struct untag_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_udp *udp = data + 74;
-	__u64 outer_end, inner_end;
+	struct hdr_eth *eth = pkt->data;
+	__u64 outer_end, inner_end, udp_end;
 
 	/* stack: ["eth", "vlan", {outer: "ipv4"}, {inner: "ipv6"}, "udp"] */
 	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, reason_untag_not_outer);
-	if (check_ipv4(skb, data, data_end, 14, &outer_end, 0) ||
-	    check_ipv6(skb, data, data_end, outer_end, 34, &inner_end))
-		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end || 82ULL > inner_end)
-		return fr_up(skb, reason_untag_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_untag_udp_length);
-	__u64 udp_end = 74ULL + be16(&udp->length);
-	if (!(udp_end == inner_end || skb->gso_size == 0))
-		return fr_up(skb, reason_untag_gso_packet);
-	if (udp_end != inner_end)
-		return fr_up(skb, reason_untag_udp_length);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_untag_udp_checksum);
+		return fr_up(skb, PROG_UNTAG + reason_not_outer);
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
+		check_ipv6(skb, pkt->data, pkt->data_end, outer_end, 34, &inner_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, inner_end, 74, &udp_end);
+	if (why)
+		return fr_up(skb, PROG_UNTAG + why);
 
 	/* do: [{set: "udp.dst_port": 9}, {pop: "vlan"}, "pass"] */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(74, 80) || (partial >> 16) >= 82))
-		return fr_up(skb, reason_untag_partial_checksum);
-	return untag_vlan_in_the_metadata_send(skb, data, partial);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(74, 80) ||
+	      (pkt->partial >> 16) >= 82))
+		return fr_up(skb, PROG_UNTAG + reason_partial_checksum);
+	return untag_vlan_in_the_metadata_send(skb, pkt);
 }
 
-static __always_inline int untag_vlan_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					   __u64 partial)
+static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 outer_end, __u64 inner_end, const __u32 at,
+					 __u64 *end)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_udp *udp = data + 78;
-	struct hdr_ipv6 *ipv6 = data + 38;
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > inner_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == inner_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != inner_end)
+		return reason_udp_length;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	__u64 payload_len = outer_end - (at + sizeof(*udp));
+
+	*end = payload_len;
+	return 0;
+}
+
+static __always_inline int untag_vlan_send(struct __sk_buff *skb, struct untag_packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_udp *udp = pkt->data + 78;
+	struct hdr_ipv6 *ipv6 = pkt->data + 38;
 	__u32 len = skb->len;
 	const __u32 headers_len = 18, new_headers_len = 14, udp_checksum_at = 84,
 		udp_new_checksum_at = 80;
@@ -261,18 +302,18 @@ static __always_inline int untag_vlan_send(struct __sk_buff *skb, void *data, __
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->dst_port));
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0x900);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 68, FR_POP_INNER,
-			    &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 68, FR_POP_INNER,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_untag_fault, reason_untag_no_memory);
-	if (unlikely(data + 82 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_untag_fault);
+		return fr_failed(skb, len, err, PROG_UNTAG + reason_fault);
+	if (unlikely(pkt->data + 82 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_UNTAG + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -280,8 +321,8 @@ static __always_inline int untag_vlan_send(struct __sk_buff *skb, void *data, __
 		csum = fr_complete_without(skb, csum, 78, 4);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_udp *new_udp = data + 74;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_udp *new_udp = pkt->data + 74;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -291,79 +332,73 @@ static __always_inline int untag_vlan_send(struct __sk_buff *skb, void *data, __
 	st16(&new_udp->dst_port, bpf_htons(9));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_untag_fault);
+		return fr_drop(len, PROG_UNTAG + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 4);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_untag_pass, len);
+	fr_count(PROG_UNTAG + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int untag_vlan(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int untag_vlan(struct __sk_buff *skb, struct untag_packet *pkt)
 {
-	struct hdr_vlan *vlan = data + 14;
-	struct hdr_udp *udp = data + 78;
+	struct hdr_vlan *vlan = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 78;
 	__u64 outer_end, inner_end;
 
-	if ((void *)(vlan + 1) > data_end)
-		return fr_up(skb, reason_untag_truncated);
+	if ((void *)(vlan + 1) > pkt->data_end)
+		return fr_up(skb, PROG_UNTAG + reason_truncated);
 
 	/* stack: ["eth", "vlan", {outer: "ipv4"}, {inner: "ipv6"}, "udp"] */
 	if (be16(&vlan->type) != 0x800)
-		return fr_up(skb, reason_untag_not_outer);
-	if (check_ipv4(skb, data, data_end, 18, &outer_end, 0) ||
-	    check_ipv6(skb, data, data_end, outer_end, 38, &inner_end))
-		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end || 86ULL > inner_end)
-		return fr_up(skb, reason_untag_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_untag_udp_length);
-	__u64 udp_end = 78ULL + be16(&udp->length);
-	if (!(udp_end == inner_end || skb->gso_size == 0))
-		return fr_up(skb, reason_untag_gso_packet);
-	if (udp_end != inner_end)
-		return fr_up(skb, reason_untag_udp_length);
+		return fr_up(skb, PROG_UNTAG + reason_not_outer);
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &outer_end) ?:
+		check_ipv6(skb, pkt->data, pkt->data_end, outer_end, 38, &inner_end) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, outer_end, inner_end, 78,
+			    &pkt->payload_len);
+	if (why)
+		return fr_up(skb, PROG_UNTAG + why);
 
 	/* do: [{set: "udp.dst_port": 9}, {pop: "vlan"}, "pass"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_untag_gso_packet);
-	__u64 payload_len = outer_end - 86;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(78, 84) ||
-	      ((partial >> 16) >= 86 && (partial & 0xffff) < 86ULL + payload_len - 1)))
-		return fr_up(skb, reason_untag_partial_checksum);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(78, 84) ||
+	      ((pkt->partial >> 16) >= 86 &&
+	       (pkt->partial & 0xffff) < 86ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_UNTAG + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_untag_udp_checksum);
-	return untag_vlan_send(skb, data, payload_len, partial);
+		return fr_up(skb, PROG_UNTAG + reason_udp_checksum);
+	return untag_vlan_send(skb, pkt);
 }
 
 SEC("tc") int prog_untag(struct __sk_buff *skb)
 {
+	struct untag_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 86);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* untag: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_untag_inactive);
+		return fr_up(skb, PROG_UNTAG + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_UNTAG + why);
 
 	/* stack: ["eth", "vlan", {outer: "ipv4"}, {inner: "ipv6"}, "udp"] */
 	if (skb->vlan_present &&
 	    (bpf_htons(skb->vlan_proto) == 0x8100 || bpf_htons(skb->vlan_proto) == 0x88a8))
-		return untag_vlan_in_the_metadata(skb, data, data_end);
+		return untag_vlan_in_the_metadata(skb, &pkt);
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
-		return untag_vlan(skb, data, data_end);
-	return fr_up(skb, reason_untag_not_vlan);
+		return untag_vlan(skb, &pkt);
+	return fr_up(skb, PROG_UNTAG + reason_not_vlan);
 }
 
 /*
@@ -372,66 +407,60 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
  *	eth vlan ipv4 ipv6 tcp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_untag_tcp_sent = 29, reason_untag_tcp_pass, reason_untag_tcp_inactive,
-	reason_untag_tcp_other_host, reason_untag_tcp_link_broadcast,
-	reason_untag_tcp_link_multicast, reason_untag_tcp_truncated, reason_untag_tcp_not_outer,
-	reason_untag_tcp_ipv4_version, reason_untag_tcp_ip_options, reason_untag_tcp_ipv4_reserved,
-	reason_untag_tcp_fragment, reason_untag_tcp_ipv4_total_length,
-	reason_untag_tcp_ipv4_checksum, reason_untag_tcp_martian_source, reason_untag_tcp_multicast,
-	reason_untag_tcp_martian_destination, reason_untag_tcp_not_inner,
-	reason_untag_tcp_ipv6_version, reason_untag_tcp_mapped_address,
-	reason_untag_tcp_ipv6_payload_length, reason_untag_tcp_not_tcp,
-	reason_untag_tcp_tcp_data_offset, reason_untag_tcp_tcp_options,
-	reason_untag_tcp_partial_checksum, reason_untag_tcp_no_memory, reason_untag_tcp_fault,
-	reason_untag_tcp_gso_packet, reason_untag_tcp_not_vlan,
+/* What is known of a packet. */
+struct untag_tcp_packet {
+	void *data;
+	void *data_end;
+	__u64 inner_end;
+	__u64 partial;
+	__u64 tcp_options_end;
+	__u64 payload_len;
 };
 
-static __always_inline int check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
-					__u64 outer_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 outer_end, const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > outer_end)
-		return fr_up(skb, reason_untag_tcp_truncated);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_untag_tcp_ipv6_version);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_untag_tcp_mapped_address);
+		return reason_mapped_address;
 	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (inner_end > outer_end)
-		return fr_up(skb, reason_untag_tcp_ipv6_payload_length);
+		return reason_ipv6_payload_length;
 	if (be8(&ipv6->next_header) != IPPROTO_TCP)
-		return fr_up(skb, reason_untag_tcp_not_tcp);
+		return reason_not_tcp;
 
 	*end = inner_end;
 	return 0;
 }
 
-static __always_inline int check_tcp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 inner_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_tcp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 inner_end, const __u32 at, __u64 *end)
 {
 	struct hdr_tcp *tcp = data + at;
 
 	if ((void *)(tcp + 1) > data_end || at + sizeof(*tcp) > inner_end)
-		return fr_up(skb, reason_untag_tcp_truncated);
+		return reason_truncated;
 	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
-		return fr_up(skb, reason_untag_tcp_tcp_data_offset);
+		return reason_tcp_data_offset;
 	__u64 tcp_options_size = (be8(&tcp->data_offset_reserved) >> 4) * 4 - 20;
 	if (tcp_options_size > 40)
-		return fr_up(skb, reason_untag_tcp_tcp_options);
+		return reason_tcp_options;
 	__u64 tcp_options_end = fr_forget(skb, at + sizeof(*tcp) + tcp_options_size);
 
 	*end = tcp_options_end;
 	return 0;
 }
 
-static __always_inline int untag_tcp_vlan_in_the_metadata_send(struct __sk_buff *skb, void *data,
-	__u64 inner_end, __u64 partial)
+static __always_inline int untag_tcp_vlan_in_the_metadata_send(struct __sk_buff *skb,
+	struct untag_tcp_packet *pkt)
 {
-	struct hdr_tcp *tcp = data + 74;
-	struct hdr_ipv6 *ipv6 = data + 34;
+	struct hdr_tcp *tcp = pkt->data + 74;
+	struct hdr_ipv6 *ipv6 = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 tcp_checksum_at = 90;
 
@@ -439,12 +468,12 @@ static __always_inline int untag_tcp_vlan_in_the_metadata_send(struct __sk_buff 
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__u64 tcp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(inner_end - 74) + bpf_htons(IPPROTO_TCP);
-	struct fr_csum tcp_csum = fr_csum(partial, tcp_checksum_at, ld16(&tcp->checksum),
+		bpf_htons(pkt->inner_end - 74) + bpf_htons(IPPROTO_TCP);
+	struct fr_csum tcp_csum = fr_csum(pkt->partial, tcp_checksum_at, ld16(&tcp->checksum),
 					  tcp_old_pseudo, ld16(&tcp->dst_port));
-	tcp_csum.partial = tcp_csum.partial || fr_is_segmented(skb, partial, tcp_checksum_at);
+	tcp_csum.partial = tcp_csum.partial || fr_is_segmented(skb, pkt->partial, tcp_checksum_at);
 	__u64 tcp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(inner_end - 74) + bpf_htons(IPPROTO_TCP);
+		bpf_htons(pkt->inner_end - 74) + bpf_htons(IPPROTO_TCP);
 	fr_csum_set(&tcp_csum, tcp_new_pseudo, 0x900);
 
 	__s64 csum = bpf_csum_update(skb, 0);
@@ -453,14 +482,14 @@ static __always_inline int untag_tcp_vlan_in_the_metadata_send(struct __sk_buff 
 		csum = fr_complete_without(skb, csum, 78, 14);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_tcp *new_tcp = data + 74;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_tcp *new_tcp = pkt->data + 74;
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_tcp->dst_port, bpf_htons(9));
 	st16(&new_tcp->checksum, fr_csum_field(&tcp_csum));
 	if (fr_finish(skb, tcp_checksum_at, &tcp_csum, 0))
-		return fr_drop(len, reason_untag_tcp_fault);
+		return fr_drop(len, PROG_UNTAG_TCP + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 14);
 		fr_complete(skb, csum, ETH_HLEN, 64);
@@ -468,50 +497,49 @@ static __always_inline int untag_tcp_vlan_in_the_metadata_send(struct __sk_buff 
 
 	/* The tag in the metadata belongs to the link that the packet came from. */
 	if (bpf_skb_vlan_pop(skb))
-		return fr_drop(len, reason_untag_tcp_fault);
+		return fr_drop(len, PROG_UNTAG_TCP + reason_fault);
 
-	fr_count(reason_untag_tcp_pass, len);
+	fr_count(PROG_UNTAG_TCP + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int untag_tcp_vlan_in_the_metadata(struct __sk_buff *skb, void *data,
-							  void *data_end)
+static __always_inline int untag_tcp_vlan_in_the_metadata(struct __sk_buff *skb,
+							  struct untag_tcp_packet *pkt)
 {
 	void *at_tcp_options_end;
-	struct hdr_eth *eth = data;
-	struct hdr_tcp *tcp = data + 74;
-	__u64 outer_end, inner_end, tcp_options_end;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_tcp *tcp = pkt->data + 74;
+	__u64 outer_end, tcp_options_end;
 
 	/* stack: ["eth", "vlan", {outer: "ipv4"}, {inner: "ipv6"}, "tcp"] */
 	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, reason_untag_tcp_not_outer);
-	if (check_ipv4(skb, data, data_end, 14, &outer_end,
-		       FR_APART(untag, untag_tcp, truncated)) ||
-	    check_ipv6_2(skb, data, data_end, outer_end, 34, &inner_end) ||
-	    check_tcp(skb, data, data_end, inner_end, 74, &tcp_options_end))
-		return TC_ACT_UNSPEC;
-	at_tcp_options_end = fr_pin(data + fr_bound(tcp_options_end, 0xff));
-	if (at_tcp_options_end > data_end)
-		return fr_up(skb, reason_untag_tcp_truncated);
-	if (tcp_options_end > inner_end)
-		return fr_up(skb, reason_untag_tcp_truncated);
+		return fr_up(skb, PROG_UNTAG_TCP + reason_not_outer);
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
+		check_ipv6_2(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->inner_end) ?:
+		check_tcp(skb, pkt->data, pkt->data_end, pkt->inner_end, 74, &tcp_options_end);
+	if (why)
+		return fr_up(skb, PROG_UNTAG_TCP + why);
+	at_tcp_options_end = fr_pin(pkt->data + fr_bound(tcp_options_end, 0xff));
+	if (at_tcp_options_end > pkt->data_end)
+		return fr_up(skb, PROG_UNTAG_TCP + reason_truncated);
+	if (tcp_options_end > pkt->inner_end)
+		return fr_up(skb, PROG_UNTAG_TCP + reason_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != tcp_options_end - 74)
-		return fr_up(skb, reason_untag_tcp_tcp_data_offset);
+		return fr_up(skb, PROG_UNTAG_TCP + reason_tcp_data_offset);
 
 	/* do: [{set: "tcp.dst_port": 9}, {pop: "vlan"}, "pass"] */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(74, 90) || (partial >> 16) >= tcp_options_end))
-		return fr_up(skb, reason_untag_tcp_partial_checksum);
-	return untag_tcp_vlan_in_the_metadata_send(skb, data, inner_end, partial);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(74, 90) ||
+	      (pkt->partial >> 16) >= tcp_options_end))
+		return fr_up(skb, PROG_UNTAG_TCP + reason_partial_checksum);
+	return untag_tcp_vlan_in_the_metadata_send(skb, pkt);
 }
 
-static __always_inline int untag_tcp_vlan_send(struct __sk_buff *skb, void *data, __u64 inner_end,
-					       __u64 tcp_options_end, __u64 payload_len,
-					       __u64 partial)
+static __always_inline int untag_tcp_vlan_send(struct __sk_buff *skb, struct untag_tcp_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_tcp *tcp = data + 78;
-	struct hdr_ipv6 *ipv6 = data + 38;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_tcp *tcp = pkt->data + 78;
+	struct hdr_ipv6 *ipv6 = pkt->data + 38;
 	__u32 len = skb->len;
 	const __u32 headers_len = 18, new_headers_len = 14, tcp_checksum_at = 94,
 		tcp_new_checksum_at = 90;
@@ -524,19 +552,20 @@ static __always_inline int untag_tcp_vlan_send(struct __sk_buff *skb, void *data
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__u64 tcp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(inner_end - 78) + bpf_htons(IPPROTO_TCP);
-	struct fr_csum tcp_csum = fr_csum(partial, tcp_checksum_at, ld16(&tcp->checksum),
+		bpf_htons(pkt->inner_end - 78) + bpf_htons(IPPROTO_TCP);
+	struct fr_csum tcp_csum = fr_csum(pkt->partial, tcp_checksum_at, ld16(&tcp->checksum),
 					  tcp_old_pseudo, ld16(&tcp->dst_port));
 	__u64 tcp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(inner_end - 78) + bpf_htons(IPPROTO_TCP);
+		bpf_htons(pkt->inner_end - 78) + bpf_htons(IPPROTO_TCP);
 	fr_csum_set(&tcp_csum, tcp_new_pseudo, 0x900);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + (tcp_options_end - 18),
-			    FR_POP_INNER, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->tcp_options_end - 18), FR_POP_INNER,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_untag_tcp_fault, reason_untag_tcp_no_memory);
-	if (unlikely(data + 92 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_untag_tcp_fault);
+		return fr_failed(skb, len, err, PROG_UNTAG_TCP + reason_fault);
+	if (unlikely(pkt->data + 92 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_UNTAG_TCP + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -544,8 +573,8 @@ static __always_inline int untag_tcp_vlan_send(struct __sk_buff *skb, void *data
 		csum = fr_complete_without(skb, csum, 78, 14);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_tcp *new_tcp = data + 74;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_tcp *new_tcp = pkt->data + 74;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -555,77 +584,79 @@ static __always_inline int untag_tcp_vlan_send(struct __sk_buff *skb, void *data
 	st16(&new_tcp->dst_port, bpf_htons(9));
 	st16(&new_tcp->checksum, fr_csum_field(&tcp_csum));
 	if (fr_finish(skb, tcp_new_checksum_at, &tcp_csum, 0))
-		return fr_drop(len, reason_untag_tcp_fault);
+		return fr_drop(len, PROG_UNTAG_TCP + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 14);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_untag_tcp_pass, len);
+	fr_count(PROG_UNTAG_TCP + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int untag_tcp_vlan(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int untag_tcp_vlan(struct __sk_buff *skb, struct untag_tcp_packet *pkt)
 {
 	void *at_tcp_options_end;
-	struct hdr_vlan *vlan = data + 14;
-	struct hdr_tcp *tcp = data + 78;
-	__u64 outer_end, inner_end, tcp_options_end;
+	struct hdr_vlan *vlan = pkt->data + 14;
+	struct hdr_tcp *tcp = pkt->data + 78;
+	__u64 outer_end;
 
-	if ((void *)(vlan + 1) > data_end)
-		return fr_up(skb, reason_untag_tcp_truncated);
+	if ((void *)(vlan + 1) > pkt->data_end)
+		return fr_up(skb, PROG_UNTAG_TCP + reason_truncated);
 
 	/* stack: ["eth", "vlan", {outer: "ipv4"}, {inner: "ipv6"}, "tcp"] */
 	if (be16(&vlan->type) != 0x800)
-		return fr_up(skb, reason_untag_tcp_not_outer);
-	if (check_ipv4(skb, data, data_end, 18, &outer_end,
-		       FR_APART(untag, untag_tcp, truncated)) ||
-	    check_ipv6_2(skb, data, data_end, outer_end, 38, &inner_end) ||
-	    check_tcp(skb, data, data_end, inner_end, 78, &tcp_options_end))
-		return TC_ACT_UNSPEC;
-	at_tcp_options_end = fr_pin(data + fr_bound(tcp_options_end, 0xff));
-	if (at_tcp_options_end > data_end)
-		return fr_up(skb, reason_untag_tcp_truncated);
-	if (tcp_options_end > inner_end)
-		return fr_up(skb, reason_untag_tcp_truncated);
-	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != tcp_options_end - 78)
-		return fr_up(skb, reason_untag_tcp_tcp_data_offset);
+		return fr_up(skb, PROG_UNTAG_TCP + reason_not_outer);
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &outer_end) ?:
+		check_ipv6_2(skb, pkt->data, pkt->data_end, outer_end, 38, &pkt->inner_end) ?:
+		check_tcp(skb, pkt->data, pkt->data_end, pkt->inner_end, 78, &pkt->tcp_options_end);
+	if (why)
+		return fr_up(skb, PROG_UNTAG_TCP + why);
+	at_tcp_options_end = fr_pin(pkt->data + fr_bound(pkt->tcp_options_end, 0xff));
+	if (at_tcp_options_end > pkt->data_end)
+		return fr_up(skb, PROG_UNTAG_TCP + reason_truncated);
+	if (pkt->tcp_options_end > pkt->inner_end)
+		return fr_up(skb, PROG_UNTAG_TCP + reason_truncated);
+	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != pkt->tcp_options_end - 78)
+		return fr_up(skb, PROG_UNTAG_TCP + reason_tcp_data_offset);
 
 	/* do: [{set: "tcp.dst_port": 9}, {pop: "vlan"}, "pass"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_untag_tcp_gso_packet);
-	__u64 payload_len = outer_end - tcp_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(78, 94) ||
-	      ((partial >> 16) >= tcp_options_end &&
-	       (partial & 0xffff) < tcp_options_end + payload_len - 1)))
-		return fr_up(skb, reason_untag_tcp_partial_checksum);
-	return untag_tcp_vlan_send(skb, data, inner_end, tcp_options_end, payload_len, partial);
+		return fr_up(skb, PROG_UNTAG_TCP + reason_gso_packet);
+	pkt->payload_len = outer_end - pkt->tcp_options_end;
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(78, 94) ||
+	      ((pkt->partial >> 16) >= pkt->tcp_options_end &&
+	       (pkt->partial & 0xffff) < pkt->tcp_options_end + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_UNTAG_TCP + reason_partial_checksum);
+	return untag_tcp_vlan_send(skb, pkt);
 }
 
 SEC("tc") int prog_untag_tcp(struct __sk_buff *skb)
 {
+	struct untag_tcp_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 138);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* untag_tcp: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_untag_tcp_inactive);
+		return fr_up(skb, PROG_UNTAG_TCP + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(untag, untag_tcp, other_host)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_UNTAG_TCP + why);
 
 	/* stack: ["eth", "vlan", {outer: "ipv4"}, {inner: "ipv6"}, "tcp"] */
 	if (skb->vlan_present &&
 	    (bpf_htons(skb->vlan_proto) == 0x8100 || bpf_htons(skb->vlan_proto) == 0x88a8))
-		return untag_tcp_vlan_in_the_metadata(skb, data, data_end);
+		return untag_tcp_vlan_in_the_metadata(skb, &pkt);
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
-		return untag_tcp_vlan(skb, data, data_end);
-	return fr_up(skb, reason_untag_tcp_not_vlan);
+		return untag_tcp_vlan(skb, &pkt);
+	return fr_up(skb, PROG_UNTAG_TCP + reason_not_vlan);
 }

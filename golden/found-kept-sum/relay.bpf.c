@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 41
+#define FR_REASONS 43
 #define FR_NEEDS_ROWS 40
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -100,6 +100,20 @@ static __always_inline enum fr_found find_routes(const struct key_routes *key,
 		       NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_other_host, reason_link_broadcast,
+	reason_link_multicast, reason_truncated, reason_ipv4_version, reason_ip_options,
+	reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length, reason_ipv4_checksum,
+	reason_martian_source, reason_multicast, reason_martian_destination, reason_not_udp,
+	reason_udp_length, reason_gso_packet, reason_unit_version, reason_no_routes,
+	reason_changing, reason_hop_limit, reason_partial_checksum, reason_fault, reason_no_memory,
+	reason_too_big, reason_no_route, reason_local, reason_unreachable, reason_blackhole,
+	reason_prohibit, reason_xfrm, reason_rule, reason_encap, reason_no_neighbour,
+	reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length, reason_not_ip,
+	reason_udp_checksum, reason_not_vlan,
+};
+
 /*
  * prog_forward: tc/ingress
  *	eth vlan(metadata) ipv4 udp unit
@@ -108,120 +122,127 @@ static __always_inline enum fr_found find_routes(const struct key_routes *key,
  *	eth vlan ipv6 udp unit
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_forward_sent, reason_forward_pass, reason_forward_inactive,
-	reason_forward_other_host, reason_forward_link_broadcast, reason_forward_link_multicast,
-	reason_forward_truncated, reason_forward_ipv4_version, reason_forward_ip_options,
-	reason_forward_ipv4_reserved, reason_forward_fragment, reason_forward_ipv4_total_length,
-	reason_forward_ipv4_checksum, reason_forward_martian_source, reason_forward_multicast,
-	reason_forward_martian_destination, reason_forward_not_udp, reason_forward_udp_length,
-	reason_forward_gso_packet, reason_forward_unit_version, reason_forward_no_routes,
-	reason_forward_changing, reason_forward_hop_limit, reason_forward_partial_checksum,
-	reason_forward_no_memory, reason_forward_fault, reason_forward_too_big,
-	reason_forward_no_route, reason_forward_local, reason_forward_unreachable,
-	reason_forward_blackhole, reason_forward_prohibit, reason_forward_xfrm, reason_forward_rule,
-	reason_forward_encap, reason_forward_ipv6_version, reason_forward_mapped_address,
-	reason_forward_ipv6_payload_length, reason_forward_not_ip, reason_forward_udp_checksum,
-	reason_forward_not_vlan,
+/* What is known of a packet. */
+struct forward_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 payload_len;
+	struct val_routes *r;
 };
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_forward_ipv4_version);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_forward_ip_options);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_forward_ipv4_reserved);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_forward_fragment);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_forward_ipv4_total_length);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_forward_ipv4_checksum);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_forward_martian_source);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_forward_not_udp);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_forward_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_forward_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int check_unit(struct __sk_buff *skb, void *data, void *data_end,
-				      __u64 udp_end, const __u32 at)
+static __always_inline __u32 check_unit(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 udp_end, const __u32 at)
 {
 	struct hdr_unit *unit = data + at;
 
 	if ((void *)(unit + 1) > data_end || at + sizeof(*unit) > udp_end)
-		return fr_up(skb, reason_forward_truncated);
+		return reason_truncated;
 	if (be8(&unit->version) != 1)
-		return fr_up(skb, reason_forward_unit_version);
+		return reason_unit_version;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_gso_packet);
-
+		return reason_gso_packet;
 	return 0;
 }
 
-static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_buff *skb, void *data,
-	__u64 ip_end, struct val_routes *r)
+static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_buff *skb,
+	struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = r->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->hop.hop);
+		fr_link(pkt->data, &pkt->r->hop.hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -230,100 +251,99 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_bu
 
 	/* The tag in the metadata belongs to the link that the packet came from. */
 	if (bpf_skb_vlan_pop(skb))
-		return fr_drop(len, reason_forward_fault);
+		return fr_drop(len, reason_fault);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
+		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
 }
 
-static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *skb, void *data,
-	void *data_end, const struct fr_lease *lease)
+static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *skb,
+	struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 ip_end, udp_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: unit: fields: [ */
-	if (check_unit(skb, data, data_end, udp_end, 42))
-		return TC_ACT_UNSPEC;
+	why = check_unit(skb, pkt->data, pkt->data_end, udp_end, 42);
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: r: routes: ["ip.dst"] */
-	struct val_routes *r;
 	struct key_routes key __attribute__((aligned(8))) = {};
 
 	fr_put_v4(key.addr, ld32(ipv4->dst));
-	enum fr_found found = find_routes(&key, lease, 0, &r);
+	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_forward_no_routes, reason_forward_changing);
+		return fr_missed(skb, found, reason_no_routes, reason_changing);
 
 	/* do: [{send: via: "r.hop"}] */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_forward_hop_limit);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop.hop, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_vlan_in_the_metadata_ipv4_send(skb, data, ip_end, r);
+		return fr_up(skb, reason_hop_limit);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop.hop, pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->r->hop.hop, reason_too_big);
+	return forward_vlan_in_the_metadata_ipv4_send(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_forward_ipv6_version);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_forward_mapped_address);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_forward_ipv6_payload_length);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_forward_martian_source);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_forward_not_udp);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int forward_vlan_in_the_metadata_ipv6_send(struct __sk_buff *skb, void *data,
-	__u64 ip_end, struct val_routes *r)
+static __always_inline int forward_vlan_in_the_metadata_ipv6_send(struct __sk_buff *skb,
+	struct forward_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->hop.hop);
+		fr_link(pkt->data, &pkt->r->hop.hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -331,67 +351,64 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6_send(struct __sk_bu
 
 	/* The tag in the metadata belongs to the link that the packet came from. */
 	if (bpf_skb_vlan_pop(skb))
-		return fr_drop(len, reason_forward_fault);
+		return fr_drop(len, reason_fault);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET6, r->hop.addr);
+		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET6, pkt->r->hop.addr);
 }
 
-static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *skb, void *data,
-	void *data_end, const struct fr_lease *lease)
+static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *skb,
+	struct forward_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 ip_end, udp_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: unit: fields: [ */
-	if (check_unit(skb, data, data_end, udp_end, 62))
-		return TC_ACT_UNSPEC;
+	why = check_unit(skb, pkt->data, pkt->data_end, udp_end, 62);
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: r: routes: ["ip.dst"] */
-	struct val_routes *r;
 	struct key_routes key __attribute__((aligned(8))) = {};
 
 	fr_put_v6(key.addr, ipv6->dst, 0);
-	enum fr_found found = find_routes(&key, lease, 0, &r);
+	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_forward_no_routes, reason_forward_changing);
+		return fr_missed(skb, found, reason_no_routes, reason_changing);
 
 	/* do: [{send: via: "r.hop"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_forward_hop_limit);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop.hop, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_vlan_in_the_metadata_ipv6_send(skb, data, ip_end, r);
+		return fr_up(skb, reason_hop_limit);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop.hop, pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->r->hop.hop, reason_too_big);
+	return forward_vlan_in_the_metadata_ipv6_send(skb, pkt);
 }
 
-static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb, void *data,
-							void *data_end,
-							const struct fr_lease *lease)
+static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb,
+							struct forward_packet *pkt)
 {
-	struct hdr_eth *eth = data;
+	struct hdr_eth *eth = pkt->data;
 
 	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return forward_vlan_in_the_metadata_ipv4(skb, data, data_end, lease);
+		return forward_vlan_in_the_metadata_ipv4(skb, pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return forward_vlan_in_the_metadata_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_forward_not_ip);
+		return forward_vlan_in_the_metadata_ipv6(skb, pkt);
+	return fr_up(skb, reason_not_ip);
 }
 
-static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *data,
-						  __u64 payload_len, struct val_routes *r)
+static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 18;
+	struct hdr_ipv4 *ipv4 = pkt->data + 18;
 	__u32 len = skb->len;
 	const __u32 headers_len = 18, new_headers_len = 14;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
@@ -399,191 +416,181 @@ static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *d
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = r->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 32, FR_POP_INNER,
-			    &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 32, FR_POP_INNER,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_forward_fault);
+		return fr_failed(skb, len, err, reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->hop.hop);
+		fr_link(pkt->data, &pkt->r->hop.hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
+		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
 }
 
-static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease)
+static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 18;
+	struct hdr_ipv4 *ipv4 = pkt->data + 18;
 	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 38, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 18, &ip_end) ||
-	    check_udp(skb, data, data_end, ip_end, 38, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: unit: fields: [ */
-	if (check_unit(skb, data, data_end, udp_end, 46))
-		return TC_ACT_UNSPEC;
+	why = check_unit(skb, pkt->data, pkt->data_end, udp_end, 46);
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: r: routes: ["ip.dst"] */
-	struct val_routes *r;
 	struct key_routes key __attribute__((aligned(8))) = {};
 
 	fr_put_v4(key.addr, ld32(ipv4->dst));
-	enum fr_found found = find_routes(&key, lease, 0, &r);
+	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_forward_no_routes, reason_forward_changing);
+		return fr_missed(skb, found, reason_no_routes, reason_changing);
 
 	/* do: [{send: via: "r.hop"}] */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_forward_hop_limit);
-	__u64 payload_len = ip_end - 50;
+		return fr_up(skb, reason_hop_limit);
+	pkt->payload_len = ip_end - 50;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(38, 44) ||
-	      ((partial >> 16) >= 50 && (partial & 0xffff) < 50ULL + payload_len - 1)))
-		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, 32ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop.hop, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_vlan_ipv4_send(skb, data, payload_len, r);
+	      ((partial >> 16) >= 50 && (partial & 0xffff) < 50ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop.hop, 32ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->r->hop.hop, reason_too_big);
+	return forward_vlan_ipv4_send(skb, pkt);
 }
 
-static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *data,
-						  __u64 payload_len, struct val_routes *r)
+static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 18;
+	struct hdr_ipv6 *ipv6 = pkt->data + 18;
 	__u32 len = skb->len;
 	const __u32 headers_len = 18, new_headers_len = 14;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 52, FR_POP_INNER,
-			    &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 52, FR_POP_INNER,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
-	if (unlikely(data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_forward_fault);
+		return fr_failed(skb, len, err, reason_fault);
+	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->hop.hop);
+		fr_link(pkt->data, &pkt->r->hop.hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET6, r->hop.addr);
+		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET6, pkt->r->hop.addr);
 }
 
-static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease)
+static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 18;
-	struct hdr_udp *udp = data + 58;
+	struct hdr_ipv6 *ipv6 = pkt->data + 18;
+	struct hdr_udp *udp = pkt->data + 58;
 	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 18, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 58, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 18, &ip_end) ||
-	    check_udp(skb, data, data_end, ip_end, 58, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: unit: fields: [ */
-	if (check_unit(skb, data, data_end, udp_end, 66))
-		return TC_ACT_UNSPEC;
+	why = check_unit(skb, pkt->data, pkt->data_end, udp_end, 66);
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: r: routes: ["ip.dst"] */
-	struct val_routes *r;
 	struct key_routes key __attribute__((aligned(8))) = {};
 
 	fr_put_v6(key.addr, ipv6->dst, 0);
-	enum fr_found found = find_routes(&key, lease, 0, &r);
+	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_forward_no_routes, reason_forward_changing);
+		return fr_missed(skb, found, reason_no_routes, reason_changing);
 
 	/* do: [{send: via: "r.hop"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_forward_hop_limit);
-	__u64 payload_len = ip_end - 70;
+		return fr_up(skb, reason_hop_limit);
+	pkt->payload_len = ip_end - 70;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(58, 64) ||
-	      ((partial >> 16) >= 70 && (partial & 0xffff) < 70ULL + payload_len - 1)))
-		return fr_up(skb, reason_forward_partial_checksum);
+	      ((partial >> 16) >= 70 && (partial & 0xffff) < 70ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, 52ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop.hop, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_vlan_ipv6_send(skb, data, payload_len, r);
+		return fr_up(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop.hop, 52ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->r->hop.hop, reason_too_big);
+	return forward_vlan_ipv6_send(skb, pkt);
 }
 
-static __always_inline int forward_vlan(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease)
+static __always_inline int forward_vlan(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_vlan *vlan = data + 14;
+	struct hdr_vlan *vlan = pkt->data + 14;
 
-	if ((void *)(vlan + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
+	if ((void *)(vlan + 1) > pkt->data_end)
+		return fr_up(skb, reason_truncated);
 
 	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
 	if (be16(&vlan->type) == 0x800)
-		return forward_vlan_ipv4(skb, data, data_end, lease);
+		return forward_vlan_ipv4(skb, pkt);
 	if (be16(&vlan->type) == 0x86dd)
-		return forward_vlan_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_forward_not_ip);
+		return forward_vlan_ipv6(skb, pkt);
+	return fr_up(skb, reason_not_ip);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct forward_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 70);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: forward: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_forward_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_forward_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_forward_link_broadcast);
-		return fr_up(skb, reason_forward_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
 	if (skb->vlan_present &&
 	    (bpf_htons(skb->vlan_proto) == 0x8100 || bpf_htons(skb->vlan_proto) == 0x88a8))
-		return forward_vlan_in_the_metadata(skb, data, data_end, lease);
+		return forward_vlan_in_the_metadata(skb, &pkt);
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
-		return forward_vlan(skb, data, data_end, lease);
-	return fr_up(skb, reason_forward_not_vlan);
+		return forward_vlan(skb, &pkt);
+	return fr_up(skb, reason_not_vlan);
 }

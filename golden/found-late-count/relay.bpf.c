@@ -8,7 +8,7 @@
  * Needs Linux 5.12 or newer.
  */
 
-#define FR_REASONS 74
+#define FR_REASONS 81
 #define FR_NEEDS_ROWS 40
 #define FR_NEEDS_NAMED 2
 #define FR_NEEDS_FACTS
@@ -89,68 +89,130 @@ static __always_inline enum fr_found find_routes(const struct key_routes *key,
 		       NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_not_ipv4,
+	reason_ipv4_version, reason_ip_options, reason_ipv4_reserved, reason_fragment,
+	reason_ipv4_total_length, reason_ipv4_checksum, reason_martian_source, reason_multicast,
+	reason_martian_destination, reason_not_udp, reason_udp_length, reason_gso_packet,
+	reason_not_cost, reason_no_routes, reason_changing, reason_refused_left, reason_contended,
+	reason_hop_limit, reason_partial_checksum, reason_fault, reason_no_memory, reason_too_big,
+	reason_no_route, reason_local, reason_unreachable, reason_blackhole, reason_prohibit,
+	reason_xfrm, reason_rule, reason_encap, reason_no_neighbour,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_FRAMED = 0, PROG_BARE = 41 };
+
 /*
  * prog_framed: tc/ingress
  *	eth ipv4 udp cost
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_framed_sent, reason_framed_pass, reason_framed_inactive, reason_framed_vlan_tag,
-	reason_framed_other_host, reason_framed_link_broadcast, reason_framed_link_multicast,
-	reason_framed_truncated, reason_framed_not_ipv4, reason_framed_ipv4_version,
-	reason_framed_ip_options, reason_framed_ipv4_reserved, reason_framed_fragment,
-	reason_framed_ipv4_total_length, reason_framed_ipv4_checksum, reason_framed_martian_source,
-	reason_framed_multicast, reason_framed_martian_destination, reason_framed_not_udp,
-	reason_framed_udp_length, reason_framed_gso_packet, reason_framed_not_cost,
-	reason_framed_no_routes, reason_framed_changing, reason_framed_refused_left,
-	reason_framed_contended, reason_framed_hop_limit, reason_framed_partial_checksum,
-	reason_framed_no_memory, reason_framed_fault, reason_framed_too_big, reason_framed_no_route,
-	reason_framed_local, reason_framed_unreachable, reason_framed_blackhole,
-	reason_framed_prohibit, reason_framed_xfrm, reason_framed_rule, reason_framed_encap,
+/* What is known of a packet. */
+struct framed_packet {
+	void *data;
+	__u64 ipv4_end;
+	__u64 partial;
+	struct val_routes *r;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ipv4_end, const __u32 at, __u64 *end, const __u32 of,
-				     const __u32 of_2)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	if (be16(&eth->type) != ETH_P_IP)
+		return reason_not_ipv4;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ipv4_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ipv4_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ipv4_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ipv4_end)
-		return fr_up(skb, reason_framed_truncated + of);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_framed_udp_length + of_2);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return fr_up(skb, reason_framed_gso_packet + of_2);
+		return reason_gso_packet;
 	if (udp_end != ipv4_end)
-		return fr_up(skb, reason_framed_udp_length + of_2);
+		return reason_udp_length;
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_framed_not_cost + of_2);
+		return reason_not_cost;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int framed_udp_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
-					   __u64 partial, struct val_routes *r)
+static __always_inline int framed_send(struct __sk_buff *skb, struct framed_packet *pkt)
 {
-	struct hdr_cost *cost = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_cost *cost = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 
 	/* do: [{set: "cost.units": 1}, {admit: {credit: "r.left", cost: 1}}, {count: {counter... */
-	__u32 credit0 = fr_credit(r->left, 0);
+	__u32 credit0 = fr_credit(pkt->r->left, 0);
 	__u64 spent0 = 1;
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_up(skb, reason_framed_refused_left);
+		return fr_up(skb, PROG_FRAMED + reason_refused_left);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_up(skb, reason_framed_contended);
+		return fr_up(skb, PROG_FRAMED + reason_contended);
 	__u64 by0 = be8(&cost->rest_units) & 15;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 	__u8 cost_rest_units = ((be8(&cost->rest_units) >> 4) << 4) | 1;
@@ -161,7 +223,7 @@ static __always_inline int framed_udp_send(struct __sk_buff *skb, void *data, __
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld8(&cost->rest_units));
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
@@ -171,27 +233,27 @@ static __always_inline int framed_udp_send(struct __sk_buff *skb, void *data, __
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					   ipv4_ttl_protocol);
-	int direct = r->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ipv4_end, 0)) {
+	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0)) {
 			fr_refund(credit0, spent0);
-			return fr_up(skb, reason_framed_no_memory);
+			return fr_up(skb, PROG_FRAMED + reason_no_memory);
 		}
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 43 > (void *)(long)skb->data_end)) {
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 43 > (void *)(long)skb->data_end)) {
 			fr_refund(credit0, spent0);
-			return fr_drop(len, reason_framed_fault);
+			return fr_drop(len, PROG_FRAMED + reason_fault);
 		}
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 21);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_cost *new_cost = data + 42;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_cost *new_cost = pkt->data + 42;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &r->hop.hop);
+		fr_link(pkt->data, &pkt->r->hop.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st8(&new_cost->rest_units, cost_rest_units);
@@ -199,118 +261,69 @@ static __always_inline int framed_udp_send(struct __sk_buff *skb, void *data, __
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
-		return fr_drop(len, reason_framed_fault);
+		return fr_drop(len, PROG_FRAMED + reason_fault);
 	}
 	fr_complete_end(skb, csum, 22, 21);
 
-	fr_count(reason_framed_sent, len);
+	fr_count(PROG_FRAMED + reason_sent, len);
 	fr_named_add(0, by0);
 	if (direct)
-		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
-}
-
-static __always_inline int framed_udp(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease, __u64 ipv4_end)
-{
-	struct hdr_cost *cost = data + 42;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 udp_end;
-
-	if (check_udp(skb, data, data_end, ipv4_end, 34, &udp_end, 0, 0))
-		return TC_ACT_UNSPEC;
-
-	/* headers: cost: { */
-	if ((void *)(cost + 1) > data_end || 43ULL > udp_end)
-		return fr_up(skb, reason_framed_truncated);
-
-	/* stack: ["eth", "ipv4", "udp", "cost"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_framed_gso_packet);
-
-	/* lookup: r: routes: ["udp.src_port"] */
-	struct val_routes *r;
-	struct key_routes key __attribute__((aligned(8))) = {};
-
-	key.port = be16(&udp->src_port);
-	enum fr_found found = find_routes(&key, lease, 0, &r);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_framed_no_routes, reason_framed_changing);
-
-	/* do: [{set: "cost.units": 1}, {admit: {credit: "r.left", cost: 1}}, {count: {counter... */
-	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_framed_hop_limit);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 43) ||
-	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
-		return fr_up(skb, reason_framed_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, ipv4_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop.hop, reason_framed_no_route,
-				      reason_framed_unreachable));
-	return framed_udp_send(skb, data, ipv4_end, partial, r);
+		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
 }
 
 SEC("tc") int prog_framed(struct __sk_buff *skb)
 {
+	struct framed_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 43);
-	void *data = (void *)(long)skb->data;
+	pkt.data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_cost *cost = pkt.data + 42;
+	struct hdr_udp *udp = pkt.data + 34;
+	struct hdr_ipv4 *ipv4 = pkt.data + 14;
+	__u64 udp_end;
 
 	/* framed: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_framed_inactive);
+		return fr_up(skb, PROG_FRAMED + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_framed_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_framed_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_framed_link_broadcast);
-		return fr_up(skb, reason_framed_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_framed_truncated);
+	__u32 why = check_eth(skb, pkt.data, data_end) ?:
+		check_ipv4(skb, pkt.data, data_end, 14, &pkt.ipv4_end) ?:
+		check_udp(skb, pkt.data, data_end, pkt.ipv4_end, 34, &udp_end);
+	if (why)
+		return fr_up(skb, PROG_FRAMED + why);
+
+	/* headers: cost: { */
+	if ((void *)(cost + 1) > data_end || 43ULL > udp_end)
+		return fr_up(skb, PROG_FRAMED + reason_truncated);
 
 	/* stack: ["eth", "ipv4", "udp", "cost"] */
-	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, reason_framed_not_ipv4);
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_framed_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_framed_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_framed_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_framed_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_framed_fragment);
-	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
-		return fr_up(skb, reason_framed_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_framed_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_framed_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_framed_multicast);
-		return fr_up(skb, reason_framed_martian_destination);
-	}
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_framed_not_udp);
+	if (skb->gso_size != 0)
+		return fr_up(skb, PROG_FRAMED + reason_gso_packet);
 
-	return framed_udp(skb, data, data_end, lease, ipv4_end);
+	/* lookup: r: routes: ["udp.src_port"] */
+	struct key_routes key __attribute__((aligned(8))) = {};
+
+	key.port = be16(&udp->src_port);
+	enum fr_found found = find_routes(&key, lease, 0, &pkt.r);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, PROG_FRAMED + reason_no_routes,
+				 PROG_FRAMED + reason_changing);
+
+	/* do: [{set: "cost.units": 1}, {admit: {credit: "r.left", cost: 1}}, {count: {counter... */
+	if (be8(&ipv4->ttl) <= 1)
+		return fr_up(skb, PROG_FRAMED + reason_hop_limit);
+	pkt.partial = fr_partial(skb);
+	if (!(pkt.partial == 0 || pkt.partial == FR_PARTIAL(34, 40) || (pkt.partial >> 16) >= 43) ||
+	    !(skb->len <= pkt.ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
+		return fr_up(skb, PROG_FRAMED + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt.r->hop.hop, pkt.ipv4_end - 14)))
+		return fr_unfit(skb, &pkt.r->hop.hop, PROG_FRAMED + reason_too_big);
+	return framed_send(skb, &pkt);
 }
 
 /*
@@ -318,37 +331,67 @@ SEC("tc") int prog_framed(struct __sk_buff *skb)
  *	ipv4 udp cost
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_bare_sent = 39, reason_bare_pass, reason_bare_inactive, reason_bare_vlan_tag,
-	reason_bare_truncated, reason_bare_ipv4_version, reason_bare_ip_options,
-	reason_bare_ipv4_reserved, reason_bare_fragment, reason_bare_ipv4_total_length,
-	reason_bare_ipv4_checksum, reason_bare_martian_source, reason_bare_multicast,
-	reason_bare_martian_destination, reason_bare_not_udp, reason_bare_udp_length,
-	reason_bare_gso_packet, reason_bare_not_cost, reason_bare_no_routes, reason_bare_changing,
-	reason_bare_refused_left, reason_bare_contended, reason_bare_hop_limit,
-	reason_bare_partial_checksum, reason_bare_no_memory, reason_bare_fault, reason_bare_too_big,
-	reason_bare_no_route, reason_bare_local, reason_bare_unreachable, reason_bare_blackhole,
-	reason_bare_prohibit, reason_bare_xfrm, reason_bare_rule, reason_bare_encap,
+/* What is known of a packet. */
+struct bare_packet {
+	void *data;
+	__u64 ipv4_end;
+	struct val_routes *r;
 };
 
-static __always_inline int bare_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
-				     struct val_routes *r)
+static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 *end)
 {
-	struct hdr_cost *cost = data + 28;
 	struct hdr_ipv4 *ipv4 = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ipv4_end = be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ipv4_end;
+	return 0;
+}
+
+static __always_inline int bare_send(struct __sk_buff *skb, struct bare_packet *pkt)
+{
+	struct hdr_cost *cost = pkt->data + 28;
+	struct hdr_ipv4 *ipv4 = pkt->data;
 	__u32 len = skb->len;
 
 	/* do: [{admit: {credit: "r.left", cost: 1}}, {count: {counter: "bare_units", by: "cos... */
-	__u32 credit0 = fr_credit(r->left, 0);
+	__u32 credit0 = fr_credit(pkt->r->left, 0);
 	__u64 spent0 = 1;
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_up(skb, reason_bare_refused_left);
+		return fr_up(skb, PROG_BARE + reason_refused_left);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_up(skb, reason_bare_contended);
+		return fr_up(skb, PROG_BARE + reason_contended);
 	__u64 by0 = be8(&cost->rest_units) & 15;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
@@ -356,21 +399,21 @@ static __always_inline int bare_send(struct __sk_buff *skb, void *data, __u64 ip
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					   ipv4_ttl_protocol);
 
-	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ipv4_end, 0)) {
+	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0)) {
 			fr_refund(credit0, spent0);
-			return fr_up(skb, reason_bare_no_memory);
+			return fr_up(skb, PROG_BARE + reason_no_memory);
 		}
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 12 > (void *)(long)skb->data_end)) {
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 12 > (void *)(long)skb->data_end)) {
 			fr_refund(credit0, spent0);
-			return fr_drop(len, reason_bare_fault);
+			return fr_drop(len, PROG_BARE + reason_fault);
 		}
 	}
 
 	__s64 csum = fr_complete_begin(skb, 8, 4);
-	struct hdr_ipv4 *new_ipv4 = data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data;
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ipv4_checksum);
@@ -379,88 +422,61 @@ static __always_inline int bare_send(struct __sk_buff *skb, void *data, __u64 ip
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0)) {
 		fr_refund(credit0, spent0);
-		return fr_drop(len, reason_bare_fault);
+		return fr_drop(len, PROG_BARE + reason_fault);
 	}
 
-	fr_count(reason_bare_sent, len);
+	fr_count(PROG_BARE + reason_sent, len);
 	fr_named_add(1, by0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
 }
 
 SEC("tc") int prog_bare(struct __sk_buff *skb)
 {
+	struct bare_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 29);
-	void *data = (void *)(long)skb->data;
+	pkt.data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_ipv4 *ipv4 = data;
-	struct hdr_cost *cost = data + 28;
-	struct hdr_udp *udp = data + 20;
+	struct hdr_cost *cost = pkt.data + 28;
+	struct hdr_udp *udp = pkt.data + 20;
+	struct hdr_ipv4 *ipv4 = pkt.data;
 	__u64 udp_end;
 
 	/* bare: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_bare_inactive);
+		return fr_up(skb, PROG_BARE + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_bare_vlan_tag);
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_bare_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_bare_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_bare_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_bare_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_bare_fragment);
-	__u64 ipv4_end = be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
-		return fr_up(skb, reason_bare_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_bare_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_bare_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_bare_multicast);
-		return fr_up(skb, reason_bare_martian_destination);
-	}
-
-	/* stack: ["ipv4", "udp", "cost"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_bare_not_udp);
-	if (check_udp(skb, data, data_end, ipv4_end, 20, &udp_end,
-		      FR_APART(framed, bare, truncated), FR_APART(framed, bare, udp_length)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_ipv4_2(skb, pkt.data, data_end, &pkt.ipv4_end) ?:
+		check_udp(skb, pkt.data, data_end, pkt.ipv4_end, 20, &udp_end);
+	if (why)
+		return fr_up(skb, PROG_BARE + why);
 
 	/* headers: cost: { */
 	if ((void *)(cost + 1) > data_end || 29ULL > udp_end)
-		return fr_up(skb, reason_bare_truncated);
+		return fr_up(skb, PROG_BARE + reason_truncated);
+
+	/* stack: ["ipv4", "udp", "cost"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_bare_gso_packet);
+		return fr_up(skb, PROG_BARE + reason_gso_packet);
 
 	/* lookup: r: routes: ["udp.src_port"] */
-	struct val_routes *r;
 	struct key_routes key __attribute__((aligned(8))) = {};
 
 	key.port = be16(&udp->src_port);
-	enum fr_found found = find_routes(&key, lease, 0, &r);
+	enum fr_found found = find_routes(&key, lease, 0, &pkt.r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_bare_no_routes, reason_bare_changing);
+		return fr_missed(skb, found, PROG_BARE + reason_no_routes,
+				 PROG_BARE + reason_changing);
 
 	/* do: [{admit: {credit: "r.left", cost: 1}}, {count: {counter: "bare_units", by: "cos... */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_bare_hop_limit);
-	if (!(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
-		return fr_up(skb, reason_bare_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, ipv4_end)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop.hop, reason_bare_no_route, reason_bare_unreachable));
-	return bare_send(skb, data, ipv4_end, r);
+		return fr_up(skb, PROG_BARE + reason_hop_limit);
+	if (!(skb->len <= pkt.ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
+		return fr_up(skb, PROG_BARE + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt.r->hop.hop, pkt.ipv4_end)))
+		return fr_unfit(skb, &pkt.r->hop.hop, PROG_BARE + reason_too_big);
+	return bare_send(skb, &pkt);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 37
+#define FR_REASONS 38
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -72,172 +72,203 @@ static __always_inline struct val_routes *find_routes(const struct key_routes *k
 	return bpf_map_lookup_elem(&tbl_routes, key);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_session_length,
+	reason_gso_packet, reason_ipv4_version, reason_ip_options, reason_ipv4_reserved,
+	reason_fragment, reason_ipv4_total_length, reason_ipv4_checksum, reason_martian_source,
+	reason_multicast, reason_martian_destination, reason_not_udp, reason_udp_length,
+	reason_no_routes, reason_changing, reason_hop_limit, reason_padding,
+	reason_partial_checksum, reason_fault, reason_no_memory, reason_too_big, reason_no_route,
+	reason_local, reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm,
+	reason_rule, reason_encap, reason_no_neighbour,
+};
+
 /*
  * prog_forward: tc/ingress
  *	eth session ipv4 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_forward_sent, reason_forward_pass, reason_forward_inactive, reason_forward_vlan_tag,
-	reason_forward_other_host, reason_forward_link_broadcast, reason_forward_link_multicast,
-	reason_forward_truncated, reason_forward_session_length, reason_forward_gso_packet,
-	reason_forward_ipv4_version, reason_forward_ip_options, reason_forward_ipv4_reserved,
-	reason_forward_fragment, reason_forward_ipv4_total_length, reason_forward_ipv4_checksum,
-	reason_forward_martian_source, reason_forward_multicast, reason_forward_martian_destination,
-	reason_forward_not_udp, reason_forward_udp_length, reason_forward_no_routes,
-	reason_forward_changing, reason_forward_hop_limit, reason_forward_padding,
-	reason_forward_partial_checksum, reason_forward_no_memory, reason_forward_fault,
-	reason_forward_too_big, reason_forward_no_route, reason_forward_local,
-	reason_forward_unreachable, reason_forward_blackhole, reason_forward_prohibit,
-	reason_forward_xfrm, reason_forward_rule, reason_forward_encap,
+/* What is known of a packet. */
+struct forward_packet {
+	void *data;
+	__u64 ipv4_end;
+	struct val_routes *r;
 };
 
-static __always_inline int forward_udp_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
-					    struct val_routes *r)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv4 *ipv4 = data + 18;
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_session(struct __sk_buff *skb, void *data, void *data_end,
+					   const __u32 at, __u64 *end)
+{
+	struct hdr_session *session = data + at;
+
+	if ((void *)(session + 1) > data_end)
+		return reason_truncated;
+	__u64 session_end = at + sizeof(*session) + be16(&session->length);
+	if (!(session_end == skb->len || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (session_end != skb->len)
+		return reason_session_length;
+
+	*end = session_end;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 session_end, const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end || at + sizeof(*ipv4) > session_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ipv4_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ipv4_end > session_end)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ipv4_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ipv4_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ipv4_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ipv4_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ipv4_end)
+		return reason_udp_length;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int forward_send(struct __sk_buff *skb, struct forward_packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 18;
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					   ipv4_ttl_protocol);
-	int direct = r->via.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->via.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ipv4_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 30 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 30 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 26, 4);
-	struct hdr_ipv4 *new_ipv4 = data + 18;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 18;
 	if (direct)
-		fr_link(data, &r->via.hop);
+		fr_link(pkt->data, &pkt->r->via.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, 26, 4);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->via.hop.ifindex, 0);
-	return fr_redirect_neigh(r->via.hop.ifindex, AF_INET, fr_v4_in(r->via.addr));
-}
-
-static __always_inline int forward_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 session_end, __u64 ipv4_end)
-{
-	struct hdr_udp *udp = data + 38;
-	struct hdr_ipv4 *ipv4 = data + 18;
-
-	if ((void *)(udp + 1) > data_end || 46ULL > ipv4_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length);
-	__u64 udp_end = 38ULL + be16(&udp->length);
-	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
-	if (udp_end != ipv4_end)
-		return fr_up(skb, reason_forward_udp_length);
-
-	/* stack: ["eth", "session", "ipv4", "udp"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_gso_packet);
-
-	/* lookup: r: routes: ["ipv4.dst"] */
-	struct val_routes *r;
-	struct key_routes key __attribute__((aligned(8))) = {};
-
-	key.dst.len = 128;
-	fr_put_v4(key.dst.addr, ld32(ipv4->dst));
-	r = find_routes(&key);
-	if (!r)
-		return fr_up(skb, reason_forward_no_routes);
-
-	/* do: [{send: via: "r.via"}] */
-	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_forward_hop_limit);
-	if (session_end > ipv4_end)
-		return fr_up(skb, reason_forward_padding);
-	if (!(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
-		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&r->via.hop, ipv4_end - 18)))
-		return fr_up(skb,
-			     fr_unfit(&r->via.hop, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_udp_send(skb, data, ipv4_end, r);
+		return bpf_redirect(pkt->r->via.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->via.hop.ifindex, AF_INET, fr_v4_in(pkt->r->via.addr));
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
+	struct forward_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 46);
-	void *data = (void *)(long)skb->data;
+	pkt.data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
-	struct hdr_session *session = data + 14;
-	struct hdr_ipv4 *ipv4 = data + 18;
+	struct hdr_ipv4 *ipv4 = pkt.data + 18;
+	__u64 session_end, udp_end;
 
 	/* programs: forward: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_forward_inactive);
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_forward_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_forward_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_forward_link_broadcast);
-		return fr_up(skb, reason_forward_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
+	__u32 why = check_eth(skb, pkt.data, data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: session: fields: [{name: "id", bits: 16}, {name: "length", bits: 16, count... */
-	if ((void *)(session + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	__u64 session_end = 18ULL + be16(&session->length);
-	if (!(session_end == skb->len || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
-	if (session_end != skb->len)
-		return fr_up(skb, reason_forward_session_length);
-	if ((void *)(ipv4 + 1) > data_end || 38ULL > session_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_forward_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_forward_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_forward_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_forward_fragment);
-	__u64 ipv4_end = 18ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ipv4_end > session_end)
-		return fr_up(skb, reason_forward_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_forward_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_forward_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
-	}
+	why = check_session(skb, pkt.data, data_end, 14, &session_end) ?:
+		check_ipv4(skb, pkt.data, data_end, session_end, 18, &pkt.ipv4_end) ?:
+		check_udp(skb, pkt.data, data_end, pkt.ipv4_end, 38, &udp_end);
+	if (why)
+		return fr_up(skb, why);
 
-	/* stack: ["eth", "session", "ipv4", "udp"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_forward_not_udp);
+	/* lookup: r: routes: ["ipv4.dst"] */
+	struct key_routes key __attribute__((aligned(8))) = {};
 
-	return forward_udp(skb, data, data_end, session_end, ipv4_end);
+	key.dst.len = 128;
+	fr_put_v4(key.dst.addr, ld32(ipv4->dst));
+	pkt.r = find_routes(&key);
+	if (!pkt.r)
+		return fr_up(skb, reason_no_routes);
+
+	/* do: [{send: via: "r.via"}] */
+	if (be8(&ipv4->ttl) <= 1)
+		return fr_up(skb, reason_hop_limit);
+	if (session_end > pkt.ipv4_end)
+		return fr_up(skb, reason_padding);
+	if (!(skb->len <= pkt.ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt.r->via.hop, pkt.ipv4_end - 18)))
+		return fr_unfit(skb, &pkt.r->via.hop, reason_too_big);
+	return forward_send(skb, &pkt);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 36
+#define FR_REASONS 37
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
 #define FR_NEEDS_RING 1048576
@@ -115,25 +115,101 @@ static __always_inline struct receiver_calls *receiver_of_calls(const struct lis
 	return bpf_map_lookup_elem(&rcv_calls, &row);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_not_net,
+	reason_ipv4_version, reason_ip_options, reason_ipv4_reserved, reason_fragment,
+	reason_ipv4_total_length, reason_ipv4_checksum, reason_martian_source, reason_multicast,
+	reason_martian_destination, reason_gso_packet, reason_partial_checksum, reason_no_calls,
+	reason_fault, reason_no_memory, reason_hop_limit, reason_too_big, reason_no_route,
+	reason_local, reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm,
+	reason_rule, reason_encap, reason_no_neighbour, reason_copy, reason_refused_by_device,
+};
+
 /*
  * prog_spread: tc/ingress
  *	eth ipv4 short
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_spread_sent, reason_spread_pass, reason_spread_inactive, reason_spread_vlan_tag,
-	reason_spread_other_host, reason_spread_link_broadcast, reason_spread_link_multicast,
-	reason_spread_truncated, reason_spread_not_net, reason_spread_ipv4_version,
-	reason_spread_ip_options, reason_spread_ipv4_reserved, reason_spread_fragment,
-	reason_spread_ipv4_total_length, reason_spread_ipv4_checksum, reason_spread_martian_source,
-	reason_spread_multicast, reason_spread_martian_destination, reason_spread_gso_packet,
-	reason_spread_partial_checksum, reason_spread_no_calls, reason_spread_no_memory,
-	reason_spread_fault, reason_spread_hop_limit, reason_spread_too_big, reason_spread_no_route,
-	reason_spread_local, reason_spread_unreachable, reason_spread_blackhole,
-	reason_spread_prohibit, reason_spread_xfrm, reason_spread_rule, reason_spread_encap,
-	reason_spread_no_neighbour, reason_spread_copy, reason_spread_refused_by_device,
+/* What is known of a packet. */
+struct spread_packet {
+	void *data;
+	__u64 net_end;
+	__u64 priority;
 };
+
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	if (be16(&eth->type) != ETH_P_IP)
+		return reason_not_net;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 net_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || net_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+
+	*end = net_end;
+	return 0;
+}
+
+static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 net_end, const __u32 at, __u64 *end)
+{
+	struct hdr_short *v_short = data + at;
+
+	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > net_end)
+		return reason_truncated;
+	if (!(skb->gso_size == 0 || fr_encapsulated(skb)))
+		return reason_gso_packet;
+	__u64 priority_value = fr_mark(skb);
+	__u64 priority = priority_value < 3 ? priority_value : 2ULL;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+
+	*end = priority;
+	return 0;
+}
 
 /* What is the same for all receivers. */
 struct spread_same1 {
@@ -153,8 +229,8 @@ struct spread_fan1 {
 	void *front;
 };
 
-static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_buff *skb,
-					 void *front, __u64 priority, struct receiver_calls *r)
+static __always_inline long spread_copy1(struct __sk_buff *skb, void *front, __u64 priority,
+					 struct receiver_calls *r, struct spread_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_short *saved_short = front + 34;
@@ -166,7 +242,7 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 
@@ -179,7 +255,7 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 	skb->mark = new_mark;
 
 	if (unlikely(bpf_clone_redirect(skb, r->via.hop.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 
@@ -213,23 +289,19 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 
 	/* {send: via: "r.via"}, */
 	if (be8(&saved_ipv4->ttl) <= 1)
-		return fr_decline(r->receiver, skb->len, reason_spread_hop_limit);
+		return fr_decline(r->receiver, skb->len, reason_hop_limit);
 	if (unlikely(r->via.hop.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->via.hop, reason_spread_unreachable,
-					      fr_unusable(&r->via.hop, reason_spread_no_route,
-							  reason_spread_unreachable)));
+		return fr_decline(r->receiver, skb->len, fr_indirect(&r->via.hop, reason_no_route));
 	if (net_end - 14 > r->via.hop.mtu)
-		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
-	return spread_copy1(same, skb, front, priority, r);
+		return fr_decline(r->receiver, skb->len, reason_too_big);
+	return spread_copy1(skb, front, priority, r, same);
 }
 
-static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 net_end,
-				       __u64 priority)
+static __always_inline int spread_fan1(struct __sk_buff *skb, struct spread_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_eth *eth = pkt->data;
 	__u32 len = skb->len;
 
 	/* {fan_out: {group: calls: ["net.src"], rules: [{do: [ */
@@ -239,20 +311,20 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	fr_put_v4(key.caller, ld32(ipv4->src));
 	list = list_of_calls(&key);
 	if (!list)
-		return fr_up(skb, reason_spread_no_calls);
+		return fr_up(skb, reason_no_calls);
 
 	/* {emit: came: own: "eth.dst"}, */
 	__u64 said0[1];
 	st32((void *)said0, ld32(eth->dst));
 	st16((void *)said0 + 4, ld16(eth->dst + 4));
 
-	if (unlikely(len > net_end) && bpf_skb_change_tail(skb, net_end, 0))
-		return fr_up(skb, reason_spread_no_memory);
+	if (unlikely(len > pkt->net_end) && bpf_skb_change_tail(skb, pkt->net_end, 0))
+		return fr_up(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 36);
 	if (!front)
-		return fr_up(skb, reason_spread_no_memory);
+		return fr_up(skb, reason_no_memory);
 	struct spread_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
@@ -262,8 +334,8 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	same->skb_mark = fr_mark(skb);
 	same->quiet = 0;
 	same->clock = 0;
-	same->net_end = net_end;
-	same->priority = priority;
+	same->net_end = pkt->net_end;
+	same->priority = pkt->priority;
 	struct event_came *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_came), 0);
 	if (event0) {
 		fr_head(&event0->head, 0, 2, sizeof(*event0));
@@ -294,89 +366,45 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, 36, 0))
-		return fr_drop(len, reason_spread_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 22, 4);
 	skb->mark = same->skb_mark;
 
-	fr_count_copies(reason_spread_copy, same->copies0, skb->len);
-	fr_count(reason_spread_pass, len);
+	fr_count_copies(reason_copy, same->copies0, skb->len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
+	struct spread_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 36);
-	void *data = (void *)(long)skb->data;
+	pkt.data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_short *v_short = data + 34;
 
 	/* programs: spread: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_spread_inactive);
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_spread_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_spread_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_spread_link_broadcast);
-		return fr_up(skb, reason_spread_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-
-	/* stack: ["eth", {net: ["ipv4"]}, "short"] */
-	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, reason_spread_not_net);
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_spread_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_spread_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_spread_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_spread_fragment);
-	__u64 net_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || net_end > skb->len)
-		return fr_up(skb, reason_spread_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_spread_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_spread_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_spread_multicast);
-		return fr_up(skb, reason_spread_martian_destination);
-	}
+	__u32 why = check_eth(skb, pkt.data, data_end) ?:
+		check_ipv4(skb, pkt.data, data_end, 14, &pkt.net_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: short: { */
-	if ((void *)(v_short + 1) > data_end || 36ULL > net_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (!(skb->gso_size == 0 || fr_encapsulated(skb)))
-		return fr_up(skb, reason_spread_gso_packet);
-
-	/* priority: "skb.mark" */
-	__u64 priority_value = fr_mark(skb);
-	__u64 priority = priority_value < 3 ? priority_value : 2ULL;
+	why = check_short(skb, pkt.data, data_end, pkt.net_end, 34, &pkt.priority);
+	if (why)
+		return fr_up(skb, why);
 
 	/* {fan_out: {group: calls: ["net.src"], rules: [{do: [ */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_spread_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || (partial >> 16) >= 36) ||
-	    !(skb->len <= net_end || ((__u64)fr_partial(skb) & 0xffff) < net_end - 1))
-		return fr_up(skb, reason_spread_partial_checksum);
-	return spread_fan1(skb, data, net_end, priority);
+	    !(skb->len <= pkt.net_end || ((__u64)fr_partial(skb) & 0xffff) < pkt.net_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	return spread_fan1(skb, &pkt);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 30
+#define FR_REASONS 31
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
 #include "fastrelay.h"
@@ -54,30 +54,147 @@ struct hdr_ipv6 {
 	__u8 dst[16];
 } __attribute__((packed));
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_not_outer,
+	reason_ipv4_version, reason_ip_options, reason_ipv4_reserved, reason_fragment,
+	reason_ipv4_total_length, reason_ipv4_checksum, reason_martian_source, reason_multicast,
+	reason_martian_destination, reason_not_udp, reason_udp_length, reason_gso_packet,
+	reason_tun_id, reason_udp_checksum, reason_partial_checksum, reason_fault, reason_no_memory,
+	reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length, reason_not_inner,
+};
+
 /*
  * prog_out: tc/ingress
  *	eth ipv4 udp tun ipv4
  *	eth ipv4 udp tun ipv6
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_out_sent, reason_out_pass, reason_out_inactive, reason_out_vlan_tag,
-	reason_out_other_host, reason_out_link_broadcast, reason_out_link_multicast,
-	reason_out_truncated, reason_out_not_outer, reason_out_ipv4_version, reason_out_ip_options,
-	reason_out_ipv4_reserved, reason_out_fragment, reason_out_ipv4_total_length,
-	reason_out_ipv4_checksum, reason_out_martian_source, reason_out_multicast,
-	reason_out_martian_destination, reason_out_not_udp, reason_out_udp_length,
-	reason_out_gso_packet, reason_out_tun_id, reason_out_udp_checksum,
-	reason_out_partial_checksum, reason_out_no_memory, reason_out_fault,
-	reason_out_ipv6_version, reason_out_mapped_address, reason_out_ipv6_payload_length,
-	reason_out_not_inner,
+/* What is known of a packet. */
+struct out_packet {
+	void *data;
+	void *data_end;
+	__u64 udp_end;
+	__u64 payload_len;
 };
 
-static __always_inline int out_udp_ipv4_send(struct __sk_buff *skb, void *data, __u64 payload_len)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 46;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	if (be16(&eth->type) != ETH_P_IP)
+		return reason_not_outer;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 outer_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || outer_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = outer_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 outer_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > outer_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == outer_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != outer_end)
+		return reason_udp_length;
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4_2 = data + 14;
+
+	if ((void *)(ipv4 + 1) > data_end || at + sizeof(*ipv4) > udp_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 inner_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || inner_end > udp_end)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv4_2->src) + ld32(ipv4_2->dst) + bpf_htons(IPPROTO_UDP) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+		return reason_udp_checksum;
+	__u64 payload_len = inner_end - (at + sizeof(*ipv4));
+
+	*end = payload_len;
+	return 0;
+}
+
+static __always_inline int out_ipv4_send(struct __sk_buff *skb, struct out_packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 46;
 	__u32 len = skb->len;
 	const __u32 headers_len = 46, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -90,15 +207,16 @@ static __always_inline int out_udp_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					    ld16(&ipv4->version_ihl) + ipv4_version_to_ecn);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 20, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 20, 0,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_out_fault, reason_out_no_memory);
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_out_fault);
+		return fr_failed(skb, len, err, reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -112,58 +230,59 @@ static __always_inline int out_udp_ipv4_send(struct __sk_buff *skb, void *data, 
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_out_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int out_udp_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					__u64 udp_end)
+static __always_inline int out_ipv4(struct __sk_buff *skb, struct out_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 46;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4_2 = data + 14;
+	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 46,
+				 &pkt->payload_len);
 
-	if ((void *)(ipv4 + 1) > data_end || 66ULL > udp_end)
-		return fr_up(skb, reason_out_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_out_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_out_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_out_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_out_fragment);
-	__u64 inner_end = 46ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || inner_end > udp_end)
-		return fr_up(skb, reason_out_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_out_ipv4_checksum);
-
-	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: ["ipv4", "ipv6"]}] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_out_gso_packet);
+	if (why)
+		return fr_up(skb, why);
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {mark: {dscp: 34, ecn: "inner.ecn ... */
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4_2->src) + ld32(ipv4_2->dst) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, reason_out_udp_checksum);
-	__u64 payload_len = inner_end - 66;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 66 && (partial & 0xffff) < 66ULL + payload_len - 1)))
-		return fr_up(skb, reason_out_partial_checksum);
-	return out_udp_ipv4_send(skb, data, payload_len);
+	      ((partial >> 16) >= 66 && (partial & 0xffff) < 66ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
+	return out_ipv4_send(skb, pkt);
 }
 
-static __always_inline int out_udp_ipv6_send_ipv6(struct __sk_buff *skb, void *data,
-						  __u64 payload_len)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 udp_end, const __u32 at, __u64 *end)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 46;
+	struct hdr_ipv6 *ipv6 = data + at;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
+	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > udp_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (inner_end > udp_end)
+		return reason_ipv6_payload_length;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+		return reason_udp_checksum;
+	__u64 payload_len = inner_end - (at + sizeof(*ipv6));
+
+	*end = payload_len;
+	return 0;
+}
+
+static __always_inline int out_ipv6_send_ipv6(struct __sk_buff *skb, struct out_packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 46;
 	__u32 len = skb->len;
 	const __u32 headers_len = 46, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -176,16 +295,17 @@ static __always_inline int out_udp_ipv6_send_ipv6(struct __sk_buff *skb, void *d
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV6,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_out_fault, reason_out_no_memory);
-	if (unlikely(data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_out_fault);
+		return fr_failed(skb, len, err, reason_fault);
+	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -198,136 +318,62 @@ static __always_inline int out_udp_ipv6_send_ipv6(struct __sk_buff *skb, void *d
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_out_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int out_udp_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					__u64 udp_end)
+static __always_inline int out_ipv6(struct __sk_buff *skb, struct out_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 46;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, pkt->udp_end, 46, &pkt->payload_len);
 
-	if ((void *)(ipv6 + 1) > data_end || 86ULL > udp_end)
-		return fr_up(skb, reason_out_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_out_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_out_mapped_address);
-	__u64 inner_end = 86ULL + be16(&ipv6->payload_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_out_ipv6_payload_length);
-
-	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: ["ipv4", "ipv6"]}] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_out_gso_packet);
+	if (why)
+		return fr_up(skb, why);
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {mark: {dscp: 34, ecn: "inner.ecn ... */
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, reason_out_udp_checksum);
-	__u64 payload_len = inner_end - 86;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 86 && (partial & 0xffff) < 86ULL + payload_len - 1)))
-		return fr_up(skb, reason_out_partial_checksum);
-	return out_udp_ipv6_send_ipv6(skb, data, payload_len);
-}
-
-static __always_inline int out_udp(struct __sk_buff *skb, void *data, void *data_end,
-				   __u64 outer_end)
-{
-	struct hdr_udp *udp = data + 34;
-	struct hdr_tun *tun = data + 42;
-
-	if ((void *)(udp + 1) > data_end || 42ULL > outer_end)
-		return fr_up(skb, reason_out_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_out_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_out_gso_packet);
-	if (udp_end != outer_end)
-		return fr_up(skb, reason_out_udp_length);
-
-	/* headers: tun: fields: [{name: "id", bits: 32, is: 7}] */
-	if ((void *)(tun + 1) > data_end || 46ULL > udp_end)
-		return fr_up(skb, reason_out_truncated);
-	if (be32(&tun->id) != 7)
-		return fr_up(skb, reason_out_tun_id);
-
-	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: ["ipv4", "ipv6"]}] */
-	if (data + 54 > data_end)
-		return fr_up(skb, reason_out_truncated);
-	if ((be8(data + 46) >> 4) == 4 && (be8(data + 46) & 15) == 5 &&
-	    (be8(data + 52) >> 7) == 0 && ((be8(data + 52) >> 5) & 1) == 0 &&
-	    (be16(data + 52) & 0x1fff) == 0)
-		return out_udp_ipv4(skb, data, data_end, udp_end);
-	if ((be8(data + 46) >> 4) == 6)
-		return out_udp_ipv6(skb, data, data_end, udp_end);
-	return fr_up(skb, reason_out_not_inner);
+	      ((partial >> 16) >= 86 && (partial & 0xffff) < 86ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
+	return out_ipv6_send_ipv6(skb, pkt);
 }
 
 SEC("tc") int prog_out(struct __sk_buff *skb)
 {
+	struct out_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 86);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_tun *tun = pkt.data + 42;
+	__u64 outer_end;
 
 	/* programs: out: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_out_inactive);
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_out_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_out_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_out_link_broadcast);
-		return fr_up(skb, reason_out_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_out_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end) ?:
+		check_ipv4(skb, pkt.data, pkt.data_end, 14, &outer_end) ?:
+		check_udp(skb, pkt.data, pkt.data_end, outer_end, 34, &pkt.udp_end);
+	if (why)
+		return fr_up(skb, why);
+
+	/* headers: tun: fields: [{name: "id", bits: 32, is: 7}] */
+	if ((void *)(tun + 1) > pkt.data_end || 46ULL > pkt.udp_end)
+		return fr_up(skb, reason_truncated);
+	if (be32(&tun->id) != 7)
+		return fr_up(skb, reason_tun_id);
 
 	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: ["ipv4", "ipv6"]}] */
-	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, reason_out_not_outer);
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_out_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_out_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_out_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_out_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_out_fragment);
-	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || outer_end > skb->len)
-		return fr_up(skb, reason_out_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_out_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_out_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_out_multicast);
-		return fr_up(skb, reason_out_martian_destination);
-	}
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_out_not_udp);
-
-	return out_udp(skb, data, data_end, outer_end);
+	if (pkt.data + 54 > pkt.data_end)
+		return fr_up(skb, reason_truncated);
+	if ((be8(pkt.data + 46) >> 4) == 4 && (be8(pkt.data + 46) & 15) == 5 &&
+	    (be8(pkt.data + 52) >> 7) == 0 && ((be8(pkt.data + 52) >> 5) & 1) == 0 &&
+	    (be16(pkt.data + 52) & 0x1fff) == 0)
+		return out_ipv4(skb, &pkt);
+	if ((be8(pkt.data + 46) >> 4) == 6)
+		return out_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_inner);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 41
+#define FR_REASONS 42
 #define FR_NEEDS_ROWS 24
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
@@ -141,26 +141,106 @@ static __always_inline struct receiver_taps *receiver_of_taps(const struct list_
 	return bpf_map_lookup_elem(&rcv_taps, &row);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_not_ipv4,
+	reason_ipv4_version, reason_ip_options, reason_ipv4_reserved, reason_fragment,
+	reason_ipv4_total_length, reason_ipv4_checksum, reason_martian_source, reason_multicast,
+	reason_martian_destination, reason_not_udp, reason_udp_length, reason_gso_packet,
+	reason_changing, reason_partial_checksum, reason_no_taps, reason_fault, reason_no_memory,
+	reason_address_family, reason_martian_source_2, reason_too_big, reason_no_route,
+	reason_local, reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm,
+	reason_rule, reason_encap, reason_no_neighbour, reason_copy, reason_refused_by_device,
+	reason_no_rule,
+};
+
 /*
  * prog_tap: tc/ingress
  *	eth ipv4 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_tap_sent, reason_tap_pass, reason_tap_inactive, reason_tap_vlan_tag,
-	reason_tap_other_host, reason_tap_link_broadcast, reason_tap_link_multicast,
-	reason_tap_truncated, reason_tap_not_ipv4, reason_tap_ipv4_version, reason_tap_ip_options,
-	reason_tap_ipv4_reserved, reason_tap_fragment, reason_tap_ipv4_total_length,
-	reason_tap_ipv4_checksum, reason_tap_martian_source, reason_tap_multicast,
-	reason_tap_martian_destination, reason_tap_not_udp, reason_tap_udp_length,
-	reason_tap_gso_packet, reason_tap_changing, reason_tap_partial_checksum, reason_tap_no_taps,
-	reason_tap_no_memory, reason_tap_fault, reason_tap_address_family,
-	reason_tap_martian_source_2, reason_tap_too_big, reason_tap_no_route, reason_tap_local,
-	reason_tap_unreachable, reason_tap_blackhole, reason_tap_prohibit, reason_tap_xfrm,
-	reason_tap_rule, reason_tap_encap, reason_tap_no_neighbour, reason_tap_copy,
-	reason_tap_refused_by_device, reason_tap_no_rule,
+/* What is known of a packet. */
+struct tap_packet {
+	void *data;
+	__u64 ipv4_end;
+	struct val_sources *s;
 };
+
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	if (be16(&eth->type) != ETH_P_IP)
+		return reason_not_ipv4;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ipv4_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ipv4_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ipv4_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ipv4_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ipv4_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ipv4_end)
+		return reason_udp_length;
+
+	*end = udp_end;
+	return 0;
+}
 
 /* What is the same for all receivers. */
 struct tap_same1 {
@@ -179,8 +259,8 @@ struct tap_fan1 {
 	struct val_sources *s;
 };
 
-static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *skb, void *front,
-				      struct val_sources *s, struct receiver_taps *r)
+static __always_inline long tap_copy1(struct __sk_buff *skb, void *front, struct val_sources *s,
+				      struct receiver_taps *r, struct tap_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
@@ -201,7 +281,7 @@ static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_tap_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
@@ -219,7 +299,7 @@ static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *
 		fr_complete(skb, same->csum, 18, 24);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_tap_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -240,26 +320,22 @@ static __noinline long tap_turn1(__u32 i, struct tap_fan1 *fan)
 	/* do: [{fan_out: {group: taps: ["udp.dst_port"], rules: [{when: "s", do: [{send: {fro... */
 	if (fr_has(s)) {
 		if (fr_is_v4(s->at.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_tap_address_family);
+			return fr_decline(r->receiver, skb->len, reason_address_family);
 		if (!fr_unicast(s->at.addr))
-			return fr_decline(r->receiver, skb->len, reason_tap_martian_source_2);
+			return fr_decline(r->receiver, skb->len, reason_martian_source_2);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_tap_unreachable,
-						      fr_unusable(&r->hop_remote,
-						      reason_tap_no_route,
-						      reason_tap_unreachable)));
+					  fr_indirect(&r->hop_remote, reason_no_route));
 		if (ipv4_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, reason_tap_too_big);
-		return tap_copy1(same, skb, front, s, r);
+			return fr_decline(r->receiver, skb->len, reason_too_big);
+		return tap_copy1(skb, front, s, r, same);
 	}
-	return fr_decline(r->receiver, skb->len, reason_tap_no_rule);
+	return fr_decline(r->receiver, skb->len, reason_no_rule);
 }
 
-static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ipv4_end,
-				    struct val_sources *s)
+static __always_inline int tap_fan1(struct __sk_buff *skb, struct tap_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: {group: taps: ["udp.dst_port"], rules: [{when: "s", do: [{send: {fro... */
@@ -269,15 +345,15 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ipv
 	key.port = be16(&udp->dst_port);
 	list = list_of_taps(&key);
 	if (!list)
-		return fr_up(skb, reason_tap_no_taps);
+		return fr_up(skb, reason_no_taps);
 
-	if (unlikely(len > ipv4_end) && bpf_skb_change_tail(skb, ipv4_end, 0))
-		return fr_up(skb, reason_tap_no_memory);
+	if (unlikely(len > pkt->ipv4_end) && bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
+		return fr_up(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 42);
 	if (!front)
-		return fr_up(skb, reason_tap_no_memory);
+		return fr_up(skb, reason_no_memory);
 	struct tap_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -289,7 +365,7 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ipv
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_tap_no_memory);
+		return fr_up(skb, reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -299,7 +375,7 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ipv
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
 		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->ipv4_end = ipv4_end;
+	same->ipv4_end = pkt->ipv4_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -314,113 +390,59 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ipv
 		.skb = skb,
 		.list = list,
 		.front = front,
-		.s = s,
+		.s = pkt->s,
 	};
 	bpf_loop(list->count, tap_turn1, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 42, 0))
-		return fr_drop(len, reason_tap_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 24);
 
-	fr_count_copies(reason_tap_copy, same->copies0, skb->len);
-	fr_count(reason_tap_pass, len);
+	fr_count_copies(reason_copy, same->copies0, skb->len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int tap_udp(struct __sk_buff *skb, void *data, void *data_end,
-				   const struct fr_lease *lease, __u64 ipv4_end)
-{
-	struct hdr_udp *udp = data + 34;
-
-	if ((void *)(udp + 1) > data_end || 42ULL > ipv4_end)
-		return fr_up(skb, reason_tap_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_tap_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tap_gso_packet);
-	if (udp_end != ipv4_end)
-		return fr_up(skb, reason_tap_udp_length);
-
-	/* lookup: "s?": sources: ["udp.src_port"] */
-	struct val_sources *s;
-	struct key_sources key __attribute__((aligned(8))) = {};
-
-	key.port = be16(&udp->src_port);
-	enum fr_found found = find_sources(&key, lease, 0, &s);
-	if (unlikely(found == FR_CHANGING))
-		return fr_up(skb, reason_tap_changing);
-	if (found == FR_MISSING)
-		s = NULL;
-
-	/* do: [{fan_out: {group: taps: ["udp.dst_port"], rules: [{when: "s", do: [{send: {fro... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_tap_gso_packet);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
-	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
-		return fr_up(skb, reason_tap_partial_checksum);
-	return tap_fan1(skb, data, ipv4_end, s);
 }
 
 SEC("tc") int prog_tap(struct __sk_buff *skb)
 {
+	struct tap_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 42);
-	void *data = (void *)(long)skb->data;
+	pkt.data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt.data + 34;
+	__u64 udp_end;
 
 	/* programs: tap: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_tap_inactive);
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_tap_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_tap_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_tap_link_broadcast);
-		return fr_up(skb, reason_tap_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
+	__u32 why = check_eth(skb, pkt.data, data_end) ?:
+		check_ipv4(skb, pkt.data, data_end, 14, &pkt.ipv4_end) ?:
+		check_udp(skb, pkt.data, data_end, pkt.ipv4_end, 34, &udp_end);
+	if (why)
+		return fr_up(skb, why);
 
-	/* stack: ["eth", "ipv4", "udp"] */
-	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, reason_tap_not_ipv4);
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_tap_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_tap_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_tap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_tap_fragment);
-	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
-		return fr_up(skb, reason_tap_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_tap_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_tap_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_tap_multicast);
-		return fr_up(skb, reason_tap_martian_destination);
-	}
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_tap_not_udp);
+	/* lookup: "s?": sources: ["udp.src_port"] */
+	struct key_sources key __attribute__((aligned(8))) = {};
 
-	return tap_udp(skb, data, data_end, lease, ipv4_end);
+	key.port = be16(&udp->src_port);
+	enum fr_found found = find_sources(&key, lease, 0, &pkt.s);
+	if (unlikely(found == FR_CHANGING))
+		return fr_up(skb, reason_changing);
+	if (found == FR_MISSING)
+		pkt.s = NULL;
+
+	/* do: [{fan_out: {group: taps: ["udp.dst_port"], rules: [{when: "s", do: [{send: {fro... */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_gso_packet);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
+	    !(skb->len <= pkt.ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	return tap_fan1(skb, &pkt);
 }

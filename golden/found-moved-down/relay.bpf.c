@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 35
+#define FR_REASONS 39
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -49,92 +49,116 @@ struct hdr_vlan {
 	__be16 type;
 } __attribute__((packed));
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_other_host, reason_link_broadcast,
+	reason_link_multicast, reason_truncated, reason_not_ipv4, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_not_named,
+	reason_address_family, reason_partial_checksum, reason_fault, reason_no_memory,
+	reason_too_big, reason_no_route, reason_local, reason_unreachable, reason_blackhole,
+	reason_prohibit, reason_xfrm, reason_rule, reason_encap, reason_no_neighbour,
+	reason_not_forwarded, reason_forwarding_off, reason_not_vlan,
+};
+
 /*
  * prog_untag: tc/ingress
  *	eth vlan(metadata) ipv4 udp named
  *	eth vlan ipv4 udp named
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_untag_sent, reason_untag_pass, reason_untag_inactive, reason_untag_other_host,
-	reason_untag_link_broadcast, reason_untag_link_multicast, reason_untag_truncated,
-	reason_untag_not_ipv4, reason_untag_ipv4_version, reason_untag_ip_options,
-	reason_untag_ipv4_reserved, reason_untag_fragment, reason_untag_ipv4_total_length,
-	reason_untag_ipv4_checksum, reason_untag_martian_source, reason_untag_multicast,
-	reason_untag_martian_destination, reason_untag_not_udp, reason_untag_udp_length,
-	reason_untag_gso_packet, reason_untag_not_named, reason_untag_address_family,
-	reason_untag_partial_checksum, reason_untag_no_memory, reason_untag_fault,
-	reason_untag_too_big, reason_untag_not_forwarded, reason_untag_forwarding_off,
-	reason_untag_unreachable, reason_untag_blackhole, reason_untag_prohibit, reason_untag_xfrm,
-	reason_untag_rule, reason_untag_encap, reason_untag_not_vlan,
+/* What is known of a packet. */
+struct untag_packet {
+	void *data;
+	void *data_end;
+	__u64 ipv4_end;
+	__u64 named_size_end;
+	void *at_named_size_end;
+	__u64 partial;
+	__u64 payload_len;
 };
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_untag_truncated);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_untag_ipv4_version);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_untag_ip_options);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_untag_ipv4_reserved);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_untag_fragment);
+		return reason_fragment;
 	__u64 ipv4_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
-		return fr_up(skb, reason_untag_ipv4_total_length);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_untag_ipv4_checksum);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_untag_martian_source);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_untag_multicast);
-		return fr_up(skb, reason_untag_martian_destination);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_untag_not_udp);
+		return reason_not_udp;
 
 	*end = ipv4_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ipv4_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ipv4_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ipv4_end)
-		return fr_up(skb, reason_untag_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_untag_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return fr_up(skb, reason_untag_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ipv4_end)
-		return fr_up(skb, reason_untag_udp_length);
+		return reason_udp_length;
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_untag_not_named);
+		return reason_not_named;
 
 	*end = udp_end;
 	return 0;
 }
 
 static __always_inline int
-untag_vlan_in_the_metadata_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
-				__u64 named_size_end, void *at_named_size_end, __u64 partial,
-				struct fr_hop *hop_1, struct bpf_fib_lookup *fib_1)
+untag_vlan_in_the_metadata_send(struct __sk_buff *skb, struct untag_packet *pkt, struct fr_hop *hop,
+				struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_named *named = at_named_size_end;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_named *named = pkt->at_named_size_end;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -143,14 +167,14 @@ untag_vlan_in_the_metadata_send(struct __sk_buff *skb, void *data, __u64 ipv4_en
 
 	/* udp.checksum */
 	__u64 odd_sum = ipv4_dst;
-	odd_sum <<= 8 * (((named_size_end - 34) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->named_size_end - 34) & 1) != 0);
 	__u64 odd_sum_2 = named_from;
-	odd_sum_2 <<= 8 * (((named_size_end - 34) & 1) != 0);
+	odd_sum_2 <<= 8 * (((pkt->named_size_end - 34) & 1) != 0);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)named_from + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, odd_sum);
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)named_from + ipv4_dst + old_udp_length +
@@ -161,33 +185,33 @@ untag_vlan_in_the_metadata_send(struct __sk_buff *skb, void *data, __u64 ipv4_en
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					    old_ipv4_dst) + ipv4_ttl_protocol + ipv4_dst + 64);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ipv4_end, 0))
-			return fr_up(skb, reason_untag_no_memory);
+	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_untag_fault);
-		at_named_size_end = fr_pin(data + fr_bound(named_size_end, 0x3f));
-		named = at_named_size_end;
-		if (unlikely(at_named_size_end + 4 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_untag_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
+		pkt->at_named_size_end = fr_pin(pkt->data + fr_bound(pkt->named_size_end, 0x3f));
+		named = pkt->at_named_size_end;
+		if (unlikely(pkt->at_named_size_end + 4 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 28);
-		csum = fr_complete_without(skb, csum, named_size_end, 4);
+		csum = fr_complete_without(skb, csum, pkt->named_size_end, 4);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_named *new_named = at_named_size_end;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_named *new_named = pkt->at_named_size_end;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
@@ -197,93 +221,88 @@ untag_vlan_in_the_metadata_send(struct __sk_buff *skb, void *data, __u64 ipv4_en
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_untag_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, named_size_end, 4);
+		csum = fr_complete_with(skb, csum, pkt->named_size_end, 4);
 		fr_complete(skb, csum, ETH_HLEN, 28);
 	}
 
 	/* The tag in the metadata belongs to the link that the packet came from. */
 	if (bpf_skb_vlan_pop(skb))
-		return fr_drop(len, reason_untag_fault);
+		return fr_drop(len, reason_fault);
 
-	fr_count(reason_untag_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int untag_vlan_in_the_metadata(struct __sk_buff *skb, void *data,
-						      void *data_end)
+static __always_inline int untag_vlan_in_the_metadata(struct __sk_buff *skb,
+						      struct untag_packet *pkt)
 {
-	void *at_named_size_end;
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_eth *eth = data;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_eth *eth = pkt->data;
 	struct hdr_named *named;
-	struct hdr_udp *udp = data + 34;
-	__u64 ipv4_end, udp_end;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 udp_end;
 
 	/* stack: ["eth", "vlan", "ipv4", "udp", "named"] */
 	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, reason_untag_not_ipv4);
-	if (check_ipv4(skb, data, data_end, 14, &ipv4_end) ||
-	    check_udp(skb, data, data_end, ipv4_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+		return fr_up(skb, reason_not_ipv4);
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ipv4_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ipv4_end, 34, &udp_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* fields: [{name: "size", varint: "quic"}, {name: "from", bytes: 4, type: "ip"}] */
 	__u64 named_size;
-	__u64 named_size_size = fr_varint(data + 42, data_end, &named_size);
+	__u64 named_size_size = fr_varint(pkt->data + 42, pkt->data_end, &named_size);
 	if (!named_size_size)
-		return fr_up(skb, reason_untag_truncated);
-	__u64 named_size_end = fr_forget(skb, 42ULL + named_size_size);
-	at_named_size_end = fr_pin(data + fr_bound(named_size_end, 0x3f));
-	if (at_named_size_end > data_end)
-		return fr_up(skb, reason_untag_truncated);
-	if (named_size_end > udp_end)
-		return fr_up(skb, reason_untag_truncated);
+		return fr_up(skb, reason_truncated);
+	pkt->named_size_end = fr_forget(skb, 42ULL + named_size_size);
+	pkt->at_named_size_end = fr_pin(pkt->data + fr_bound(pkt->named_size_end, 0x3f));
+	if (pkt->at_named_size_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (pkt->named_size_end > udp_end)
+		return fr_up(skb, reason_truncated);
 
 	/* headers: named: { */
-	named = at_named_size_end;
-	if ((void *)(named + 1) > data_end)
-		return fr_up(skb, reason_untag_truncated);
-	if (named_size_end + 4 > udp_end)
-		return fr_up(skb, reason_untag_truncated);
+	named = pkt->at_named_size_end;
+	if ((void *)(named + 1) > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (pkt->named_size_end + 4 > udp_end)
+		return fr_up(skb, reason_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_untag_gso_packet);
+		return fr_up(skb, reason_gso_packet);
 
 	/* do: [{set: "named.from": "ipv4.src"}, {send: to: "named.from"}] */
 	if (fr_multicast_v4(ld32(named->from)))
-		return fr_up(skb, reason_untag_multicast);
+		return fr_up(skb, reason_multicast);
 	if (!fr_unicast_v4(ld32(named->from)))
-		return fr_up(skb, reason_untag_martian_destination);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= named_size_end + 4) ||
-	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
-		return fr_up(skb, reason_untag_partial_checksum);
-	__builtin_memset(&fib_1, 0, sizeof(fib_1));
-	fib_1.family = AF_INET;
-	fib_1.dst[0] = ld32(named->from);
-	fr_flow(&fib_1, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
-	if (fr_route(skb, &fib_1, ipv4_end - 14, &hop_1))
-		return fr_up(skb, reason_untag_too_big);
-	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb,
-			     fr_unrouted(&hop_1, reason_untag_not_forwarded,
-					 reason_untag_unreachable));
-	return untag_vlan_in_the_metadata_send(skb, data, ipv4_end, named_size_end,
-					       at_named_size_end, partial, &hop_1, &fib_1);
+		return fr_up(skb, reason_martian_destination);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      (pkt->partial >> 16) >= pkt->named_size_end + 4) ||
+	    !(skb->len <= pkt->ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ipv4_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->dst[0] = ld32(named->from);
+	fr_flow(fib, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
+	if (fr_route(skb, fib, pkt->ipv4_end - 14, hop))
+		return fr_up(skb, reason_too_big);
+	if (unlikely(!fr_usable(hop)))
+		return fr_up(skb, fr_unrouted(hop, reason_not_forwarded, reason_unreachable));
+	return untag_vlan_in_the_metadata_send(skb, pkt, hop, fib);
 }
 
-static __always_inline int untag_vlan_send(struct __sk_buff *skb, void *data, __u64 named_size_end,
-					   void *at_named_size_end, __u64 payload_len,
-					   __u64 partial, struct fr_hop *hop_2,
-					   struct bpf_fib_lookup *fib_2)
+static __always_inline int untag_vlan_send(struct __sk_buff *skb, struct untag_packet *pkt,
+					   struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4 *ipv4 = data + 18;
-	struct hdr_named *named = at_named_size_end;
-	struct hdr_udp *udp = data + 38;
+	struct hdr_ipv4 *ipv4 = pkt->data + 18;
+	struct hdr_named *named = pkt->at_named_size_end;
+	struct hdr_udp *udp = pkt->data + 38;
 	__u32 len = skb->len;
 	const __u32 headers_len = 18, new_headers_len = 14, udp_checksum_at = 44,
 		udp_new_checksum_at = 40;
@@ -293,14 +312,14 @@ static __always_inline int untag_vlan_send(struct __sk_buff *skb, void *data, __
 
 	/* udp.checksum */
 	__u64 odd_sum = ipv4_dst;
-	odd_sum <<= 8 * (((named_size_end - 38) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->named_size_end - 38) & 1) != 0);
 	__u64 odd_sum_2 = named_from;
-	odd_sum_2 <<= 8 * (((named_size_end - 4 - 34) & 1) != 0);
+	odd_sum_2 <<= 8 * (((pkt->named_size_end - 4 - 34) & 1) != 0);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)named_from + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, odd_sum);
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)named_from + ipv4_dst + old_udp_length +
@@ -311,31 +330,32 @@ static __always_inline int untag_vlan_send(struct __sk_buff *skb, void *data, __
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					    old_ipv4_dst) + ipv4_ttl_protocol + ipv4_dst + 64);
-	int direct = hop_2->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (named_size_end + 4 - 18), FR_POP_INNER, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->named_size_end + 4 - 18), FR_POP_INNER,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_untag_fault, reason_untag_no_memory);
-	if (unlikely(data + 42 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_untag_fault);
-	at_named_size_end = fr_pin(data + fr_bound(named_size_end - 4, 0x3f));
-	named = at_named_size_end + 4;
-	if (unlikely(at_named_size_end + 4 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_untag_fault);
+		return fr_failed(skb, len, err, reason_fault);
+	if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_fault);
+	pkt->at_named_size_end = fr_pin(pkt->data + fr_bound(pkt->named_size_end - 4, 0x3f));
+	named = pkt->at_named_size_end + 4;
+	if (unlikely(pkt->at_named_size_end + 4 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, named_size_end - 4, 4);
+		csum = fr_complete_without(skb, csum, pkt->named_size_end - 4, 4);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 28);
 	}
 
-	struct hdr_named *new_named = at_named_size_end;
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_named *new_named = pkt->at_named_size_end;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, hop_2);
+		fr_link(pkt->data, hop);
 
 	st32(new_named->from, named_from);
 	st16(&new_eth->type, bpf_htons(0x800));
@@ -345,116 +365,108 @@ static __always_inline int untag_vlan_send(struct __sk_buff *skb, void *data, __
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_untag_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, ETH_HLEN, 28);
-		fr_complete(skb, csum, named_size_end - 4, 4);
+		fr_complete(skb, csum, pkt->named_size_end - 4, 4);
 	}
 
-	fr_count(reason_untag_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int untag_vlan(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int untag_vlan(struct __sk_buff *skb, struct untag_packet *pkt)
 {
-	void *at_named_size_end;
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_vlan *vlan = data + 14;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_vlan *vlan = pkt->data + 14;
 	struct hdr_named *named;
-	struct hdr_udp *udp = data + 38;
+	struct hdr_udp *udp = pkt->data + 38;
 	__u64 ipv4_end, udp_end;
 
-	if ((void *)(vlan + 1) > data_end)
-		return fr_up(skb, reason_untag_truncated);
+	if ((void *)(vlan + 1) > pkt->data_end)
+		return fr_up(skb, reason_truncated);
 
 	/* stack: ["eth", "vlan", "ipv4", "udp", "named"] */
 	if (be16(&vlan->type) != 0x800)
-		return fr_up(skb, reason_untag_not_ipv4);
-	if (check_ipv4(skb, data, data_end, 18, &ipv4_end) ||
-	    check_udp(skb, data, data_end, ipv4_end, 38, &udp_end))
-		return TC_ACT_UNSPEC;
+		return fr_up(skb, reason_not_ipv4);
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &ipv4_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ipv4_end, 38, &udp_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* fields: [{name: "size", varint: "quic"}, {name: "from", bytes: 4, type: "ip"}] */
 	__u64 named_size;
-	__u64 named_size_size = fr_varint(data + 46, data_end, &named_size);
+	__u64 named_size_size = fr_varint(pkt->data + 46, pkt->data_end, &named_size);
 	if (!named_size_size)
-		return fr_up(skb, reason_untag_truncated);
-	__u64 named_size_end = fr_forget(skb, 46ULL + named_size_size);
-	at_named_size_end = fr_pin(data + fr_bound(named_size_end, 0x3f));
-	if (at_named_size_end > data_end)
-		return fr_up(skb, reason_untag_truncated);
-	if (named_size_end > udp_end)
-		return fr_up(skb, reason_untag_truncated);
+		return fr_up(skb, reason_truncated);
+	pkt->named_size_end = fr_forget(skb, 46ULL + named_size_size);
+	pkt->at_named_size_end = fr_pin(pkt->data + fr_bound(pkt->named_size_end, 0x3f));
+	if (pkt->at_named_size_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (pkt->named_size_end > udp_end)
+		return fr_up(skb, reason_truncated);
 
 	/* headers: named: { */
-	named = at_named_size_end;
-	if ((void *)(named + 1) > data_end)
-		return fr_up(skb, reason_untag_truncated);
-	if (named_size_end + 4 > udp_end)
-		return fr_up(skb, reason_untag_truncated);
+	named = pkt->at_named_size_end;
+	if ((void *)(named + 1) > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (pkt->named_size_end + 4 > udp_end)
+		return fr_up(skb, reason_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_untag_gso_packet);
+		return fr_up(skb, reason_gso_packet);
 
 	/* do: [{set: "named.from": "ipv4.src"}, {send: to: "named.from"}] */
 	if (fr_multicast_v4(ld32(named->from)))
-		return fr_up(skb, reason_untag_multicast);
+		return fr_up(skb, reason_multicast);
 	if (!fr_unicast_v4(ld32(named->from)))
-		return fr_up(skb, reason_untag_martian_destination);
-	__u64 payload_len = ipv4_end - (named_size_end + 4);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(38, 44) ||
-	      ((partial >> 16) >= named_size_end + 4 &&
-	       (partial & 0xffff) < named_size_end + 4 + payload_len - 1)))
-		return fr_up(skb, reason_untag_partial_checksum);
-	__builtin_memset(&fib_2, 0, sizeof(fib_2));
-	fib_2.family = AF_INET;
-	fib_2.dst[0] = ld32(named->from);
-	fr_flow(&fib_2, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
-	if (fr_route(skb, &fib_2, named_size_end + (payload_len - 14), &hop_2))
-		return fr_up(skb, reason_untag_too_big);
-	if (unlikely(!fr_usable(&hop_2)))
-		return fr_up(skb,
-			     fr_unrouted(&hop_2, reason_untag_not_forwarded,
-					 reason_untag_unreachable));
-	if (at_named_size_end > data_end)
-		return fr_up(skb, reason_untag_truncated);
-	return untag_vlan_send(skb, data, named_size_end, at_named_size_end, payload_len, partial,
-			       &hop_2, &fib_2);
+		return fr_up(skb, reason_martian_destination);
+	pkt->payload_len = ipv4_end - (pkt->named_size_end + 4);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(38, 44) ||
+	      ((pkt->partial >> 16) >= pkt->named_size_end + 4 &&
+	       (pkt->partial & 0xffff) < pkt->named_size_end + 4 + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->dst[0] = ld32(named->from);
+	fr_flow(fib, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
+	if (fr_route(skb, fib, pkt->named_size_end + (pkt->payload_len - 14), hop))
+		return fr_up(skb, reason_too_big);
+	if (unlikely(!fr_usable(hop)))
+		return fr_up(skb, fr_unrouted(hop, reason_not_forwarded, reason_unreachable));
+	if (pkt->at_named_size_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	return untag_vlan_send(skb, pkt, hop, fib);
 }
 
 SEC("tc") int prog_untag(struct __sk_buff *skb)
 {
+	struct untag_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 58);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: untag: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_untag_inactive);
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_untag_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_untag_link_broadcast);
-		return fr_up(skb, reason_untag_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_untag_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "vlan", "ipv4", "udp", "named"] */
 	if (skb->vlan_present &&
 	    (bpf_htons(skb->vlan_proto) == 0x8100 || bpf_htons(skb->vlan_proto) == 0x88a8))
-		return untag_vlan_in_the_metadata(skb, data, data_end);
+		return untag_vlan_in_the_metadata(skb, &pkt);
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
-		return untag_vlan(skb, data, data_end);
-	return fr_up(skb, reason_untag_not_vlan);
+		return untag_vlan(skb, &pkt);
+	return fr_up(skb, reason_not_vlan);
 }

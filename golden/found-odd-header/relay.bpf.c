@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 61
+#define FR_REASONS 64
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
 #include "fastrelay.h"
@@ -58,87 +58,113 @@ struct hdr_named {
 	__u8 size;
 } __attribute__((packed));
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_no_match, reason_length,
+	reason_partial_checksum, reason_fault, reason_no_memory, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
+	reason_named_id,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_IN = 0, PROG_OUT = 32 };
+
 /*
  * prog_in: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_in_sent, reason_in_pass, reason_in_inactive, reason_in_vlan_tag,
-	reason_in_other_host, reason_in_link_broadcast, reason_in_link_multicast,
-	reason_in_truncated, reason_in_ipv4_version, reason_in_ip_options, reason_in_ipv4_reserved,
-	reason_in_fragment, reason_in_ipv4_total_length, reason_in_ipv4_checksum,
-	reason_in_martian_source, reason_in_multicast, reason_in_martian_destination,
-	reason_in_not_udp, reason_in_udp_length, reason_in_gso_packet, reason_in_no_match,
-	reason_in_length, reason_in_partial_checksum, reason_in_no_memory, reason_in_fault,
-	reason_in_ipv6_version, reason_in_mapped_address, reason_in_ipv6_payload_length,
-	reason_in_udp_checksum, reason_in_not_ip,
+/* What is known of a packet. */
+struct in_packet {
+	void *data;
+	void *data_end;
+	__u64 payload_len;
+	__u64 partial;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_in_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_in_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_in_link_broadcast + of);
-		return fr_up(skb, reason_in_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_in_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_in_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_in_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_in_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_in_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_in_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_in_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_in_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_in_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_in_multicast + of);
-		return fr_up(skb, reason_in_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_in_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int in_ipv4_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					__u64 partial)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int in_ipv4_send(struct __sk_buff *skb, struct in_packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 45, udp_checksum_at = 40;
 	__be32 eth_dst = ld32(eth->dst);
@@ -156,28 +182,29 @@ static __always_inline int in_ipv4_send(struct __sk_buff *skb, void *data, __u64
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)udp_src_port_udp_dst_port +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + bpf_htons(payload_len + 11) +
-		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)udp_src_port_udp_dst_port + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst +
+		bpf_htons(pkt->payload_len + 11) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + udp_src_port_udp_dst_port +
-					 bpf_htons(payload_len + 11) + udp_new_pseudo + 0x204);
+					 bpf_htons(pkt->payload_len + 11) + udp_new_pseudo + 0x204);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ld16(&ipv4->total_length) + bpf_htons(payload_len + 31));
+					 ld16(&ipv4->total_length) +
+					 bpf_htons(pkt->payload_len + 31));
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_in_fault, reason_in_no_memory);
+		return fr_failed(skb, len, err, PROG_IN + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -186,101 +213,94 @@ static __always_inline int in_ipv4_send(struct __sk_buff *skb, void *data, __u64
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_tag *new_tag = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_tag *new_tag = pkt->data + 42;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
 	st64(new_eth->src, eth_src_eth_src_eth_type);
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 31));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 31));
 	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
-	st16(&new_udp->length, bpf_htons(payload_len + 11));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 11));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_in_fault);
+		return fr_drop(len, PROG_IN + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_in_pass, len);
+	fr_count(PROG_IN + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int in_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int in_ipv4(struct __sk_buff *skb, struct in_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	__u64 ip_end;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
-		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end || 42ULL > ip_end)
-		return fr_up(skb, reason_in_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_in_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_in_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_in_udp_length);
+	if (why)
+		return fr_up(skb, PROG_IN + why);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_in_no_match);
+		return fr_up(skb, PROG_IN + reason_no_match);
 
 	/* do: [{push: tag: id: 0x010203}, "pass"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_in_gso_packet);
-	__u64 payload_len = udp_end - 42;
-	if (payload_len + 31 > 0xffff || payload_len + 11 > 0xffff)
-		return fr_up(skb, reason_in_length);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
-		return fr_up(skb, reason_in_partial_checksum);
-	return in_ipv4_send(skb, data, payload_len, partial);
+		return fr_up(skb, PROG_IN + reason_gso_packet);
+	pkt->payload_len = udp_end - 42;
+	if (pkt->payload_len + 31 > 0xffff || pkt->payload_len + 11 > 0xffff)
+		return fr_up(skb, PROG_IN + reason_length);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial >> 16) >= 42 &&
+	       (pkt->partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_IN + reason_partial_checksum);
+	return in_ipv4_send(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_in_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_in_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_in_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_in_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_in_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_in_multicast + of);
-		return fr_up(skb, reason_in_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_in_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int in_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					__u64 partial)
+static __always_inline int in_ipv6_send(struct __sk_buff *skb, struct in_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 65, udp_checksum_at = 60;
 	__be32 eth_dst = ld32(eth->dst);
@@ -300,22 +320,22 @@ static __always_inline int in_ipv6_send(struct __sk_buff *skb, void *data, __u64
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)udp_src_port_udp_dst_port +
-					  old_udp_length);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)udp_src_port_udp_dst_port + old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(payload_len + 11) + bpf_htons(IPPROTO_UDP);
+		bpf_htons(pkt->payload_len + 11) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + udp_src_port_udp_dst_port +
-					 bpf_htons(payload_len + 11) + udp_new_pseudo + 0x204);
+					 bpf_htons(pkt->payload_len + 11) + udp_new_pseudo + 0x204);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_in_fault, reason_in_no_memory);
+		return fr_failed(skb, len, err, PROG_IN + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -324,94 +344,90 @@ static __always_inline int in_ipv6_send(struct __sk_buff *skb, void *data, __u64
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_tag *new_tag = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_tag *new_tag = pkt->data + 62;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
 	st64(new_eth->src, eth_src_eth_src_eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 11));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 11));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st64(new_ipv6->src, ipv6_src);
 	st64(new_ipv6->src + 8, ipv6_src_2);
 	st64(new_ipv6->dst, ipv6_dst);
 	st64(new_ipv6->dst + 8, ipv6_dst_2);
 	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
-	st16(&new_udp->length, bpf_htons(payload_len + 11));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 11));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_in_fault);
+		return fr_drop(len, PROG_IN + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_in_pass, len);
+	fr_count(PROG_IN + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int in_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int in_ipv6(struct __sk_buff *skb, struct in_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-	__u64 ip_end;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end || 62ULL > ip_end)
-		return fr_up(skb, reason_in_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_in_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_in_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_in_udp_length);
+	if (why)
+		return fr_up(skb, PROG_IN + why);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_in_no_match);
+		return fr_up(skb, PROG_IN + reason_no_match);
 
 	/* do: [{push: tag: id: 0x010203}, "pass"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_in_gso_packet);
-	__u64 payload_len = udp_end - 62;
-	if (payload_len + 11 > 0xffff || payload_len + 11 > 0xffff)
-		return fr_up(skb, reason_in_length);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
-		return fr_up(skb, reason_in_partial_checksum);
+		return fr_up(skb, PROG_IN + reason_gso_packet);
+	pkt->payload_len = udp_end - 62;
+	if (pkt->payload_len + 11 > 0xffff || pkt->payload_len + 11 > 0xffff)
+		return fr_up(skb, PROG_IN + reason_length);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial >> 16) >= 62 &&
+	       (pkt->partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_IN + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_in_udp_checksum);
-	return in_ipv6_send(skb, data, payload_len, partial);
+		return fr_up(skb, PROG_IN + reason_udp_checksum);
+	return in_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_in(struct __sk_buff *skb)
 {
+	struct in_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* "in": { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_in_inactive);
+		return fr_up(skb, PROG_IN + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_IN + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return in_ipv4(skb, data, data_end);
+		return in_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return in_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_in_not_ip);
+		return in_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_IN + reason_not_ip);
 }
 
 /*
@@ -420,59 +436,35 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
  *	eth ipv6 udp named tag
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_out_sent = 30, reason_out_pass, reason_out_inactive, reason_out_vlan_tag,
-	reason_out_other_host, reason_out_link_broadcast, reason_out_link_multicast,
-	reason_out_truncated, reason_out_ipv4_version, reason_out_ip_options,
-	reason_out_ipv4_reserved, reason_out_fragment, reason_out_ipv4_total_length,
-	reason_out_ipv4_checksum, reason_out_martian_source, reason_out_multicast,
-	reason_out_martian_destination, reason_out_not_udp, reason_out_udp_length,
-	reason_out_gso_packet, reason_out_named_id, reason_out_no_match, reason_out_length,
-	reason_out_partial_checksum, reason_out_no_memory, reason_out_fault,
-	reason_out_ipv6_version, reason_out_mapped_address, reason_out_ipv6_payload_length,
-	reason_out_udp_checksum, reason_out_not_ip,
+/* What is known of a packet. */
+struct out_packet {
+	void *data;
+	void *data_end;
+	__u64 named_id_size;
+	__u64 named_id_end;
+	void *at_named_id_end;
+	__u64 payload_len;
+	__u64 partial;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline int out_ipv4_send(struct __sk_buff *skb, struct out_packet *pkt)
 {
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_out_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_out_udp_length);
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_out_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_out_udp_length);
-
-	*end = udp_end;
-	return 0;
-}
-
-static __always_inline int out_ipv4_send(struct __sk_buff *skb, void *data, __u64 named_id_size,
-					 __u64 named_id_end, void *at_named_id_end,
-					 __u64 payload_len, __u64 partial)
-{
-	struct hdr_udp *udp = data + 34;
-	struct hdr_named *named = data + 42;
-	struct hdr_tag *tag = at_named_id_end;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_named *named = pkt->data + 42;
+	struct hdr_tag *tag = pkt->at_named_id_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_total_length = bpf_htons(payload_len + (named_id_end - 14));
-	__be16 udp_length = bpf_htons(payload_len + (named_id_end - 34));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->named_id_end - 14));
+	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->named_id_end - 34));
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum64(skb, 43, named_id_size);
+	__u64 region_sum = fr_sum64(skb, 43, pkt->named_id_size);
 	__u64 odd_sum = ld16(tag->id);
-	odd_sum <<= 8 * (((named_id_end - 34) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->named_id_end - 34) & 1) != 0);
 	__u64 odd_sum_2 = ld8(tag->id + 2);
-	odd_sum_2 <<= 8 * (((named_id_end + 2 - 34) & 1) != 0);
-	__u64 region_sum_2 = fr_sum64(skb, 43, named_id_size);
+	odd_sum_2 <<= 8 * (((pkt->named_id_end + 2 - 34) & 1) != 0);
+	__u64 region_sum_2 = fr_sum64(skb, 43, pkt->named_id_size);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u8 old_named_size = ld8(&named->size);
@@ -480,15 +472,15 @@ static __always_inline int out_ipv4_send(struct __sk_buff *skb, void *data, __u6
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
-					  ((__u64)region_sum << 8) + old_named_size + odd_sum +
-					  odd_sum_2);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)old_udp_src_port + old_udp_length + ((__u64)region_sum << 8) +
+			old_named_size + odd_sum + odd_sum_2);
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((named_id_end + 3 - 34) ^ (named_id_end - 34)) & 1) != 0)
+	if ((((pkt->named_id_end + 3 - 34) ^ (pkt->named_id_end - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port + udp_length +
 					 ((__u64)region_sum_2 << 8) + old_named_size +
@@ -500,101 +492,99 @@ static __always_inline int out_ipv4_send(struct __sk_buff *skb, void *data, __u6
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ld16(&ipv4->total_length) + ipv4_total_length);
 
-	int err = fr_move(skb, named_id_end + 3, named_id_end, payload_len, FR_PAYLOAD);
+	int err = fr_move(skb, pkt->named_id_end + 3, pkt->named_id_end, pkt->payload_len,
+			  FR_PAYLOAD);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_out_fault, reason_out_no_memory);
+		return fr_failed(skb, len, err, PROG_OUT + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 42 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_out_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_OUT + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 16, 26);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st16(&new_udp->length, udp_length);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_out_fault);
+		return fr_drop(len, PROG_OUT + reason_fault);
 	fr_complete_end(skb, csum, 16, 26);
 
-	fr_count(reason_out_pass, len);
+	fr_count(PROG_OUT + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int out_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int out_ipv4(struct __sk_buff *skb, struct out_packet *pkt)
 {
-	void *at_named_id_end;
-	struct hdr_named *named = data + 42;
+	struct hdr_named *named = pkt->data + 42;
 	struct hdr_tag *tag;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(in, out, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_OUT + why);
 
 	/* named: fields: [{name: "size", bits: 8}, {name: "id", bytes: "size", max: 8}] */
-	if ((void *)(named + 1) > data_end || 43ULL > udp_end)
-		return fr_up(skb, reason_out_truncated);
-	__u64 named_id_size = be8(&named->size);
-	if (named_id_size > 8)
-		return fr_up(skb, reason_out_named_id);
-	__u64 named_id_end = fr_forget(skb, 43ULL + named_id_size);
-	at_named_id_end = fr_pin(data + fr_bound(named_id_end, 0x3f));
-	if (at_named_id_end > data_end)
-		return fr_up(skb, reason_out_truncated);
-	if (named_id_end > udp_end)
-		return fr_up(skb, reason_out_truncated);
+	if ((void *)(named + 1) > pkt->data_end || 43ULL > udp_end)
+		return fr_up(skb, PROG_OUT + reason_truncated);
+	pkt->named_id_size = be8(&named->size);
+	if (pkt->named_id_size > 8)
+		return fr_up(skb, PROG_OUT + reason_named_id);
+	pkt->named_id_end = fr_forget(skb, 43ULL + pkt->named_id_size);
+	pkt->at_named_id_end = fr_pin(pkt->data + fr_bound(pkt->named_id_end, 0x3f));
+	if (pkt->at_named_id_end > pkt->data_end)
+		return fr_up(skb, PROG_OUT + reason_truncated);
+	if (pkt->named_id_end > udp_end)
+		return fr_up(skb, PROG_OUT + reason_truncated);
 
 	/* tag: fields: [{name: "id", bits: 24}] */
-	tag = at_named_id_end;
-	if ((void *)(tag + 1) > data_end)
-		return fr_up(skb, reason_out_truncated);
-	if (named_id_end + 3 > udp_end)
-		return fr_up(skb, reason_out_truncated);
+	tag = pkt->at_named_id_end;
+	if ((void *)(tag + 1) > pkt->data_end)
+		return fr_up(skb, PROG_OUT + reason_truncated);
+	if (pkt->named_id_end + 3 > udp_end)
+		return fr_up(skb, PROG_OUT + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "named", "tag"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_out_gso_packet);
+		return fr_up(skb, PROG_OUT + reason_gso_packet);
 
 	/* match: "udp.dst_port": 7001 */
 	if (be16(&udp->dst_port) != 0x1b59)
-		return fr_up(skb, reason_out_no_match);
+		return fr_up(skb, PROG_OUT + reason_no_match);
 
 	/* do: [{pop: "tag"}, "pass"] */
-	__u64 payload_len = udp_end - (named_id_end + 3);
-	if (payload_len + (named_id_end - 14) > 0xffff ||
-	    payload_len + (named_id_end - 34) > 0xffff)
-		return fr_up(skb, reason_out_length);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40)))
-		return fr_up(skb, reason_out_partial_checksum);
-	return out_ipv4_send(skb, data, named_id_size, named_id_end, at_named_id_end, payload_len,
-			     partial);
+	pkt->payload_len = udp_end - (pkt->named_id_end + 3);
+	if (pkt->payload_len + (pkt->named_id_end - 14) > 0xffff ||
+	    pkt->payload_len + (pkt->named_id_end - 34) > 0xffff)
+		return fr_up(skb, PROG_OUT + reason_length);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40)))
+		return fr_up(skb, PROG_OUT + reason_partial_checksum);
+	return out_ipv4_send(skb, pkt);
 }
 
-static __always_inline int out_ipv6_send(struct __sk_buff *skb, void *data, __u64 named_id_size,
-					 __u64 named_id_end, void *at_named_id_end,
-					 __u64 payload_len, __u64 partial)
+static __always_inline int out_ipv6_send(struct __sk_buff *skb, struct out_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-	struct hdr_named *named = data + 62;
-	struct hdr_tag *tag = at_named_id_end;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_named *named = pkt->data + 62;
+	struct hdr_tag *tag = pkt->at_named_id_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
-	__be16 ipv6_payload_length = bpf_htons(payload_len + (named_id_end - 54));
+	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len + (pkt->named_id_end - 54));
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum64(skb, 63, named_id_size);
+	__u64 region_sum = fr_sum64(skb, 63, pkt->named_id_size);
 	__u64 odd_sum = ld16(tag->id);
-	odd_sum <<= 8 * (((named_id_end - 54) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->named_id_end - 54) & 1) != 0);
 	__u64 odd_sum_2 = ld8(tag->id + 2);
-	odd_sum_2 <<= 8 * (((named_id_end + 2 - 54) & 1) != 0);
-	__u64 region_sum_2 = fr_sum64(skb, 63, named_id_size);
+	odd_sum_2 <<= 8 * (((pkt->named_id_end + 2 - 54) & 1) != 0);
+	__u64 region_sum_2 = fr_sum64(skb, 63, pkt->named_id_size);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u8 old_named_size = ld8(&named->size);
@@ -602,120 +592,121 @@ static __always_inline int out_ipv6_send(struct __sk_buff *skb, void *data, __u6
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
-					  ((__u64)region_sum << 8) + old_named_size + odd_sum +
-					  odd_sum_2);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)old_udp_src_port + old_udp_length + ((__u64)region_sum << 8) +
+			old_named_size + odd_sum + odd_sum_2);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((named_id_end + 3 - 54) ^ (named_id_end - 54)) & 1) != 0)
+	if ((((pkt->named_id_end + 3 - 54) ^ (pkt->named_id_end - 54)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
 					 ipv6_payload_length + ((__u64)region_sum_2 << 8) +
 					 old_named_size + udp_new_pseudo);
 
-	int err = fr_move(skb, named_id_end + 3, named_id_end, payload_len, FR_PAYLOAD);
+	int err = fr_move(skb, pkt->named_id_end + 3, pkt->named_id_end, pkt->payload_len,
+			  FR_PAYLOAD);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_out_fault, reason_out_no_memory);
+		return fr_failed(skb, len, err, PROG_OUT + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 62 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_out_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_OUT + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 18, 44);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_udp->length, ipv6_payload_length);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_out_fault);
+		return fr_drop(len, PROG_OUT + reason_fault);
 	fr_complete_end(skb, csum, 18, 44);
 
-	fr_count(reason_out_pass, len);
+	fr_count(PROG_OUT + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int out_ipv6(struct __sk_buff *skb, struct out_packet *pkt)
 {
-	void *at_named_id_end;
-	struct hdr_named *named = data + 62;
+	struct hdr_named *named = pkt->data + 62;
 	struct hdr_tag *tag;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(in, out, truncated),
-		       FR_APART(in, out, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_OUT + why);
 
 	/* named: fields: [{name: "size", bits: 8}, {name: "id", bytes: "size", max: 8}] */
-	if ((void *)(named + 1) > data_end || 63ULL > udp_end)
-		return fr_up(skb, reason_out_truncated);
-	__u64 named_id_size = be8(&named->size);
-	if (named_id_size > 8)
-		return fr_up(skb, reason_out_named_id);
-	__u64 named_id_end = fr_forget(skb, 63ULL + named_id_size);
-	at_named_id_end = fr_pin(data + fr_bound(named_id_end, 0x7f));
-	if (at_named_id_end > data_end)
-		return fr_up(skb, reason_out_truncated);
-	if (named_id_end > udp_end)
-		return fr_up(skb, reason_out_truncated);
+	if ((void *)(named + 1) > pkt->data_end || 63ULL > udp_end)
+		return fr_up(skb, PROG_OUT + reason_truncated);
+	pkt->named_id_size = be8(&named->size);
+	if (pkt->named_id_size > 8)
+		return fr_up(skb, PROG_OUT + reason_named_id);
+	pkt->named_id_end = fr_forget(skb, 63ULL + pkt->named_id_size);
+	pkt->at_named_id_end = fr_pin(pkt->data + fr_bound(pkt->named_id_end, 0x7f));
+	if (pkt->at_named_id_end > pkt->data_end)
+		return fr_up(skb, PROG_OUT + reason_truncated);
+	if (pkt->named_id_end > udp_end)
+		return fr_up(skb, PROG_OUT + reason_truncated);
 
 	/* tag: fields: [{name: "id", bits: 24}] */
-	tag = at_named_id_end;
-	if ((void *)(tag + 1) > data_end)
-		return fr_up(skb, reason_out_truncated);
-	if (named_id_end + 3 > udp_end)
-		return fr_up(skb, reason_out_truncated);
+	tag = pkt->at_named_id_end;
+	if ((void *)(tag + 1) > pkt->data_end)
+		return fr_up(skb, PROG_OUT + reason_truncated);
+	if (pkt->named_id_end + 3 > udp_end)
+		return fr_up(skb, PROG_OUT + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "named", "tag"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_out_gso_packet);
+		return fr_up(skb, PROG_OUT + reason_gso_packet);
 
 	/* match: "udp.dst_port": 7001 */
 	if (be16(&udp->dst_port) != 0x1b59)
-		return fr_up(skb, reason_out_no_match);
+		return fr_up(skb, PROG_OUT + reason_no_match);
 
 	/* do: [{pop: "tag"}, "pass"] */
-	__u64 payload_len = udp_end - (named_id_end + 3);
-	if (payload_len + (named_id_end - 54) > 0xffff ||
-	    payload_len + (named_id_end - 54) > 0xffff)
-		return fr_up(skb, reason_out_length);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60)))
-		return fr_up(skb, reason_out_partial_checksum);
+	pkt->payload_len = udp_end - (pkt->named_id_end + 3);
+	if (pkt->payload_len + (pkt->named_id_end - 54) > 0xffff ||
+	    pkt->payload_len + (pkt->named_id_end - 54) > 0xffff)
+		return fr_up(skb, PROG_OUT + reason_length);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60)))
+		return fr_up(skb, PROG_OUT + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_out_udp_checksum);
-	return out_ipv6_send(skb, data, named_id_size, named_id_end, at_named_id_end, payload_len,
-			     partial);
+		return fr_up(skb, PROG_OUT + reason_udp_checksum);
+	return out_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_out(struct __sk_buff *skb)
 {
+	struct out_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 74);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* out: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_out_inactive);
+		return fr_up(skb, PROG_OUT + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(in, out, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_OUT + why);
 
 	/* stack: ["eth", "ip", "udp", "named", "tag"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return out_ipv4(skb, data, data_end);
+		return out_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return out_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_out_not_ip);
+		return out_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_OUT + reason_not_ip);
 }

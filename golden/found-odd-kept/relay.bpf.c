@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 27
+#define FR_REASONS 28
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
 #include "fastrelay.h"
@@ -49,62 +49,145 @@ struct hdr_mark {
 	__u8 id[3];
 } __attribute__((packed));
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_not_ipv4,
+	reason_ipv4_version, reason_ip_options, reason_ipv4_reserved, reason_fragment,
+	reason_ipv4_total_length, reason_ipv4_checksum, reason_martian_source, reason_multicast,
+	reason_martian_destination, reason_not_udp, reason_udp_length, reason_gso_packet,
+	reason_not_record, reason_record_data, reason_length, reason_partial_checksum, reason_fault,
+	reason_no_memory,
+};
+
 /*
  * prog_mark: tc/ingress
  *	eth ipv4 udp record
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_mark_sent, reason_mark_pass, reason_mark_inactive, reason_mark_vlan_tag,
-	reason_mark_other_host, reason_mark_link_broadcast, reason_mark_link_multicast,
-	reason_mark_truncated, reason_mark_not_ipv4, reason_mark_ipv4_version,
-	reason_mark_ip_options, reason_mark_ipv4_reserved, reason_mark_fragment,
-	reason_mark_ipv4_total_length, reason_mark_ipv4_checksum, reason_mark_martian_source,
-	reason_mark_multicast, reason_mark_martian_destination, reason_mark_not_udp,
-	reason_mark_udp_length, reason_mark_gso_packet, reason_mark_not_record,
-	reason_mark_record_data, reason_mark_length, reason_mark_partial_checksum,
-	reason_mark_no_memory, reason_mark_fault,
+/* What is known of a packet. */
+struct mark_packet {
+	void *data;
+	__u64 record_data_size;
+	__u64 record_data_end;
+	__u64 payload_len;
+	__u64 partial;
 };
 
-static __always_inline int mark_udp_send(struct __sk_buff *skb, void *data, __u64 record_data_size,
-					 __u64 record_data_end, __u64 payload_len, __u64 partial)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_record *record = data + 42;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	if (be16(&eth->type) != ETH_P_IP)
+		return reason_not_ipv4;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ipv4_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ipv4_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ipv4_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ipv4_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ipv4_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ipv4_end)
+		return reason_udp_length;
+	if (be16(&udp->dst_port) != 0x1b58)
+		return reason_not_record;
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int mark_send(struct __sk_buff *skb, struct mark_packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_record *record = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 45, udp_checksum_at = 40;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
 	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
-	__be16 ipv4_total_length = bpf_htons(payload_len + (record_data_end + 3 - 14));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->record_data_end + 3 - 14));
 	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
 	__be16 ipv4_ttl_protocol = ld16(&ipv4->ttl);
 	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 	__be32 udp_src_port_udp_dst_port = ld32(&udp->src_port);
-	__be16 udp_length = bpf_htons(payload_len + (record_data_end + 3 - 34));
+	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->record_data_end + 3 - 34));
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum64(skb, 43, record_data_size);
-	__u64 region_sum_2 = fr_sum64(skb, 43, record_data_size);
+	__u64 region_sum = fr_sum64(skb, 43, pkt->record_data_size);
+	__u64 region_sum_2 = fr_sum64(skb, 43, pkt->record_data_size);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u8 old_record_size = ld8(&record->size);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)udp_src_port_udp_dst_port +
-					  old_udp_length + ((__u64)region_sum << 8) +
-					  old_record_size);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)udp_src_port_udp_dst_port + old_udp_length +
+					  ((__u64)region_sum << 8) + old_record_size);
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((record_data_end - 34) ^ (record_data_end + 3 - 34)) & 1) != 0)
+	if ((((pkt->record_data_end - 34) ^ (pkt->record_data_end + 3 - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + udp_src_port_udp_dst_port +
 					 udp_length + region_sum_2 + ((__u64)old_record_size << 8) +
@@ -116,10 +199,11 @@ static __always_inline int mark_udp_send(struct __sk_buff *skb, void *data, __u6
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ld16(&ipv4->total_length) + ipv4_total_length);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + (record_data_end - 42),
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->record_data_end - 42),
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_mark_fault, reason_mark_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -128,10 +212,10 @@ static __always_inline int mark_udp_send(struct __sk_buff *skb, void *data, __u6
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_mark *new_mark = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_mark *new_mark = pkt->data + 42;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -148,119 +232,63 @@ static __always_inline int mark_udp_send(struct __sk_buff *skb, void *data, __u6
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_mark_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_mark_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int mark_udp(struct __sk_buff *skb, void *data, void *data_end,
-				    __u64 ipv4_end)
-{
-	void *at_record_data_end;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_record *record = data + 42;
-
-	if ((void *)(udp + 1) > data_end || 42ULL > ipv4_end)
-		return fr_up(skb, reason_mark_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_mark_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return fr_up(skb, reason_mark_gso_packet);
-	if (udp_end != ipv4_end)
-		return fr_up(skb, reason_mark_udp_length);
-
-	/* stack: ["eth", "ipv4", "udp", "record"] */
-	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_mark_not_record);
-
-	/* record: {after: udp: dst_port: 7000, fields: [{name: "size", bits: 8}, {name: "data... */
-	if ((void *)(record + 1) > data_end || 43ULL > udp_end)
-		return fr_up(skb, reason_mark_truncated);
-	__u64 record_data_size = be8(&record->size);
-	if (record_data_size > 40)
-		return fr_up(skb, reason_mark_record_data);
-	__u64 record_data_end = fr_forget(skb, 43ULL + record_data_size);
-	at_record_data_end = fr_pin(data + fr_bound(record_data_end, 0x7f));
-	if (at_record_data_end > data_end)
-		return fr_up(skb, reason_mark_truncated);
-	if (record_data_end > udp_end)
-		return fr_up(skb, reason_mark_truncated);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_mark_gso_packet);
-
-	/* do: [{push: {mark: id: 0x010203, before: "record"}}, "pass"] */
-	__u64 payload_len = udp_end - record_data_end;
-	if (payload_len + (record_data_end + 3 - 14) > 0xffff ||
-	    payload_len + (record_data_end + 3 - 34) > 0xffff)
-		return fr_up(skb, reason_mark_length);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= record_data_end &&
-	       (partial & 0xffff) < record_data_end + payload_len - 1)))
-		return fr_up(skb, reason_mark_partial_checksum);
-	return mark_udp_send(skb, data, record_data_size, record_data_end, payload_len, partial);
 }
 
 SEC("tc") int prog_mark(struct __sk_buff *skb)
 {
+	struct mark_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
+	void *at_record_data_end;
 
 	fr_pull(skb, 83);
-	void *data = (void *)(long)skb->data;
+	pkt.data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_record *record = pkt.data + 42;
+	__u64 ipv4_end, udp_end;
 
 	/* programs: mark: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_mark_inactive);
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_mark_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_mark_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_mark_link_broadcast);
-		return fr_up(skb, reason_mark_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_mark_truncated);
+	__u32 why = check_eth(skb, pkt.data, data_end) ?:
+		check_ipv4(skb, pkt.data, data_end, 14, &ipv4_end) ?:
+		check_udp(skb, pkt.data, data_end, ipv4_end, 34, &udp_end);
+	if (why)
+		return fr_up(skb, why);
+
+	/* record: {after: udp: dst_port: 7000, fields: [{name: "size", bits: 8}, {name: "data... */
+	if ((void *)(record + 1) > data_end || 43ULL > udp_end)
+		return fr_up(skb, reason_truncated);
+	pkt.record_data_size = be8(&record->size);
+	if (pkt.record_data_size > 40)
+		return fr_up(skb, reason_record_data);
+	pkt.record_data_end = fr_forget(skb, 43ULL + pkt.record_data_size);
+	at_record_data_end = fr_pin(pkt.data + fr_bound(pkt.record_data_end, 0x7f));
+	if (at_record_data_end > data_end)
+		return fr_up(skb, reason_truncated);
+	if (pkt.record_data_end > udp_end)
+		return fr_up(skb, reason_truncated);
 
 	/* stack: ["eth", "ipv4", "udp", "record"] */
-	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, reason_mark_not_ipv4);
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_mark_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_mark_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_mark_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_mark_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_mark_fragment);
-	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
-		return fr_up(skb, reason_mark_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_mark_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_mark_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_mark_multicast);
-		return fr_up(skb, reason_mark_martian_destination);
-	}
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_mark_not_udp);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_gso_packet);
 
-	return mark_udp(skb, data, data_end, ipv4_end);
+	/* do: [{push: {mark: id: 0x010203, before: "record"}}, "pass"] */
+	pkt.payload_len = udp_end - pkt.record_data_end;
+	if (pkt.payload_len + (pkt.record_data_end + 3 - 14) > 0xffff ||
+	    pkt.payload_len + (pkt.record_data_end + 3 - 34) > 0xffff)
+		return fr_up(skb, reason_length);
+	pkt.partial = fr_partial(skb);
+	if (!(pkt.partial == 0 || pkt.partial == FR_PARTIAL(34, 40) ||
+	      ((pkt.partial >> 16) >= pkt.record_data_end &&
+	       (pkt.partial & 0xffff) < pkt.record_data_end + pkt.payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
+	return mark_send(skb, &pkt);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 29
+#define FR_REASONS 30
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -58,67 +58,126 @@ struct hdr_ipv6 {
 	__u8 dst[16];
 } __attribute__((packed));
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_named_id,
+	reason_partial_checksum, reason_fault, reason_no_memory, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
+};
+
 /*
  * prog_change: tc/ingress
  *	eth ipv4 udp named
  *	eth ipv6 udp named
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_change_sent, reason_change_pass, reason_change_inactive, reason_change_vlan_tag,
-	reason_change_other_host, reason_change_link_broadcast, reason_change_link_multicast,
-	reason_change_truncated, reason_change_ipv4_version, reason_change_ip_options,
-	reason_change_ipv4_reserved, reason_change_fragment, reason_change_ipv4_total_length,
-	reason_change_ipv4_checksum, reason_change_martian_source, reason_change_multicast,
-	reason_change_martian_destination, reason_change_not_udp, reason_change_udp_length,
-	reason_change_gso_packet, reason_change_named_id, reason_change_partial_checksum,
-	reason_change_no_memory, reason_change_fault, reason_change_ipv6_version,
-	reason_change_mapped_address, reason_change_ipv6_payload_length, reason_change_udp_checksum,
-	reason_change_not_ip,
+/* What is known of a packet. */
+struct change_packet {
+	void *data;
+	void *data_end;
+	__u64 named_id_end;
+	void *at_named_id_end;
+	__u64 partial;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_change_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_change_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_change_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_change_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int check_named(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 udp_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_named(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_named *named = data + at;
 
 	if ((void *)(named + 1) > data_end || at + sizeof(*named) > udp_end)
-		return fr_up(skb, reason_change_truncated);
+		return reason_truncated;
 	__u64 named_id_size = be8(&named->size);
 	if (named_id_size > 9)
-		return fr_up(skb, reason_change_named_id);
+		return reason_named_id;
 	__u64 named_id_end = fr_forget(skb, at + sizeof(*named) + named_id_size);
 
 	*end = named_id_end;
 	return 0;
 }
 
-static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, __u64 named_id_end,
-					    void *at_named_id_end, __u64 partial)
+static __always_inline int change_ipv4_send(struct __sk_buff *skb, struct change_packet *pkt)
 {
-	struct hdr_named_2 *named = at_named_id_end;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_named_2 *named = pkt->at_named_id_end;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__u8 named_kind = be8(&named->kind) ^ 90;
@@ -126,19 +185,19 @@ static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, _
 
 	/* udp.checksum */
 	__u64 odd_sum = ld8(&named->kind);
-	odd_sum <<= 8 * (((named_id_end - 34) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->named_id_end - 34) & 1) != 0);
 	__u64 odd_sum_2 = ld16(&named->number);
-	odd_sum_2 <<= 8 * (((named_id_end + 1 - 34) & 1) != 0);
+	odd_sum_2 <<= 8 * (((pkt->named_id_end + 1 - 34) & 1) != 0);
 	__u64 odd_sum_3 = named_kind;
-	odd_sum_3 <<= 8 * (((named_id_end - 34) & 1) != 0);
+	odd_sum_3 <<= 8 * (((pkt->named_id_end - 34) & 1) != 0);
 	__u64 odd_sum_4 = named_number;
-	odd_sum_4 <<= 8 * (((named_id_end + 1 - 34) & 1) != 0);
+	odd_sum_4 <<= 8 * (((pkt->named_id_end + 1 - 34) & 1) != 0);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)odd_sum + odd_sum_2);
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
@@ -147,96 +206,99 @@ static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, _
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, named_id_end, 3);
+		csum = fr_complete_without(skb, csum, pkt->named_id_end, 3);
 		csum = fr_complete_without(skb, csum, 40, 2);
 	}
 
-	struct hdr_named_2 *new_named = at_named_id_end;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_named_2 *new_named = pkt->at_named_id_end;
+	struct hdr_udp *new_udp = pkt->data + 34;
 
 	st8(&new_named->kind, named_kind);
 	st16(&new_named->number, named_number);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_change_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 40, 2);
-		fr_complete(skb, csum, named_id_end, 3);
+		fr_complete(skb, csum, pkt->named_id_end, 3);
 	}
 
-	fr_count(reason_change_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int change_ipv4(struct __sk_buff *skb, struct change_packet *pkt)
 {
-	void *at_named_id_end;
-	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_named_2 *named;
-	__u64 udp_end, named_id_end;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_change_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_change_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_change_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_change_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_change_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_change_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_change_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_change_multicast);
-		return fr_up(skb, reason_change_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "named"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_change_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* {name: "id", bytes: "size", max: 9}, */
-	if (check_named(skb, data, data_end, udp_end, 42, &named_id_end))
-		return TC_ACT_UNSPEC;
-	at_named_id_end = fr_pin(data + fr_bound(named_id_end, 0x3f));
-	if (at_named_id_end > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (named_id_end > udp_end)
-		return fr_up(skb, reason_change_truncated);
+	why = check_named(skb, pkt->data, pkt->data_end, udp_end, 42, &pkt->named_id_end);
+	if (why)
+		return fr_up(skb, why);
+	pkt->at_named_id_end = fr_pin(pkt->data + fr_bound(pkt->named_id_end, 0x3f));
+	if (pkt->at_named_id_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (pkt->named_id_end > udp_end)
+		return fr_up(skb, reason_truncated);
 
 	/* headers: named: fields: [ */
-	named = at_named_id_end;
-	if ((void *)(named + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (named_id_end + 3 > udp_end)
-		return fr_up(skb, reason_change_truncated);
+	named = pkt->at_named_id_end;
+	if ((void *)(named + 1) > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (pkt->named_id_end + 3 > udp_end)
+		return fr_up(skb, reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "named"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_change_gso_packet);
+		return fr_up(skb, reason_gso_packet);
 
 	/* do: [{set: {"named.kind": "named.kind ^ 0x5A", "named.number": "low(named.number + ... */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= named_id_end + 3))
-		return fr_up(skb, reason_change_partial_checksum);
-	return change_ipv4_send(skb, data, named_id_end, at_named_id_end, partial);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      (pkt->partial >> 16) >= pkt->named_id_end + 3))
+		return fr_up(skb, reason_partial_checksum);
+	return change_ipv4_send(skb, pkt);
 }
 
-static __always_inline int change_ipv6_send(struct __sk_buff *skb, void *data, __u64 named_id_end,
-					    void *at_named_id_end, __u64 partial)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_named_2 *named = at_named_id_end;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int change_ipv6_send(struct __sk_buff *skb, struct change_packet *pkt)
+{
+	struct hdr_named_2 *named = pkt->at_named_id_end;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__u8 named_kind = be8(&named->kind) ^ 90;
@@ -244,19 +306,19 @@ static __always_inline int change_ipv6_send(struct __sk_buff *skb, void *data, _
 
 	/* udp.checksum */
 	__u64 odd_sum = ld8(&named->kind);
-	odd_sum <<= 8 * (((named_id_end - 54) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->named_id_end - 54) & 1) != 0);
 	__u64 odd_sum_2 = ld16(&named->number);
-	odd_sum_2 <<= 8 * (((named_id_end + 1 - 54) & 1) != 0);
+	odd_sum_2 <<= 8 * (((pkt->named_id_end + 1 - 54) & 1) != 0);
 	__u64 odd_sum_3 = named_kind;
-	odd_sum_3 <<= 8 * (((named_id_end - 54) & 1) != 0);
+	odd_sum_3 <<= 8 * (((pkt->named_id_end - 54) & 1) != 0);
 	__u64 odd_sum_4 = named_number;
-	odd_sum_4 <<= 8 * (((named_id_end + 1 - 54) & 1) != 0);
+	odd_sum_4 <<= 8 * (((pkt->named_id_end + 1 - 54) & 1) != 0);
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)odd_sum + odd_sum_2);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
@@ -264,116 +326,93 @@ static __always_inline int change_ipv6_send(struct __sk_buff *skb, void *data, _
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, named_id_end, 3);
+		csum = fr_complete_without(skb, csum, pkt->named_id_end, 3);
 		csum = fr_complete_without(skb, csum, 60, 2);
 	}
 
-	struct hdr_named_2 *new_named = at_named_id_end;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_named_2 *new_named = pkt->at_named_id_end;
+	struct hdr_udp *new_udp = pkt->data + 54;
 
 	st8(&new_named->kind, named_kind);
 	st16(&new_named->number, named_number);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_change_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 60, 2);
-		fr_complete(skb, csum, named_id_end, 3);
+		fr_complete(skb, csum, pkt->named_id_end, 3);
 	}
 
-	fr_count(reason_change_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int change_ipv6(struct __sk_buff *skb, struct change_packet *pkt)
 {
-	void *at_named_id_end;
-	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_named_2 *named;
-	struct hdr_udp *udp = data + 54;
-	__u64 udp_end, named_id_end;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_change_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_change_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_change_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_change_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_change_multicast);
-		return fr_up(skb, reason_change_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "named"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_change_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* {name: "id", bytes: "size", max: 9}, */
-	if (check_named(skb, data, data_end, udp_end, 62, &named_id_end))
-		return TC_ACT_UNSPEC;
-	at_named_id_end = fr_pin(data + fr_bound(named_id_end, 0x7f));
-	if (at_named_id_end > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (named_id_end > udp_end)
-		return fr_up(skb, reason_change_truncated);
+	why = check_named(skb, pkt->data, pkt->data_end, udp_end, 62, &pkt->named_id_end);
+	if (why)
+		return fr_up(skb, why);
+	pkt->at_named_id_end = fr_pin(pkt->data + fr_bound(pkt->named_id_end, 0x7f));
+	if (pkt->at_named_id_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (pkt->named_id_end > udp_end)
+		return fr_up(skb, reason_truncated);
 
 	/* headers: named: fields: [ */
-	named = at_named_id_end;
-	if ((void *)(named + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (named_id_end + 3 > udp_end)
-		return fr_up(skb, reason_change_truncated);
+	named = pkt->at_named_id_end;
+	if ((void *)(named + 1) > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (pkt->named_id_end + 3 > udp_end)
+		return fr_up(skb, reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "named"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_change_gso_packet);
+		return fr_up(skb, reason_gso_packet);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_change_udp_checksum);
+		return fr_up(skb, reason_udp_checksum);
 
 	/* do: [{set: {"named.kind": "named.kind ^ 0x5A", "named.number": "low(named.number + ... */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= named_id_end + 3))
-		return fr_up(skb, reason_change_partial_checksum);
-	return change_ipv6_send(skb, data, named_id_end, at_named_id_end, partial);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      (pkt->partial >> 16) >= pkt->named_id_end + 3))
+		return fr_up(skb, reason_partial_checksum);
+	return change_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_change(struct __sk_buff *skb)
 {
+	struct change_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 75);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: change: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_change_inactive);
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_change_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_change_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_change_link_broadcast);
-		return fr_up(skb, reason_change_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "named"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return change_ipv4(skb, data, data_end);
+		return change_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return change_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_change_not_ip);
+		return change_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 29
+#define FR_REASONS 30
 #define FR_NEEDS_ROWS 8
 #include "fastrelay.h"
 
@@ -85,47 +85,107 @@ static __always_inline enum fr_found find_flows(const struct key_flows *key,
 	return fr_find(&tbl_flows, key, lease, row_at, (void **)row, copy_flows, FR_CHANGES, NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_fault, reason_no_memory,
+	reason_old, reason_other, reason_ipv6_version, reason_mapped_address,
+	reason_ipv6_payload_length, reason_changing, reason_not_ip,
+};
+
 /*
  * prog_sort: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_sort_sent, reason_sort_pass, reason_sort_inactive, reason_sort_vlan_tag,
-	reason_sort_other_host, reason_sort_link_broadcast, reason_sort_link_multicast,
-	reason_sort_truncated, reason_sort_ipv4_version, reason_sort_ip_options,
-	reason_sort_ipv4_reserved, reason_sort_fragment, reason_sort_ipv4_total_length,
-	reason_sort_ipv4_checksum, reason_sort_martian_source, reason_sort_multicast,
-	reason_sort_martian_destination, reason_sort_not_udp, reason_sort_udp_length,
-	reason_sort_gso_packet, reason_sort_no_memory, reason_sort_fault, reason_sort_old,
-	reason_sort_other, reason_sort_ipv6_version, reason_sort_mapped_address,
-	reason_sort_ipv6_payload_length, reason_sort_changing, reason_sort_not_ip,
+/* What is known of a packet. */
+struct sort_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	struct val_flows *f;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_sort_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_sort_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_sort_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_sort_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int sort_ipv4_send(struct __sk_buff *skb, void *data)
+static __always_inline int sort_ipv4_send(struct __sk_buff *skb, struct sort_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x45b8ULL | (be8(&ipv4->dscp_ecn) & 3));
 
@@ -134,165 +194,141 @@ static __always_inline int sort_ipv4_send(struct __sk_buff *skb, void *data)
 					 ld16(&ipv4->version_ihl) + ipv4_version_to_ecn);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
-	fr_count(reason_sort_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int sort_ipv4(struct __sk_buff *skb, struct sort_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	__u64 udp_end;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_sort_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_sort_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_sort_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_sort_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_sort_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_sort_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_sort_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_sort_multicast);
-		return fr_up(skb, reason_sort_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_sort_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* {match: "udp.dst_port": 7000, when: "ipv4 && ipv4.id == 7", do: [{set: "ipv4.dscp":... */
 	if (be16(&udp->dst_port) == 0x1b58) {
 		if (be16(&ipv4->id) == 7)
-			return sort_ipv4_send(skb, data);
+			return sort_ipv4_send(skb, pkt);
 	}
 
 	/* {match: {"udp.src_port": !=1, "ipv4.ttl": 1}, do: [{drop: "old"}]}, */
 	if ((be16(&udp->src_port) == 0 || be16(&udp->src_port) >= 2) && be8(&ipv4->ttl) == 1)
-		return fr_drop(skb->len, reason_sort_old);
+		return fr_drop(skb->len, reason_old);
 
 	/* {do: [{drop: "other"}]}, */
-	return fr_drop(skb->len, reason_sort_other);
+	return fr_drop(skb->len, reason_other);
 }
 
-static __always_inline int sort_ipv6_send(struct __sk_buff *skb, void *data, struct val_flows *f)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int sort_ipv6_send(struct __sk_buff *skb, struct sort_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | ((__u64)f->class << 22) |
+		bpf_htonl(0x60000000ULL | ((__u64)pkt->f->class << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	fr_complete_end(skb, csum, ETH_HLEN, 4);
 
-	fr_count(reason_sort_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease)
+static __always_inline int sort_ipv6(struct __sk_buff *skb, struct sort_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 udp_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_sort_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_sort_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_sort_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_sort_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_sort_multicast);
-		return fr_up(skb, reason_sort_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_sort_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* {when: "ipv6", lookup: f: flows: ["ipv6.flow_label"], do: [{set: "ipv6.dscp": "f.cl... */
-	struct val_flows *f;
 	struct key_flows key __attribute__((aligned(8))) = {};
 
 	key.label = ((be16(ipv6->version_to_flow_label + 1) << 8) |
 		     be8(ipv6->version_to_flow_label + 3)) & 0xfffff;
-	enum fr_found found = find_flows(&key, lease, 0, &f);
+	enum fr_found found = find_flows(&key, pkt->lease, 0, &pkt->f);
 	if (unlikely(found == FR_CHANGING))
-		return fr_up(skb, reason_sort_changing);
+		return fr_up(skb, reason_changing);
 	if (found == FR_MISSING)
-		f = NULL;
-	if (fr_has(f))
-		return sort_ipv6_send(skb, data, f);
+		pkt->f = NULL;
+	if (fr_has(pkt->f))
+		return sort_ipv6_send(skb, pkt);
 
 	/* {do: [{drop: "other"}]}, */
-	return fr_drop(skb->len, reason_sort_other);
+	return fr_drop(skb->len, reason_other);
 }
 
 SEC("tc") int prog_sort(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct sort_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: sort: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_sort_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_sort_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_sort_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_sort_link_broadcast);
-		return fr_up(skb, reason_sort_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return sort_ipv4(skb, data, data_end);
+		return sort_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return sort_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_sort_not_ip);
+		return sort_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

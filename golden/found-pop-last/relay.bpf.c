@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 24
+#define FR_REASONS 25
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -39,28 +39,105 @@ struct hdr_shim {
 	__u8 pad[3];
 } __attribute__((packed));
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_not_ipv4,
+	reason_ipv4_version, reason_ip_options, reason_ipv4_reserved, reason_fragment,
+	reason_ipv4_total_length, reason_ipv4_checksum, reason_martian_source, reason_multicast,
+	reason_martian_destination, reason_not_shim, reason_gso_packet, reason_length,
+	reason_partial_checksum, reason_fault, reason_no_memory,
+};
+
 /*
  * prog_unwrap: tc/ingress
  *	eth ipv4 shim
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_unwrap_sent, reason_unwrap_pass, reason_unwrap_inactive, reason_unwrap_vlan_tag,
-	reason_unwrap_other_host, reason_unwrap_link_broadcast, reason_unwrap_link_multicast,
-	reason_unwrap_truncated, reason_unwrap_not_ipv4, reason_unwrap_ipv4_version,
-	reason_unwrap_ip_options, reason_unwrap_ipv4_reserved, reason_unwrap_fragment,
-	reason_unwrap_ipv4_total_length, reason_unwrap_ipv4_checksum, reason_unwrap_martian_source,
-	reason_unwrap_multicast, reason_unwrap_martian_destination, reason_unwrap_not_shim,
-	reason_unwrap_gso_packet, reason_unwrap_length, reason_unwrap_partial_checksum,
-	reason_unwrap_no_memory, reason_unwrap_fault,
+/* What is known of a packet. */
+struct unwrap_packet {
+	void *data;
+	__u64 payload_len;
 };
 
-static __always_inline int unwrap_send(struct __sk_buff *skb, void *data, __u64 payload_len)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_shim *shim = data + 34;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	if (be16(&eth->type) != ETH_P_IP)
+		return reason_not_ipv4;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ipv4_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != 253)
+		return reason_not_shim;
+
+	*end = ipv4_end;
+	return 0;
+}
+
+static __always_inline __u32 check_shim(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 ipv4_end, const __u32 at, __u64 *end)
+{
+	struct hdr_shim *shim = data + at;
+
+	if ((void *)(shim + 1) > data_end || at + sizeof(*shim) > ipv4_end)
+		return reason_truncated;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	__u64 payload_len = ipv4_end - (at + sizeof(*shim));
+	if (payload_len + 20 > 0xffff)
+		return reason_length;
+
+	*end = payload_len;
+	return 0;
+}
+
+static __always_inline int unwrap_send(struct __sk_buff *skb, struct unwrap_packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_shim *shim = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 34;
 	__be32 eth_dst = ld32(eth->dst);
@@ -74,21 +151,21 @@ static __always_inline int unwrap_send(struct __sk_buff *skb, void *data, __u64 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
-					   bpf_htons(payload_len + 20) + ipv4_ttl_protocol);
+					   bpf_htons(pkt->payload_len + 20) + ipv4_ttl_protocol);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
 	st64(new_eth->src, eth_src_eth_src_eth_type);
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 20));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 20));
 	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st64(new_ipv4->src, ipv4_src_ipv4_dst);
@@ -98,82 +175,40 @@ static __always_inline int unwrap_send(struct __sk_buff *skb, void *data, __u64 
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_unwrap_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 {
+	struct unwrap_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 42);
-	void *data = (void *)(long)skb->data;
+	pkt.data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_shim *shim = data + 34;
+	__u64 ipv4_end;
 
 	/* programs: unwrap: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_unwrap_inactive);
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_unwrap_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_unwrap_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_unwrap_link_broadcast);
-		return fr_up(skb, reason_unwrap_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-
-	/* stack: ["eth", "ipv4", "shim"] */
-	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, reason_unwrap_not_ipv4);
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_unwrap_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_unwrap_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_unwrap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_unwrap_fragment);
-	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
-		return fr_up(skb, reason_unwrap_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_unwrap_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_unwrap_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_unwrap_multicast);
-		return fr_up(skb, reason_unwrap_martian_destination);
-	}
-	if (be8(&ipv4->protocol) != 253)
-		return fr_up(skb, reason_unwrap_not_shim);
+	__u32 why = check_eth(skb, pkt.data, data_end) ?:
+		check_ipv4(skb, pkt.data, data_end, 14, &ipv4_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: shim: { */
-	if ((void *)(shim + 1) > data_end || 42ULL > ipv4_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_unwrap_gso_packet);
+	why = check_shim(skb, pkt.data, data_end, ipv4_end, 34, &pkt.payload_len);
+	if (why)
+		return fr_up(skb, why);
 
 	/* do: [{pop: "shim"}, {set: "ipv4.protocol": "shim.next"}, "pass"] */
-	__u64 payload_len = ipv4_end - 42;
-	if (payload_len + 20 > 0xffff)
-		return fr_up(skb, reason_unwrap_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
-		return fr_up(skb, reason_unwrap_partial_checksum);
-	return unwrap_send(skb, data, payload_len);
+	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + pkt.payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
+	return unwrap_send(skb, &pkt);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 30
+#define FR_REASONS 31
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
 #include "fastrelay.h"
@@ -55,32 +55,109 @@ struct hdr_ipv6 {
 	__u8 dst[16];
 } __attribute__((packed));
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_no_match, reason_length,
+	reason_partial_checksum, reason_fault, reason_no_memory, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
+};
+
 /*
  * prog_wrap: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_wrap_sent, reason_wrap_pass, reason_wrap_inactive, reason_wrap_vlan_tag,
-	reason_wrap_other_host, reason_wrap_link_broadcast, reason_wrap_link_multicast,
-	reason_wrap_truncated, reason_wrap_ipv4_version, reason_wrap_ip_options,
-	reason_wrap_ipv4_reserved, reason_wrap_fragment, reason_wrap_ipv4_total_length,
-	reason_wrap_ipv4_checksum, reason_wrap_martian_source, reason_wrap_multicast,
-	reason_wrap_martian_destination, reason_wrap_not_udp, reason_wrap_udp_length,
-	reason_wrap_gso_packet, reason_wrap_no_match, reason_wrap_length,
-	reason_wrap_partial_checksum, reason_wrap_no_memory, reason_wrap_fault,
-	reason_wrap_ipv6_version, reason_wrap_mapped_address, reason_wrap_ipv6_payload_length,
-	reason_wrap_udp_checksum, reason_wrap_not_ip,
+/* What is known of a packet. */
+struct wrap_packet {
+	void *data;
+	void *data_end;
+	__u64 payload_len;
+	__u64 partial;
 };
 
-static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					  __u64 partial)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, struct wrap_packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 46, udp_checksum_at = 40;
 	__be32 eth_dst = ld32(eth->dst);
@@ -95,7 +172,7 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 
 	/* seal.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be16 seal_checksum = fr_checksum(FR_ZERO + seal_id + bpf_htonl(payload_len + 4) +
+	__be16 seal_checksum = fr_checksum(FR_ZERO + seal_id + bpf_htonl(pkt->payload_len + 4) +
 					   old_ipv4_src + seal_id + 0x6834);
 
 	/* udp.checksum */
@@ -103,117 +180,113 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, old_udp_length);
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + bpf_htons(payload_len + 12) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(payload_len + 12) + seal_id +
-			  seal_checksum);
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst +
+		bpf_htons(pkt->payload_len + 12) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->payload_len + 12) + seal_id + seal_checksum);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ld16(&ipv4->total_length) + bpf_htons(payload_len + 32));
+					 ld16(&ipv4->total_length) +
+					 bpf_htons(pkt->payload_len + 32));
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_seal *new_seal = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_seal *new_seal = pkt->data + 42;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
 	st64(new_eth->src, eth_src_eth_src_eth_type);
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 32));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 32));
 	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
-	st16(&new_udp->length, bpf_htons(payload_len + 12));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 12));
 	st16(&new_seal->id, seal_id);
 	st16(&new_seal->checksum, seal_checksum);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_wrap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_wrap_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int wrap_ipv4(struct __sk_buff *skb, struct wrap_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_wrap_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_wrap_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_wrap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_wrap_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_wrap_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_wrap_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_wrap_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_wrap_multicast);
-		return fr_up(skb, reason_wrap_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_wrap_not_udp);
-	if ((void *)(udp + 1) > data_end || 42ULL > ip_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_wrap_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_wrap_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_wrap_udp_length);
+	if (why)
+		return fr_up(skb, why);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_wrap_no_match);
+		return fr_up(skb, reason_no_match);
 
 	/* do: [{push: seal: id: "udp.src_port"}, "pass"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_wrap_gso_packet);
-	__u64 payload_len = udp_end - 42;
-	if (payload_len + 32 > 0xffff || payload_len + 12 > 0xffff)
-		return fr_up(skb, reason_wrap_length);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
-		return fr_up(skb, reason_wrap_partial_checksum);
-	return wrap_ipv4_send(skb, data, payload_len, partial);
+		return fr_up(skb, reason_gso_packet);
+	pkt->payload_len = udp_end - 42;
+	if (pkt->payload_len + 32 > 0xffff || pkt->payload_len + 12 > 0xffff)
+		return fr_up(skb, reason_length);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial >> 16) >= 42 &&
+	       (pkt->partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
+	return wrap_ipv4_send(skb, pkt);
 }
 
-static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					  __u64 partial)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, struct wrap_packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 66, udp_checksum_at = 60;
 	__be32 eth_dst = ld32(eth->dst);
@@ -230,7 +303,7 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 
 	/* seal.checksum */
 	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be16 seal_checksum = fr_checksum(FR_ZERO + seal_id + bpf_htonl(payload_len + 4) +
+	__be16 seal_checksum = fr_checksum(FR_ZERO + seal_id + bpf_htonl(pkt->payload_len + 4) +
 					   fr_add128(old_ipv6_src) + seal_id + 0x6834);
 
 	/* udp.checksum */
@@ -238,132 +311,101 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(payload_len + 12) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(payload_len + 12) + seal_id +
-			  seal_checksum);
+		bpf_htons(pkt->payload_len + 12) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->payload_len + 12) + seal_id + seal_checksum);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_seal *new_seal = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_seal *new_seal = pkt->data + 62;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
 	st64(new_eth->src, eth_src_eth_src_eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 12));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 12));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st64(new_ipv6->src, ipv6_src);
 	st64(new_ipv6->src + 8, ipv6_src_2);
 	st64(new_ipv6->dst, ipv6_dst);
 	st64(new_ipv6->dst + 8, ipv6_dst_2);
 	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
-	st16(&new_udp->length, bpf_htons(payload_len + 12));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 12));
 	st16(&new_seal->id, seal_id);
 	st16(&new_seal->checksum, seal_checksum);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_wrap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_wrap_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int wrap_ipv6(struct __sk_buff *skb, struct wrap_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_wrap_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_wrap_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_wrap_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_wrap_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_wrap_multicast);
-		return fr_up(skb, reason_wrap_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_wrap_not_udp);
-	if ((void *)(udp + 1) > data_end || 62ULL > ip_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_wrap_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_wrap_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_wrap_udp_length);
+	if (why)
+		return fr_up(skb, why);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_wrap_no_match);
+		return fr_up(skb, reason_no_match);
 
 	/* do: [{push: seal: id: "udp.src_port"}, "pass"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_wrap_gso_packet);
-	__u64 payload_len = udp_end - 62;
-	if (payload_len + 12 > 0xffff || payload_len + 12 > 0xffff)
-		return fr_up(skb, reason_wrap_length);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
-		return fr_up(skb, reason_wrap_partial_checksum);
+		return fr_up(skb, reason_gso_packet);
+	pkt->payload_len = udp_end - 62;
+	if (pkt->payload_len + 12 > 0xffff || pkt->payload_len + 12 > 0xffff)
+		return fr_up(skb, reason_length);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial >> 16) >= 62 &&
+	       (pkt->partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_wrap_udp_checksum);
-	return wrap_ipv6_send(skb, data, payload_len, partial);
+		return fr_up(skb, reason_udp_checksum);
+	return wrap_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
 {
+	struct wrap_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: wrap: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_wrap_inactive);
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_wrap_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_wrap_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_wrap_link_broadcast);
-		return fr_up(skb, reason_wrap_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return wrap_ipv4(skb, data, data_end);
+		return wrap_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return wrap_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_wrap_not_ip);
+		return wrap_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

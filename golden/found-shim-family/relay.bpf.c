@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 41
+#define FR_REASONS 43
 #define FR_NEEDS_ROWS 56
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -93,55 +93,117 @@ static __always_inline enum fr_found find_peers(const struct key_peers *key,
 	return fr_find(&tbl_peers, key, lease, row_at, (void **)row, copy_peers, FR_CHANGES, NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_not_shim,
+	reason_ipv4_version, reason_ip_options, reason_ipv4_reserved, reason_fragment,
+	reason_ipv4_total_length, reason_ipv4_checksum, reason_martian_source, reason_multicast,
+	reason_martian_destination, reason_not_udp, reason_udp_length, reason_gso_packet,
+	reason_no_peers, reason_changing, reason_address_family, reason_partial_checksum,
+	reason_fault, reason_no_memory, reason_too_big, reason_no_route, reason_local,
+	reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm, reason_rule,
+	reason_encap, reason_no_neighbour, reason_ipv6_version, reason_mapped_address,
+	reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
+};
+
 /*
  * prog_relay: tc/ingress
  *	eth shim ipv4 udp
  *	eth shim ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_relay_sent, reason_relay_pass, reason_relay_inactive, reason_relay_vlan_tag,
-	reason_relay_other_host, reason_relay_link_broadcast, reason_relay_link_multicast,
-	reason_relay_truncated, reason_relay_not_shim, reason_relay_ipv4_version,
-	reason_relay_ip_options, reason_relay_ipv4_reserved, reason_relay_fragment,
-	reason_relay_ipv4_total_length, reason_relay_ipv4_checksum, reason_relay_martian_source,
-	reason_relay_multicast, reason_relay_martian_destination, reason_relay_not_udp,
-	reason_relay_udp_length, reason_relay_gso_packet, reason_relay_no_peers,
-	reason_relay_changing, reason_relay_address_family, reason_relay_partial_checksum,
-	reason_relay_no_memory, reason_relay_fault, reason_relay_too_big, reason_relay_no_route,
-	reason_relay_local, reason_relay_unreachable, reason_relay_blackhole, reason_relay_prohibit,
-	reason_relay_xfrm, reason_relay_rule, reason_relay_encap, reason_relay_ipv6_version,
-	reason_relay_mapped_address, reason_relay_ipv6_payload_length, reason_relay_udp_checksum,
-	reason_relay_not_ip,
+/* What is known of a packet. */
+struct relay_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 partial;
+	struct val_peers *p;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	if (be16(&eth->type) != 0x88b6)
+		return reason_not_shim;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_relay_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_relay_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_relay_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_relay_udp_length);
+		return reason_udp_length;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_relay_gso_packet);
+		return reason_gso_packet;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int relay_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   __u64 partial, struct val_peers *p)
+static __always_inline int relay_ipv4_send(struct __sk_buff *skb, struct relay_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 18;
-	struct hdr_udp *udp = data + 38;
+	struct hdr_ipv4 *ipv4 = pkt->data + 18;
+	struct hdr_udp *udp = pkt->data + 38;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 44;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -152,118 +214,117 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->remote.addr) + 64);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+					 64);
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_relay_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 46 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_relay_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 46 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 24);
-	struct hdr_ipv4 *new_ipv4 = data + 18;
-	struct hdr_udp *new_udp = data + 38;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 18;
+	struct hdr_udp *new_udp = pkt->data + 38;
 	if (direct)
-		fr_link(data, &p->hop_remote);
+		fr_link(pkt->data, &pkt->p->hop_remote);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_relay_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, 22, 24);
 
-	fr_count(reason_relay_sent, len);
-	return fr_send(&p->hop_remote, direct);
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int relay_ipv4(struct __sk_buff *skb, struct relay_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 18;
-	struct hdr_shim *shim = data + 14;
+	struct hdr_shim *shim = pkt->data + 14;
 	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 38, &udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_relay_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_relay_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_relay_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_relay_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_relay_fragment);
-	__u64 ip_end = 18ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_relay_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_relay_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_relay_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_relay_multicast);
-		return fr_up(skb, reason_relay_martian_destination);
-	}
-
-	/* stack: ["eth", "shim", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_relay_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 38, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: p: peers: ["shim.id"] */
-	struct val_peers *p;
 	struct key_peers key __attribute__((aligned(8))) = {};
 
 	key.id = be32(&shim->id);
-	enum fr_found found = find_peers(&key, lease, 0, &p);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_relay_no_peers, reason_relay_changing);
+		return fr_missed(skb, found, reason_no_peers, reason_changing);
 
 	/* do: [{send: {from: "p.local", to: "p.remote"}}] */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr) || !fr_is_v4(p->remote.addr))
-		return fr_up(skb, reason_relay_address_family);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(38, 44) || (partial >> 16) >= 46) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_relay_partial_checksum);
-	if (unlikely(!fr_fits(&p->hop_remote, ip_end - 18)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_remote, reason_relay_no_route,
-				      reason_relay_unreachable));
-	return relay_ipv4_send(skb, data, ip_end, partial, p);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr) ||
+	    !fr_is_v4(pkt->p->remote.addr))
+		return fr_up(skb, reason_address_family);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(38, 44) ||
+	      (pkt->partial >> 16) >= 46) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, pkt->ip_end - 18)))
+		return fr_unfit(skb, &pkt->p->hop_remote, reason_too_big);
+	return relay_ipv4_send(skb, pkt);
 }
 
-static __always_inline int relay_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   __u64 partial, struct val_peers *p)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + 18;
-	struct hdr_udp *udp = data + 58;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int relay_ipv6_send(struct __sk_buff *skb, struct relay_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 18;
+	struct hdr_udp *udp = pkt->data + 58;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 64;
 	__be32 ipv6_version_to_flow_label =
@@ -275,143 +336,113 @@ static __always_inline int relay_ipv6_send(struct __sk_buff *skb, void *data, __
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port));
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port));
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_relay_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 66 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_relay_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 66 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 18;
-	struct hdr_udp *new_udp = data + 58;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 18;
+	struct hdr_udp *new_udp = pkt->data + 58;
 	if (direct)
-		fr_link(data, &p->hop_remote);
+		fr_link(pkt->data, &pkt->p->hop_remote);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_relay_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, 18, 48);
 
-	fr_count(reason_relay_sent, len);
-	return fr_send(&p->hop_remote, direct);
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int relay_ipv6(struct __sk_buff *skb, struct relay_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 18;
-	struct hdr_shim *shim = data + 14;
-	struct hdr_udp *udp = data + 58;
+	struct hdr_shim *shim = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 58;
 	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 18, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 58, &udp_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_relay_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_relay_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_relay_mapped_address);
-	__u64 ip_end = 58ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_relay_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_relay_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_relay_multicast);
-		return fr_up(skb, reason_relay_martian_destination);
-	}
-
-	/* stack: ["eth", "shim", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_relay_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 58, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: p: peers: ["shim.id"] */
-	struct val_peers *p;
 	struct key_peers key __attribute__((aligned(8))) = {};
 
 	key.id = be32(&shim->id);
-	enum fr_found found = find_peers(&key, lease, 0, &p);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_relay_no_peers, reason_relay_changing);
+		return fr_missed(skb, found, reason_no_peers, reason_changing);
 
 	/* do: [{send: {from: "p.local", to: "p.remote"}}] */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr) || fr_is_v4(p->remote.addr))
-		return fr_up(skb, reason_relay_address_family);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(58, 64) || (partial >> 16) >= 66))
-		return fr_up(skb, reason_relay_partial_checksum);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr) ||
+	    fr_is_v4(pkt->p->remote.addr))
+		return fr_up(skb, reason_address_family);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(58, 64) ||
+	      (pkt->partial >> 16) >= 66))
+		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_relay_udp_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_relay_partial_checksum);
-	if (unlikely(!fr_fits(&p->hop_remote, ip_end - 18)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_remote, reason_relay_no_route,
-				      reason_relay_unreachable));
-	return relay_ipv6_send(skb, data, ip_end, partial, p);
+		return fr_up(skb, reason_udp_checksum);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, pkt->ip_end - 18)))
+		return fr_unfit(skb, &pkt->p->hop_remote, reason_too_big);
+	return relay_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_relay(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct relay_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 66);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
-	struct hdr_shim *shim = data + 14;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_shim *shim = pkt.data + 14;
 
 	/* programs: relay: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_relay_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_relay_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_relay_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_relay_link_broadcast);
-		return fr_up(skb, reason_relay_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_relay_truncated);
-
-	/* stack: ["eth", "shim", "ip", "udp"] */
-	if (be16(&eth->type) != 0x88b6)
-		return fr_up(skb, reason_relay_not_shim);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: shim: { */
-	if ((void *)(shim + 1) > data_end)
-		return fr_up(skb, reason_relay_truncated);
-	if (data + 26 > data_end)
-		return fr_up(skb, reason_relay_truncated);
-	if ((be8(data + 18) >> 4) == 4 && (be8(data + 18) & 15) == 5 &&
-	    (be8(data + 24) >> 7) == 0 && ((be8(data + 24) >> 5) & 1) == 0 &&
-	    (be16(data + 24) & 0x1fff) == 0)
-		return relay_ipv4(skb, data, data_end, lease);
-	if ((be8(data + 18) >> 4) == 6)
-		return relay_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_relay_not_ip);
+	if ((void *)(shim + 1) > pkt.data_end)
+		return fr_up(skb, reason_truncated);
+
+	/* stack: ["eth", "shim", "ip", "udp"] */
+	if (pkt.data + 26 > pkt.data_end)
+		return fr_up(skb, reason_truncated);
+	if ((be8(pkt.data + 18) >> 4) == 4 && (be8(pkt.data + 18) & 15) == 5 &&
+	    (be8(pkt.data + 24) >> 7) == 0 && ((be8(pkt.data + 24) >> 5) & 1) == 0 &&
+	    (be16(pkt.data + 24) & 0x1fff) == 0)
+		return relay_ipv4(skb, &pkt);
+	if ((be8(pkt.data + 18) >> 4) == 6)
+		return relay_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 32
+#define FR_REASONS 34
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -76,6 +76,18 @@ static __always_inline struct val_routes *find_routes(const struct key_routes *k
 	return bpf_map_lookup_elem(&tbl_routes, key);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_truncated, reason_not_label,
+	reason_ipv4_version, reason_ip_options, reason_ipv4_reserved, reason_fragment,
+	reason_ipv4_total_length, reason_not_udp, reason_udp_length, reason_gso_packet,
+	reason_no_routes, reason_changing, reason_hop_limit, reason_martian_source,
+	reason_multicast, reason_martian_destination, reason_partial_checksum, reason_fault,
+	reason_no_memory, reason_too_big, reason_no_route, reason_local, reason_unreachable,
+	reason_blackhole, reason_prohibit, reason_xfrm, reason_rule, reason_encap,
+	reason_no_neighbour, reason_vlan_tag,
+};
+
 /*
  * prog_forward: tc/egress
  *	eth vlan(metadata) label ipv4 udp
@@ -83,93 +95,88 @@ static __always_inline struct val_routes *find_routes(const struct key_routes *k
  *	eth label ipv4 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_forward_sent, reason_forward_pass, reason_forward_inactive, reason_forward_truncated,
-	reason_forward_not_label, reason_forward_ipv4_version, reason_forward_ip_options,
-	reason_forward_ipv4_reserved, reason_forward_fragment, reason_forward_ipv4_total_length,
-	reason_forward_not_udp, reason_forward_udp_length, reason_forward_gso_packet,
-	reason_forward_no_routes, reason_forward_changing, reason_forward_hop_limit,
-	reason_forward_martian_source, reason_forward_multicast, reason_forward_martian_destination,
-	reason_forward_partial_checksum, reason_forward_no_memory, reason_forward_fault,
-	reason_forward_too_big, reason_forward_no_route, reason_forward_local,
-	reason_forward_unreachable, reason_forward_blackhole, reason_forward_prohibit,
-	reason_forward_xfrm, reason_forward_rule, reason_forward_encap, reason_forward_vlan_tag,
+/* What is known of a packet. */
+struct forward_packet {
+	void *data;
+	void *data_end;
+	__u64 ipv4_end;
+	__u64 payload_len;
+	struct val_routes *r;
 };
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_forward_ipv4_version);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_forward_ip_options);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_forward_ipv4_reserved);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_forward_fragment);
+		return reason_fragment;
 	__u64 ipv4_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
-		return fr_up(skb, reason_forward_ipv4_total_length);
+		return reason_ipv4_total_length;
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_forward_not_udp);
+		return reason_not_udp;
 
 	*end = ipv4_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ipv4_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ipv4_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ipv4_end)
-		return fr_up(skb, reason_forward_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ipv4_end)
-		return fr_up(skb, reason_forward_udp_length);
+		return reason_udp_length;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_gso_packet);
+		return reason_gso_packet;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int forward_vlan_in_the_metadata_send(struct __sk_buff *skb, void *data,
-	__u64 ipv4_end, struct val_routes *r)
+static __always_inline int forward_vlan_in_the_metadata_send(struct __sk_buff *skb,
+	struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 18;
+	struct hdr_ipv4 *ipv4 = pkt->data + 18;
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					   ipv4_ttl_protocol);
-	int direct = r->via.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->via.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ipv4_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 30 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 30 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 16);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 18;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 18;
 	if (direct)
-		fr_link(data, &r->via.hop);
+		fr_link(pkt->data, &pkt->r->via.hop);
 
 	st16(&new_eth->type, bpf_htons(0x88b6));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -178,65 +185,81 @@ static __always_inline int forward_vlan_in_the_metadata_send(struct __sk_buff *s
 
 	/* The tag in the metadata belongs to the link that the packet came from. */
 	if (bpf_skb_vlan_pop(skb))
-		return fr_drop(len, reason_forward_fault);
+		return fr_drop(len, reason_fault);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->via.hop.ifindex, 0);
-	return fr_redirect_neigh(r->via.hop.ifindex, AF_INET, fr_v4_in(r->via.addr));
+		return bpf_redirect(pkt->r->via.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->via.hop.ifindex, AF_INET, fr_v4_in(pkt->r->via.addr));
 }
 
-static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb, void *data,
-							void *data_end)
+static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb,
+							struct forward_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_label *label = data + 14;
-	struct hdr_ipv4 *ipv4 = data + 18;
-	__u64 ipv4_end, udp_end;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_label *label = pkt->data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 18;
+	__u64 udp_end;
 
 	/* stack: ["eth", "vlan?", "label", "ipv4", "udp"] */
 	if (be16(&eth->type) != 0x88b6)
-		return fr_up(skb, reason_forward_not_label);
+		return fr_up(skb, reason_not_label);
 
 	/* headers: label: {after: {eth: type: 0x88b6, vlan: type: 0x88b6}, fields: [{name: "i... */
-	if ((void *)(label + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (check_ipv4(skb, data, data_end, 18, &ipv4_end) ||
-	    check_udp(skb, data, data_end, ipv4_end, 38, &udp_end))
-		return TC_ACT_UNSPEC;
+	if ((void *)(label + 1) > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &pkt->ipv4_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ipv4_end, 38, &udp_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: r: routes: ["ipv4.dst"] */
-	struct val_routes *r;
 	struct key_routes key __attribute__((aligned(8))) = {};
 
 	key.dst.len = 128;
 	fr_put_v4(key.dst.addr, ld32(ipv4->dst));
-	r = find_routes(&key);
-	if (!r)
-		return fr_up(skb, reason_forward_no_routes);
+	pkt->r = find_routes(&key);
+	if (!pkt->r)
+		return fr_up(skb, reason_no_routes);
 
 	/* do: [{send: via: "r.via"}] */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_forward_hop_limit);
+		return fr_up(skb, reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_forward_martian_source);
+		return fr_up(skb, reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4->dst)))
-		return fr_up(skb, reason_forward_multicast);
+		return fr_up(skb, reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4->dst)))
-		return fr_up(skb, reason_forward_martian_destination);
-	if (!(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
-		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&r->via.hop, ipv4_end - 18)))
-		return fr_up(skb,
-			     fr_unfit(&r->via.hop, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_vlan_in_the_metadata_send(skb, data, ipv4_end, r);
+		return fr_up(skb, reason_martian_destination);
+	if (!(skb->len <= pkt->ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ipv4_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->via.hop, pkt->ipv4_end - 18)))
+		return fr_unfit(skb, &pkt->r->via.hop, reason_too_big);
+	return forward_vlan_in_the_metadata_send(skb, pkt);
 }
 
-static __always_inline int forward_vlan_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					     struct val_routes *r)
+static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 ipv4_end, const __u32 at)
 {
-	struct hdr_ipv4 *ipv4 = data + 22;
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ipv4_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ipv4_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ipv4_end)
+		return reason_udp_length;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	return 0;
+}
+
+static __always_inline int forward_vlan_send(struct __sk_buff *skb, struct forward_packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 22;
 	__u32 len = skb->len;
 	const __u32 headers_len = 18, new_headers_len = 14;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
@@ -244,192 +267,177 @@ static __always_inline int forward_vlan_send(struct __sk_buff *skb, void *data, 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					   ipv4_ttl_protocol);
-	int direct = r->via.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->via.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 32, FR_POP_INNER,
-			    &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 32, FR_POP_INNER,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
-	if (unlikely(data + 30 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_forward_fault);
+		return fr_failed(skb, len, err, reason_fault);
+	if (unlikely(pkt->data + 30 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 16);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 18;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 18;
 	if (direct)
-		fr_link(data, &r->via.hop);
+		fr_link(pkt->data, &pkt->r->via.hop);
 
 	st16(&new_eth->type, bpf_htons(0x88b6));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 16);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->via.hop.ifindex, 0);
-	return fr_redirect_neigh(r->via.hop.ifindex, AF_INET, fr_v4_in(r->via.addr));
+		return bpf_redirect(pkt->r->via.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->via.hop.ifindex, AF_INET, fr_v4_in(pkt->r->via.addr));
 }
 
-static __always_inline int forward_vlan(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int forward_vlan(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_vlan *vlan = data + 14;
-	struct hdr_label *label = data + 18;
-	struct hdr_udp *udp = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 22;
+	struct hdr_vlan *vlan = pkt->data + 14;
+	struct hdr_label *label = pkt->data + 18;
+	struct hdr_ipv4 *ipv4 = pkt->data + 22;
 	__u64 ipv4_end;
 
-	if ((void *)(vlan + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
+	if ((void *)(vlan + 1) > pkt->data_end)
+		return fr_up(skb, reason_truncated);
 
 	/* stack: ["eth", "vlan?", "label", "ipv4", "udp"] */
 	if (be16(&vlan->type) != 0x88b6)
-		return fr_up(skb, reason_forward_not_label);
+		return fr_up(skb, reason_not_label);
 
 	/* headers: label: {after: {eth: type: 0x88b6, vlan: type: 0x88b6}, fields: [{name: "i... */
-	if ((void *)(label + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (check_ipv4(skb, data, data_end, 22, &ipv4_end))
-		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end || 50ULL > ipv4_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length);
-	__u64 udp_end = 42ULL + be16(&udp->length);
-	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
-	if (udp_end != ipv4_end)
-		return fr_up(skb, reason_forward_udp_length);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_gso_packet);
+	if ((void *)(label + 1) > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 22, &ipv4_end) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, ipv4_end, 42);
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: r: routes: ["ipv4.dst"] */
-	struct val_routes *r;
 	struct key_routes key __attribute__((aligned(8))) = {};
 
 	key.dst.len = 128;
 	fr_put_v4(key.dst.addr, ld32(ipv4->dst));
-	r = find_routes(&key);
-	if (!r)
-		return fr_up(skb, reason_forward_no_routes);
+	pkt->r = find_routes(&key);
+	if (!pkt->r)
+		return fr_up(skb, reason_no_routes);
 
 	/* do: [{send: via: "r.via"}] */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_forward_hop_limit);
+		return fr_up(skb, reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_forward_martian_source);
+		return fr_up(skb, reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4->dst)))
-		return fr_up(skb, reason_forward_multicast);
+		return fr_up(skb, reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4->dst)))
-		return fr_up(skb, reason_forward_martian_destination);
-	__u64 payload_len = ipv4_end - 50;
+		return fr_up(skb, reason_martian_destination);
+	pkt->payload_len = ipv4_end - 50;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(42, 48) ||
-	      ((partial >> 16) >= 50 && (partial & 0xffff) < 50ULL + payload_len - 1)))
-		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&r->via.hop, 28ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&r->via.hop, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_vlan_send(skb, data, payload_len, r);
+	      ((partial >> 16) >= 50 && (partial & 0xffff) < 50ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->via.hop, 28ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->r->via.hop, reason_too_big);
+	return forward_vlan_send(skb, pkt);
 }
 
-static __always_inline int forward_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
-					struct val_routes *r)
+static __always_inline int forward_send(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 18;
+	struct hdr_ipv4 *ipv4 = pkt->data + 18;
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					   ipv4_ttl_protocol);
-	int direct = r->via.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->via.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ipv4_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 30 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 30 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 26, 4);
-	struct hdr_ipv4 *new_ipv4 = data + 18;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 18;
 	if (direct)
-		fr_link(data, &r->via.hop);
+		fr_link(pkt->data, &pkt->r->via.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, 26, 4);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->via.hop.ifindex, 0);
-	return fr_redirect_neigh(r->via.hop.ifindex, AF_INET, fr_v4_in(r->via.addr));
+		return bpf_redirect(pkt->r->via.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->via.hop.ifindex, AF_INET, fr_v4_in(pkt->r->via.addr));
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
+	struct forward_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 50);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
-	struct hdr_label *label = data + 14;
-	struct hdr_ipv4 *ipv4 = data + 18;
-	__u64 ipv4_end, udp_end;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
+	struct hdr_label *label = pkt.data + 14;
+	struct hdr_ipv4 *ipv4 = pkt.data + 18;
+	__u64 udp_end;
 
 	/* programs: forward: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_forward_inactive);
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
+		return fr_up(skb, reason_inactive);
+	if ((void *)(eth + 1) > pkt.data_end)
+		return fr_up(skb, reason_truncated);
 
 	/* stack: ["eth", "vlan?", "label", "ipv4", "udp"] */
 	if (skb->vlan_present &&
 	    (bpf_htons(skb->vlan_proto) == 0x8100 || bpf_htons(skb->vlan_proto) == 0x88a8))
-		return forward_vlan_in_the_metadata(skb, data, data_end);
+		return forward_vlan_in_the_metadata(skb, &pkt);
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
-		return forward_vlan(skb, data, data_end);
+		return forward_vlan(skb, &pkt);
 	if (skb->vlan_present)
-		return fr_up(skb, reason_forward_vlan_tag);
+		return fr_up(skb, reason_vlan_tag);
 	if (be16(&eth->type) != 0x88b6)
-		return fr_up(skb, reason_forward_not_label);
+		return fr_up(skb, reason_not_label);
 
 	/* headers: label: {after: {eth: type: 0x88b6, vlan: type: 0x88b6}, fields: [{name: "i... */
-	if ((void *)(label + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (check_ipv4(skb, data, data_end, 18, &ipv4_end) ||
-	    check_udp(skb, data, data_end, ipv4_end, 38, &udp_end))
-		return TC_ACT_UNSPEC;
+	if ((void *)(label + 1) > pkt.data_end)
+		return fr_up(skb, reason_truncated);
+	__u32 why = check_ipv4(skb, pkt.data, pkt.data_end, 18, &pkt.ipv4_end) ?:
+		check_udp(skb, pkt.data, pkt.data_end, pkt.ipv4_end, 38, &udp_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: r: routes: ["ipv4.dst"] */
-	struct val_routes *r;
 	struct key_routes key __attribute__((aligned(8))) = {};
 
 	key.dst.len = 128;
 	fr_put_v4(key.dst.addr, ld32(ipv4->dst));
-	r = find_routes(&key);
-	if (!r)
-		return fr_up(skb, reason_forward_no_routes);
+	pkt.r = find_routes(&key);
+	if (!pkt.r)
+		return fr_up(skb, reason_no_routes);
 
 	/* do: [{send: via: "r.via"}] */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_forward_hop_limit);
+		return fr_up(skb, reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_forward_martian_source);
+		return fr_up(skb, reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4->dst)))
-		return fr_up(skb, reason_forward_multicast);
+		return fr_up(skb, reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4->dst)))
-		return fr_up(skb, reason_forward_martian_destination);
-	if (!(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
-		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&r->via.hop, ipv4_end - 18)))
-		return fr_up(skb,
-			     fr_unfit(&r->via.hop, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_send(skb, data, ipv4_end, r);
+		return fr_up(skb, reason_martian_destination);
+	if (!(skb->len <= pkt.ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt.r->via.hop, pkt.ipv4_end - 18)))
+		return fr_unfit(skb, &pkt.r->via.hop, reason_too_big);
+	return forward_send(skb, &pkt);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 29
+#define FR_REASONS 30
 #define FR_NEEDS_ROWS 16
 #define FR_NEEDS_SLOTS 1024
 #define FR_USAGES 1
@@ -168,6 +168,17 @@ static __always_inline enum fr_found find_row(const struct key_row *key,
 	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_other_host, reason_link_broadcast,
+	reason_link_multicast, reason_truncated, reason_ipv4_version, reason_ip_options,
+	reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length, reason_ipv4_checksum,
+	reason_martian_source, reason_multicast, reason_martian_destination, reason_not_udp,
+	reason_udp_length, reason_gso_packet, reason_no_routes, reason_changing, reason_fault,
+	reason_no_memory, reason_no_marks, reason_ipv6_version, reason_mapped_address,
+	reason_ipv6_payload_length, reason_not_ip, reason_not_tag,
+};
+
 /*
  * prog_tagged: tc/ingress
  *	eth vlan(metadata) ipv4 udp
@@ -176,113 +187,124 @@ static __always_inline enum fr_found find_row(const struct key_row *key,
  *	eth vlan ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_tagged_sent, reason_tagged_pass, reason_tagged_inactive, reason_tagged_other_host,
-	reason_tagged_link_broadcast, reason_tagged_link_multicast, reason_tagged_truncated,
-	reason_tagged_ipv4_version, reason_tagged_ip_options, reason_tagged_ipv4_reserved,
-	reason_tagged_fragment, reason_tagged_ipv4_total_length, reason_tagged_ipv4_checksum,
-	reason_tagged_martian_source, reason_tagged_multicast, reason_tagged_martian_destination,
-	reason_tagged_not_udp, reason_tagged_udp_length, reason_tagged_gso_packet,
-	reason_tagged_no_routes, reason_tagged_changing, reason_tagged_no_memory,
-	reason_tagged_fault, reason_tagged_no_marks, reason_tagged_ipv6_version,
-	reason_tagged_mapped_address, reason_tagged_ipv6_payload_length, reason_tagged_not_ip,
-	reason_tagged_not_tag,
+/* What is known of a packet. */
+struct tagged_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
+	struct val_row *c;
 };
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_tagged_truncated);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_tagged_ipv4_version);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_tagged_ip_options);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_tagged_ipv4_reserved);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_tagged_fragment);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_tagged_ipv4_total_length);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_tagged_ipv4_checksum);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_tagged_martian_source);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_tagged_multicast);
-		return fr_up(skb, reason_tagged_martian_destination);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_tagged_not_udp);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_tagged_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_tagged_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tagged_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_tagged_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int tagged_vlan_in_the_metadata_ipv4_send(struct __sk_buff *skb, void *data,
-	__u64 now, struct val_row *c)
+static __always_inline int tagged_vlan_in_the_metadata_ipv4_send(struct __sk_buff *skb,
+	struct tagged_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	struct hdr_eth *new_eth = data;
+	struct hdr_eth *new_eth = pkt->data;
 
 	st16(&new_eth->type, bpf_htons(0x800));
 
-	fr_count(reason_tagged_pass, len);
-	fr_use(c->slot, 0, len, now);
+	fr_count(reason_pass, len);
+	fr_use(pkt->c->slot, 0, len, pkt->now);
 	return TC_ACT_UNSPEC;
 }
 
 static __always_inline int tagged_vlan_in_the_metadata_ipv4_send_2(struct __sk_buff *skb,
-	void *data)
+	struct tagged_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	struct hdr_eth *new_eth = data;
+	struct hdr_eth *new_eth = pkt->data;
 
 	st16(&new_eth->type, bpf_htons(0x800));
 
-	fr_count(reason_tagged_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int tagged_vlan_in_the_metadata_ipv4(struct __sk_buff *skb, void *data,
-							    void *data_end,
-							    const struct fr_lease *lease, __u64 now)
+static __always_inline int tagged_vlan_in_the_metadata_ipv4(struct __sk_buff *skb,
+							    struct tagged_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: r: routes: ["udp.src.addr"] */
 	struct val_routes *r;
@@ -294,10 +316,9 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv4(struct __sk_buff *sk
 		r = find_routes(&key);
 	}
 	if (!r)
-		return fr_up(skb, reason_tagged_no_routes);
+		return fr_up(skb, reason_no_routes);
 
 	/* {lookup: c: row: ["!r", "udp.checksum <= 14", "0x107C5"], when: "setting.allowed ==... */
-	struct val_row *c;
 	if (ldv64(set_allowed) == ld64(r->to.addr) &&
 	    ldv64(set_allowed + 8) == ld64(r->to.addr + 8)) {
 		{
@@ -306,14 +327,14 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv4(struct __sk_buff *sk
 			key.second = 0;
 			key.first = be16(&udp->checksum) <= 14;
 			key.a = 0x107c5;
-			enum fr_found found = find_row(&key, lease, 0, &c, now);
+			enum fr_found found = find_row(&key, pkt->lease, 0, &pkt->c, pkt->now);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_tagged_changing);
+				return fr_up(skb, reason_changing);
 			if (found == FR_MISSING)
-				c = NULL;
+				pkt->c = NULL;
 		}
-		if (fr_has(c))
-			return tagged_vlan_in_the_metadata_ipv4_send(skb, data, now, c);
+		if (fr_has(pkt->c))
+			return tagged_vlan_in_the_metadata_ipv4_send(skb, pkt);
 	}
 
 	/* {lookup: m: marks: ["tag.dei"], do: [{count: {counter: "priority", by: "tag.pcp"}}]}, */
@@ -322,81 +343,80 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv4(struct __sk_buff *sk
 		struct key_marks key __attribute__((aligned(8))) = {};
 
 		key.dei = ((__u64)fr_vlan_tci(skb) >> 12) & 1;
-		enum fr_found found = find_marks(&key, lease, 8, &m);
+		enum fr_found found = find_marks(&key, pkt->lease, 8, &m);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_tagged_no_marks,
-					 reason_tagged_changing);
+			return fr_missed(skb, found, reason_no_marks, reason_changing);
 	}
 	fr_named_add(0, ((__u64)fr_vlan_tci(skb) >> 13) & 7);
-	return tagged_vlan_in_the_metadata_ipv4_send_2(skb, data);
+	return tagged_vlan_in_the_metadata_ipv4_send_2(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_tagged_truncated);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_tagged_ipv6_version);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_tagged_mapped_address);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_tagged_ipv6_payload_length);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_tagged_martian_source);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_tagged_multicast);
-		return fr_up(skb, reason_tagged_martian_destination);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_tagged_not_udp);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int tagged_vlan_in_the_metadata_ipv6_send(struct __sk_buff *skb, void *data,
-	__u64 now, struct val_row *c)
+static __always_inline int tagged_vlan_in_the_metadata_ipv6_send(struct __sk_buff *skb,
+	struct tagged_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	struct hdr_eth *new_eth = data;
+	struct hdr_eth *new_eth = pkt->data;
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 
-	fr_count(reason_tagged_pass, len);
-	fr_use(c->slot, 0, len, now);
+	fr_count(reason_pass, len);
+	fr_use(pkt->c->slot, 0, len, pkt->now);
 	return TC_ACT_UNSPEC;
 }
 
 static __always_inline int tagged_vlan_in_the_metadata_ipv6_send_2(struct __sk_buff *skb,
-	void *data)
+	struct tagged_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	struct hdr_eth *new_eth = data;
+	struct hdr_eth *new_eth = pkt->data;
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 
-	fr_count(reason_tagged_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int tagged_vlan_in_the_metadata_ipv6(struct __sk_buff *skb, void *data,
-							    void *data_end,
-							    const struct fr_lease *lease, __u64 now)
+static __always_inline int tagged_vlan_in_the_metadata_ipv6(struct __sk_buff *skb,
+							    struct tagged_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: r: routes: ["udp.src.addr"] */
 	struct val_routes *r;
@@ -408,10 +428,9 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv6(struct __sk_buff *sk
 		r = find_routes(&key);
 	}
 	if (!r)
-		return fr_up(skb, reason_tagged_no_routes);
+		return fr_up(skb, reason_no_routes);
 
 	/* {lookup: c: row: ["!r", "udp.checksum <= 14", "0x107C5"], when: "setting.allowed ==... */
-	struct val_row *c;
 	if (ldv64(set_allowed) == ld64(r->to.addr) &&
 	    ldv64(set_allowed + 8) == ld64(r->to.addr + 8)) {
 		{
@@ -420,14 +439,14 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv6(struct __sk_buff *sk
 			key.second = 0;
 			key.first = be16(&udp->checksum) <= 14;
 			key.a = 0x107c5;
-			enum fr_found found = find_row(&key, lease, 0, &c, now);
+			enum fr_found found = find_row(&key, pkt->lease, 0, &pkt->c, pkt->now);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_tagged_changing);
+				return fr_up(skb, reason_changing);
 			if (found == FR_MISSING)
-				c = NULL;
+				pkt->c = NULL;
 		}
-		if (fr_has(c))
-			return tagged_vlan_in_the_metadata_ipv6_send(skb, data, now, c);
+		if (fr_has(pkt->c))
+			return tagged_vlan_in_the_metadata_ipv6_send(skb, pkt);
 	}
 
 	/* {lookup: m: marks: ["tag.dei"], do: [{count: {counter: "priority", by: "tag.pcp"}}]}, */
@@ -436,76 +455,72 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv6(struct __sk_buff *sk
 		struct key_marks key __attribute__((aligned(8))) = {};
 
 		key.dei = ((__u64)fr_vlan_tci(skb) >> 12) & 1;
-		enum fr_found found = find_marks(&key, lease, 8, &m);
+		enum fr_found found = find_marks(&key, pkt->lease, 8, &m);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_tagged_no_marks,
-					 reason_tagged_changing);
+			return fr_missed(skb, found, reason_no_marks, reason_changing);
 	}
 	fr_named_add(0, ((__u64)fr_vlan_tci(skb) >> 13) & 7);
-	return tagged_vlan_in_the_metadata_ipv6_send_2(skb, data);
+	return tagged_vlan_in_the_metadata_ipv6_send_2(skb, pkt);
 }
 
-static __always_inline int tagged_vlan_in_the_metadata(struct __sk_buff *skb, void *data,
-						       void *data_end, const struct fr_lease *lease,
-						       __u64 now)
+static __always_inline int tagged_vlan_in_the_metadata(struct __sk_buff *skb,
+						       struct tagged_packet *pkt)
 {
-	struct hdr_eth *eth = data;
+	struct hdr_eth *eth = pkt->data;
 
 	/* stack: ["eth", {tag: ["vlan"]}, "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return tagged_vlan_in_the_metadata_ipv4(skb, data, data_end, lease, now);
+		return tagged_vlan_in_the_metadata_ipv4(skb, pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return tagged_vlan_in_the_metadata_ipv6(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_tagged_not_ip);
+		return tagged_vlan_in_the_metadata_ipv6(skb, pkt);
+	return fr_up(skb, reason_not_ip);
 }
 
-static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at)
+static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 ip_end, const __u32 at)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_tagged_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_tagged_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tagged_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_tagged_udp_length);
-
+		return reason_udp_length;
 	return 0;
 }
 
-static __always_inline int tagged_vlan_ipv4_send(struct __sk_buff *skb, __u64 now,
-						 struct val_row *c)
+static __always_inline int tagged_vlan_ipv4_send(struct __sk_buff *skb, struct tagged_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_tagged_pass, len);
-	fr_use(c->slot, 0, len, now);
+	fr_count(reason_pass, len);
+	fr_use(pkt->c->slot, 0, len, pkt->now);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int tagged_vlan_ipv4_send_2(struct __sk_buff *skb)
+static __always_inline int tagged_vlan_ipv4_send_2(struct __sk_buff *skb, struct tagged_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_tagged_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int tagged_vlan_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 now)
+static __always_inline int tagged_vlan_ipv4(struct __sk_buff *skb, struct tagged_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 18;
-	struct hdr_udp *udp = data + 38;
-	struct hdr_vlan *vlan = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 18;
+	struct hdr_udp *udp = pkt->data + 38;
+	struct hdr_vlan *vlan = pkt->data + 14;
 	__u64 ip_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &ip_end) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 38);
 
-	if (check_ipv4(skb, data, data_end, 18, &ip_end) ||
-	    check_udp_2(skb, data, data_end, ip_end, 38))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: r: routes: ["udp.src.addr"] */
 	struct val_routes *r;
@@ -517,10 +532,9 @@ static __always_inline int tagged_vlan_ipv4(struct __sk_buff *skb, void *data, v
 		r = find_routes(&key);
 	}
 	if (!r)
-		return fr_up(skb, reason_tagged_no_routes);
+		return fr_up(skb, reason_no_routes);
 
 	/* {lookup: c: row: ["!r", "udp.checksum <= 14", "0x107C5"], when: "setting.allowed ==... */
-	struct val_row *c;
 	if (ldv64(set_allowed) == ld64(r->to.addr) &&
 	    ldv64(set_allowed + 8) == ld64(r->to.addr + 8)) {
 		{
@@ -529,14 +543,14 @@ static __always_inline int tagged_vlan_ipv4(struct __sk_buff *skb, void *data, v
 			key.second = 0;
 			key.first = be16(&udp->checksum) <= 14;
 			key.a = 0x107c5;
-			enum fr_found found = find_row(&key, lease, 0, &c, now);
+			enum fr_found found = find_row(&key, pkt->lease, 0, &pkt->c, pkt->now);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_tagged_changing);
+				return fr_up(skb, reason_changing);
 			if (found == FR_MISSING)
-				c = NULL;
+				pkt->c = NULL;
 		}
-		if (fr_has(c))
-			return tagged_vlan_ipv4_send(skb, now, c);
+		if (fr_has(pkt->c))
+			return tagged_vlan_ipv4_send(skb, pkt);
 	}
 
 	/* {lookup: m: marks: ["tag.dei"], do: [{count: {counter: "priority", by: "tag.pcp"}}]}, */
@@ -545,44 +559,42 @@ static __always_inline int tagged_vlan_ipv4(struct __sk_buff *skb, void *data, v
 		struct key_marks key __attribute__((aligned(8))) = {};
 
 		key.dei = (be8(vlan->pcp_to_vid) >> 4) & 1;
-		enum fr_found found = find_marks(&key, lease, 8, &m);
+		enum fr_found found = find_marks(&key, pkt->lease, 8, &m);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_tagged_no_marks,
-					 reason_tagged_changing);
+			return fr_missed(skb, found, reason_no_marks, reason_changing);
 	}
 	fr_named_add(0, be8(vlan->pcp_to_vid) >> 5);
-	return tagged_vlan_ipv4_send_2(skb);
+	return tagged_vlan_ipv4_send_2(skb, pkt);
 }
 
-static __always_inline int tagged_vlan_ipv6_send(struct __sk_buff *skb, __u64 now,
-						 struct val_row *c)
+static __always_inline int tagged_vlan_ipv6_send(struct __sk_buff *skb, struct tagged_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_tagged_pass, len);
-	fr_use(c->slot, 0, len, now);
+	fr_count(reason_pass, len);
+	fr_use(pkt->c->slot, 0, len, pkt->now);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int tagged_vlan_ipv6_send_2(struct __sk_buff *skb)
+static __always_inline int tagged_vlan_ipv6_send_2(struct __sk_buff *skb, struct tagged_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_tagged_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int tagged_vlan_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 now)
+static __always_inline int tagged_vlan_ipv6(struct __sk_buff *skb, struct tagged_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 18;
-	struct hdr_udp *udp = data + 58;
-	struct hdr_vlan *vlan = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 18;
+	struct hdr_udp *udp = pkt->data + 58;
+	struct hdr_vlan *vlan = pkt->data + 14;
 	__u64 ip_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 18, &ip_end) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 58);
 
-	if (check_ipv6(skb, data, data_end, 18, &ip_end) ||
-	    check_udp_2(skb, data, data_end, ip_end, 58))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: r: routes: ["udp.src.addr"] */
 	struct val_routes *r;
@@ -594,10 +606,9 @@ static __always_inline int tagged_vlan_ipv6(struct __sk_buff *skb, void *data, v
 		r = find_routes(&key);
 	}
 	if (!r)
-		return fr_up(skb, reason_tagged_no_routes);
+		return fr_up(skb, reason_no_routes);
 
 	/* {lookup: c: row: ["!r", "udp.checksum <= 14", "0x107C5"], when: "setting.allowed ==... */
-	struct val_row *c;
 	if (ldv64(set_allowed) == ld64(r->to.addr) &&
 	    ldv64(set_allowed + 8) == ld64(r->to.addr + 8)) {
 		{
@@ -606,14 +617,14 @@ static __always_inline int tagged_vlan_ipv6(struct __sk_buff *skb, void *data, v
 			key.second = 0;
 			key.first = be16(&udp->checksum) <= 14;
 			key.a = 0x107c5;
-			enum fr_found found = find_row(&key, lease, 0, &c, now);
+			enum fr_found found = find_row(&key, pkt->lease, 0, &pkt->c, pkt->now);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_tagged_changing);
+				return fr_up(skb, reason_changing);
 			if (found == FR_MISSING)
-				c = NULL;
+				pkt->c = NULL;
 		}
-		if (fr_has(c))
-			return tagged_vlan_ipv6_send(skb, now, c);
+		if (fr_has(pkt->c))
+			return tagged_vlan_ipv6_send(skb, pkt);
 	}
 
 	/* {lookup: m: marks: ["tag.dei"], do: [{count: {counter: "priority", by: "tag.pcp"}}]}, */
@@ -622,61 +633,55 @@ static __always_inline int tagged_vlan_ipv6(struct __sk_buff *skb, void *data, v
 		struct key_marks key __attribute__((aligned(8))) = {};
 
 		key.dei = (be8(vlan->pcp_to_vid) >> 4) & 1;
-		enum fr_found found = find_marks(&key, lease, 8, &m);
+		enum fr_found found = find_marks(&key, pkt->lease, 8, &m);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_tagged_no_marks,
-					 reason_tagged_changing);
+			return fr_missed(skb, found, reason_no_marks, reason_changing);
 	}
 	fr_named_add(0, be8(vlan->pcp_to_vid) >> 5);
-	return tagged_vlan_ipv6_send_2(skb);
+	return tagged_vlan_ipv6_send_2(skb, pkt);
 }
 
-static __always_inline int tagged_vlan(struct __sk_buff *skb, void *data, void *data_end,
-				       const struct fr_lease *lease, __u64 now)
+static __always_inline int tagged_vlan(struct __sk_buff *skb, struct tagged_packet *pkt)
 {
-	struct hdr_vlan *vlan = data + 14;
+	struct hdr_vlan *vlan = pkt->data + 14;
 
-	if ((void *)(vlan + 1) > data_end)
-		return fr_up(skb, reason_tagged_truncated);
+	if ((void *)(vlan + 1) > pkt->data_end)
+		return fr_up(skb, reason_truncated);
 
 	/* stack: ["eth", {tag: ["vlan"]}, "ip", "udp"] */
 	if (be16(&vlan->type) == 0x800)
-		return tagged_vlan_ipv4(skb, data, data_end, lease, now);
+		return tagged_vlan_ipv4(skb, pkt);
 	if (be16(&vlan->type) == 0x86dd)
-		return tagged_vlan_ipv6(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_tagged_not_ip);
+		return tagged_vlan_ipv6(skb, pkt);
+	return fr_up(skb, reason_not_ip);
 }
 
 SEC("tc") int prog_tagged(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct tagged_packet pkt;
+
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 66);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: tagged: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_tagged_inactive);
+	if (!fr_lease_valid(pkt.lease, pkt.now))
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_tagged_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_tagged_link_broadcast);
-		return fr_up(skb, reason_tagged_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_tagged_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", {tag: ["vlan"]}, "ip", "udp"] */
 	if (skb->vlan_present &&
 	    (bpf_htons(skb->vlan_proto) == 0x8100 || bpf_htons(skb->vlan_proto) == 0x88a8))
-		return tagged_vlan_in_the_metadata(skb, data, data_end, lease, now);
+		return tagged_vlan_in_the_metadata(skb, &pkt);
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
-		return tagged_vlan(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_tagged_not_tag);
+		return tagged_vlan(skb, &pkt);
+	return fr_up(skb, reason_not_tag);
 }

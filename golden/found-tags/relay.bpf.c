@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 34
+#define FR_REASONS 64
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -38,6 +38,20 @@ struct hdr_mark {
 	__be32 id;
 } __attribute__((packed));
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_other_host, reason_link_broadcast,
+	reason_link_multicast, reason_truncated, reason_fault, reason_no_memory, reason_vlan_tag,
+	reason_too_big, reason_no_route, reason_local, reason_unreachable, reason_blackhole,
+	reason_prohibit, reason_xfrm, reason_rule, reason_encap, reason_no_neighbour,
+	reason_gso_packet, reason_partial_checksum, reason_not_ipv6, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_martian_source, reason_multicast,
+	reason_martian_destination, reason_length, reason_tag_in_frame,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_UNTAG = 0, PROG_WRAP = 32 };
+
 /*
  * prog_untag: tc/ingress
  *	eth vlan(metadata)
@@ -45,48 +59,63 @@ struct hdr_mark {
  *	eth
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_untag_sent, reason_untag_pass, reason_untag_inactive, reason_untag_other_host,
-	reason_untag_link_broadcast, reason_untag_link_multicast, reason_untag_truncated,
-	reason_untag_no_memory, reason_untag_fault, reason_untag_vlan_tag, reason_untag_too_big,
-	reason_untag_gso_packet, reason_untag_partial_checksum,
+/* What is known of a packet. */
+struct untag_packet {
+	void *data;
+	__u64 payload_len;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_untag_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_untag_link_broadcast + of);
-		return fr_up(skb, reason_untag_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_untag_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int untag_send(struct __sk_buff *skb)
+static __always_inline int untag_send(struct __sk_buff *skb, struct untag_packet *pkt)
 {
 	__u32 len = skb->len;
 
 	/* The tag in the metadata belongs to the link that the packet came from. */
 	if (bpf_skb_vlan_pop(skb))
-		return fr_up(skb, reason_untag_no_memory);
+		return fr_up(skb, PROG_UNTAG + reason_no_memory);
 
-	fr_count(reason_untag_pass, len);
+	fr_count(PROG_UNTAG + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int untag_send_2(struct __sk_buff *skb, void *data, __u64 payload_len)
+static __always_inline __u32 check_vlan(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_vlan *vlan = data + 14;
+	struct hdr_vlan *vlan = data + at;
+
+	if ((void *)(vlan + 1) > data_end)
+		return reason_truncated;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	if (be16(&vlan->type) == 0x8100 || be16(&vlan->type) == 0x88a8)
+		return reason_vlan_tag;
+	if (skb->len > 0xffff)
+		return reason_too_big;
+	__u64 payload_len = (__u64)skb->len - (at + sizeof(*vlan));
+
+	*end = payload_len;
+	return 0;
+}
+
+static __always_inline int untag_send_2(struct __sk_buff *skb, struct untag_packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_vlan *vlan = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 18, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -95,12 +124,13 @@ static __always_inline int untag_send_2(struct __sk_buff *skb, void *data, __u64
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be16 eth_type = ld16(&vlan->type);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_POP_INNER, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_POP_INNER,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_untag_fault, reason_untag_no_memory);
+		return fr_failed(skb, len, err, PROG_UNTAG + reason_fault);
 
-	struct hdr_eth *new_eth = data;
+	struct hdr_eth *new_eth = pkt->data;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -108,63 +138,58 @@ static __always_inline int untag_send_2(struct __sk_buff *skb, void *data, __u64
 	st16(new_eth->src + 4, eth_src_2);
 	st16(&new_eth->type, eth_type);
 
-	fr_count(reason_untag_pass, len);
+	fr_count(PROG_UNTAG + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int untag_send_3(struct __sk_buff *skb)
+static __always_inline int untag_send_3(struct __sk_buff *skb, struct untag_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_untag_pass, len);
+	fr_count(PROG_UNTAG + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
 SEC("tc") int prog_untag(struct __sk_buff *skb)
 {
+	struct untag_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 18);
-	void *data = (void *)(long)skb->data;
+	pkt.data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
-	struct hdr_vlan *vlan = data + 14;
+	struct hdr_eth *eth = pkt.data;
 
 	/* untag: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_untag_inactive);
+		return fr_up(skb, PROG_UNTAG + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, data_end);
+	if (why)
+		return fr_up(skb, PROG_UNTAG + why);
 
 	/* stack: ["eth", "vlan?"] */
 	/* vlan in the metadata */
 	if (skb->vlan_present &&
 	    (bpf_htons(skb->vlan_proto) == 0x8100 || bpf_htons(skb->vlan_proto) == 0x88a8)) {
 		/* do: [{pop: "vlan"}, "pass"] */
-		return untag_send(skb);
+		return untag_send(skb, &pkt);
 	}
 	/* vlan */
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8)) {
-		if ((void *)(vlan + 1) > data_end)
-			return fr_up(skb, reason_untag_truncated);
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_untag_gso_packet);
-		if (be16(&vlan->type) == 0x8100 || be16(&vlan->type) == 0x88a8)
-			return fr_up(skb, reason_untag_vlan_tag);
-		if (skb->len > 0xffff)
-			return fr_up(skb, reason_untag_too_big);
-		__u64 payload_len = (__u64)skb->len - 18;
+		why = check_vlan(skb, pkt.data, data_end, 14, &pkt.payload_len);
+		if (why)
+			return fr_up(skb, PROG_UNTAG + why);
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || (partial >> 16) >= 18))
-			return fr_up(skb, reason_untag_partial_checksum);
-		return untag_send_2(skb, data, payload_len);
+			return fr_up(skb, PROG_UNTAG + reason_partial_checksum);
+		return untag_send_2(skb, &pkt);
 	}
 	if (skb->vlan_present)
-		return fr_up(skb, reason_untag_vlan_tag);
-	return untag_send_3(skb);
+		return fr_up(skb, PROG_UNTAG + reason_vlan_tag);
+	return untag_send_3(skb, &pkt);
 }
 
 /*
@@ -174,53 +199,49 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
  *	eth ipv6
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_wrap_sent = 13, reason_wrap_pass, reason_wrap_inactive, reason_wrap_other_host,
-	reason_wrap_link_broadcast, reason_wrap_link_multicast, reason_wrap_truncated,
-	reason_wrap_not_ipv6, reason_wrap_ipv6_version, reason_wrap_mapped_address,
-	reason_wrap_ipv6_payload_length, reason_wrap_martian_source, reason_wrap_multicast,
-	reason_wrap_martian_destination, reason_wrap_gso_packet, reason_wrap_length,
-	reason_wrap_partial_checksum, reason_wrap_no_memory, reason_wrap_fault,
-	reason_wrap_tag_in_frame, reason_wrap_vlan_tag,
+/* What is known of a packet. */
+struct wrap_packet {
+	void *data;
+	void *data_end;
+	__u64 payload_len;
 };
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_wrap_ipv6_version);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_wrap_mapped_address);
+		return reason_mapped_address;
 	__u64 ipv6_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ipv6_end > skb->len)
-		return fr_up(skb, reason_wrap_ipv6_payload_length);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_wrap_martian_source);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_wrap_multicast);
-		return fr_up(skb, reason_wrap_martian_destination);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_wrap_gso_packet);
+		return reason_gso_packet;
 	__u64 payload_len = ipv6_end - (at + sizeof(*ipv6));
 	if (payload_len + 4 > 0xffff)
-		return fr_up(skb, reason_wrap_length);
+		return reason_length;
 
 	*end = payload_len;
 	return 0;
 }
 
-static __always_inline int wrap_vlan_in_the_metadata_send(struct __sk_buff *skb, void *data,
-							  __u64 payload_len)
+static __always_inline int wrap_vlan_in_the_metadata_send(struct __sk_buff *skb,
+							  struct wrap_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 54, new_headers_len = 58;
 	__be32 eth_dst = ld32(eth->dst);
@@ -234,15 +255,15 @@ static __always_inline int wrap_vlan_in_the_metadata_send(struct __sk_buff *skb,
 	__be64 ipv6_dst = ld64(ipv6->dst);
 	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
+		return fr_failed(skb, len, err, PROG_WRAP + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_mark *new_mark = data + 54;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_mark *new_mark = pkt->data + 54;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -250,7 +271,7 @@ static __always_inline int wrap_vlan_in_the_metadata_send(struct __sk_buff *skb,
 	st16(new_eth->src + 4, eth_src_2);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 4));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 4));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st64(new_ipv6->src, ipv6_src);
 	st64(new_ipv6->src + 8, ipv6_src_2);
@@ -259,66 +280,75 @@ static __always_inline int wrap_vlan_in_the_metadata_send(struct __sk_buff *skb,
 	st32(&new_mark->id, bpf_htonl(7));
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_wrap_pass, len);
+	fr_count(PROG_WRAP + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int wrap_vlan_in_the_metadata(struct __sk_buff *skb, void *data,
-						     void *data_end)
+static __always_inline int wrap_vlan_in_the_metadata(struct __sk_buff *skb, struct wrap_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	__u64 payload_len;
+	struct hdr_eth *eth = pkt->data;
 
 	/* stack: ["eth", "vlan?", "ipv6"] */
 	if (be16(&eth->type) != ETH_P_IPV6)
-		return fr_up(skb, reason_wrap_not_ipv6);
-	if (check_ipv6(skb, data, data_end, 14, &payload_len))
-		return TC_ACT_UNSPEC;
+		return fr_up(skb, PROG_WRAP + reason_not_ipv6);
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->payload_len);
+	if (why)
+		return fr_up(skb, PROG_WRAP + why);
 
 	/* do: [{push: mark: id: 7}, "pass"] */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-		return fr_up(skb, reason_wrap_partial_checksum);
-	return wrap_vlan_in_the_metadata_send(skb, data, payload_len);
+	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_WRAP + reason_partial_checksum);
+	return wrap_vlan_in_the_metadata_send(skb, pkt);
 }
 
-static __always_inline int wrap_vlan(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at)
 {
-	struct hdr_vlan *vlan = data + 14;
-	struct hdr_ipv6 *ipv6 = data + 18;
+	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(vlan + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ipv6_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ipv6_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	return 0;
+}
+
+static __always_inline int wrap_vlan(struct __sk_buff *skb, struct wrap_packet *pkt)
+{
+	struct hdr_vlan *vlan = pkt->data + 14;
+
+	if ((void *)(vlan + 1) > pkt->data_end)
+		return fr_up(skb, PROG_WRAP + reason_truncated);
 
 	/* stack: ["eth", "vlan?", "ipv6"] */
 	if (be16(&vlan->type) != 0x86dd)
-		return fr_up(skb, reason_wrap_not_ipv6);
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_wrap_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_wrap_mapped_address);
-	__u64 ipv6_end = 58ULL + be16(&ipv6->payload_length);
-	if (ipv6_end > skb->len)
-		return fr_up(skb, reason_wrap_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_wrap_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_wrap_multicast);
-		return fr_up(skb, reason_wrap_martian_destination);
-	}
+		return fr_up(skb, PROG_WRAP + reason_not_ipv6);
+	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 18);
+	if (why)
+		return fr_up(skb, PROG_WRAP + why);
 
 	/* do: [{push: mark: id: 7}, "pass"] */
-	return fr_up(skb, reason_wrap_tag_in_frame);
+	return fr_up(skb, PROG_WRAP + reason_tag_in_frame);
 }
 
-static __always_inline int wrap_send(struct __sk_buff *skb, void *data, __u64 payload_len)
+static __always_inline int wrap_send(struct __sk_buff *skb, struct wrap_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 54, new_headers_len = 58;
 	__be32 eth_dst = ld32(eth->dst);
@@ -331,21 +361,21 @@ static __always_inline int wrap_send(struct __sk_buff *skb, void *data, __u64 pa
 	__be64 ipv6_dst = ld64(ipv6->dst);
 	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
+		return fr_failed(skb, len, err, PROG_WRAP + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_mark *new_mark = data + 54;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_mark *new_mark = pkt->data + 54;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
 	st64(new_eth->src, eth_src_eth_src_eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 4));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 4));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st64(new_ipv6->src, ipv6_src);
 	st64(new_ipv6->src + 8, ipv6_src_2);
@@ -354,46 +384,48 @@ static __always_inline int wrap_send(struct __sk_buff *skb, void *data, __u64 pa
 	st32(&new_mark->id, bpf_htonl(7));
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_wrap_pass, len);
+	fr_count(PROG_WRAP + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
 {
+	struct wrap_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 58);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
-	__u64 payload_len;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* wrap: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_wrap_inactive);
+		return fr_up(skb, PROG_WRAP + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(untag, wrap, other_host)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_WRAP + why);
 
 	/* stack: ["eth", "vlan?", "ipv6"] */
 	if (skb->vlan_present &&
 	    (bpf_htons(skb->vlan_proto) == 0x8100 || bpf_htons(skb->vlan_proto) == 0x88a8))
-		return wrap_vlan_in_the_metadata(skb, data, data_end);
+		return wrap_vlan_in_the_metadata(skb, &pkt);
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
-		return wrap_vlan(skb, data, data_end);
+		return wrap_vlan(skb, &pkt);
 	if (skb->vlan_present)
-		return fr_up(skb, reason_wrap_vlan_tag);
+		return fr_up(skb, PROG_WRAP + reason_vlan_tag);
 	if (be16(&eth->type) != ETH_P_IPV6)
-		return fr_up(skb, reason_wrap_not_ipv6);
-	if (check_ipv6(skb, data, data_end, 14, &payload_len))
-		return TC_ACT_UNSPEC;
+		return fr_up(skb, PROG_WRAP + reason_not_ipv6);
+	why = check_ipv6(skb, pkt.data, pkt.data_end, 14, &pkt.payload_len);
+	if (why)
+		return fr_up(skb, PROG_WRAP + why);
 
 	/* do: [{push: mark: id: 7}, "pass"] */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-		return fr_up(skb, reason_wrap_partial_checksum);
-	return wrap_send(skb, data, payload_len);
+	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt.payload_len - 1)))
+		return fr_up(skb, PROG_WRAP + reason_partial_checksum);
+	return wrap_send(skb, &pkt);
 }

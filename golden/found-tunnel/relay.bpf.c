@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 34
+#define FR_REASONS 35
 #define FR_NEEDS_ROWS 8
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -94,109 +94,169 @@ static __always_inline enum fr_found find_peers(const struct key_peers *key,
 	return fr_find(&tbl_peers, key, lease, row_at, (void **)row, copy_peers, FR_CHANGES, NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_not_vxlan, reason_vxlan_flags,
+	reason_not_inner_ip, reason_not_inner_udp, reason_no_peers, reason_changing,
+	reason_partial_checksum, reason_fault, reason_no_memory, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
+};
+
 /*
  * prog_inside: tc/ingress
  *	eth ipv4 udp vxlan eth ipv4 udp
  *	eth ipv6 udp vxlan eth ipv4 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_inside_sent, reason_inside_pass, reason_inside_inactive, reason_inside_vlan_tag,
-	reason_inside_other_host, reason_inside_link_broadcast, reason_inside_link_multicast,
-	reason_inside_truncated, reason_inside_ipv4_version, reason_inside_ip_options,
-	reason_inside_ipv4_reserved, reason_inside_fragment, reason_inside_ipv4_total_length,
-	reason_inside_ipv4_checksum, reason_inside_martian_source, reason_inside_multicast,
-	reason_inside_martian_destination, reason_inside_not_udp, reason_inside_udp_length,
-	reason_inside_gso_packet, reason_inside_not_vxlan, reason_inside_vxlan_flags,
-	reason_inside_not_inner_ip, reason_inside_not_inner_udp, reason_inside_no_peers,
-	reason_inside_changing, reason_inside_partial_checksum, reason_inside_no_memory,
-	reason_inside_fault, reason_inside_ipv6_version, reason_inside_mapped_address,
-	reason_inside_ipv6_payload_length, reason_inside_udp_checksum, reason_inside_not_ip,
+/* What is known of a packet. */
+struct inside_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 partial;
+	struct val_peers *p;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_inside_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_inside_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_inside_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_inside_udp_length);
+		return reason_udp_length;
 	if (be16(&udp->dst_port) != 0x12b5)
-		return fr_up(skb, reason_inside_not_vxlan);
+		return reason_not_vxlan;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      __u64 udp_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end || at + sizeof(*ipv4) > udp_end)
-		return fr_up(skb, reason_inside_truncated);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_inside_ipv4_version);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_inside_ip_options);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_inside_ipv4_reserved);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_inside_fragment);
+		return reason_fragment;
 	__u64 inner_ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || inner_ip_end > udp_end)
-		return fr_up(skb, reason_inside_ipv4_total_length);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_inside_ipv4_checksum);
+		return reason_ipv4_checksum;
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_inside_not_inner_udp);
+		return reason_not_inner_udp;
 
 	*end = inner_ip_end;
 	return 0;
 }
 
-static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 inner_ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 inner_ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > inner_ip_end)
-		return fr_up(skb, reason_inside_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_inside_udp_length);
+		return reason_udp_length;
 	__u64 inner_udp_end = at + be16(&udp->length);
 	if (!(inner_udp_end == inner_ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_inside_gso_packet);
+		return reason_gso_packet;
 	if (inner_udp_end != inner_ip_end)
-		return fr_up(skb, reason_inside_udp_length);
+		return reason_udp_length;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_inside_gso_packet);
+		return reason_gso_packet;
 
 	*end = inner_udp_end;
 	return 0;
 }
 
-static __always_inline int inside_ipv4_send(struct __sk_buff *skb, void *data, __u64 partial,
-					    struct val_peers *p)
+static __always_inline int inside_ipv4_send(struct __sk_buff *skb, struct inside_packet *pkt)
 {
-	struct hdr_vxlan *vxlan = data + 42;
-	struct hdr_udp *udp = data + 84;
-	struct hdr_ipv4 *ipv4 = data + 64;
-	struct hdr_udp *udp_2 = data + 34;
-	struct hdr_ipv4 *ipv4_2 = data + 14;
+	struct hdr_vxlan *vxlan = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 84;
+	struct hdr_ipv4 *ipv4 = pkt->data + 64;
+	struct hdr_udp *udp_2 = pkt->data + 34;
+	struct hdr_ipv4 *ipv4_2 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 inner_udp_checksum_at = 90, udp_checksum_at = 40;
-	__be32 vxlan_vni_reserved_2 = bpf_htonl(((__u64)p->tenant << 8) | be8(&vxlan->reserved_2));
+	__be32 vxlan_vni_reserved_2 = bpf_htonl(((__u64)pkt->p->tenant << 8) |
+						be8(&vxlan->reserved_2));
 
 	/* inner_udp.checksum */
 	__be16 old_udp_dst_port = ld16(&udp->dst_port);
@@ -205,7 +265,7 @@ static __always_inline int inside_ipv4_send(struct __sk_buff *skb, void *data, _
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 inner_udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum inner_udp_csum = fr_csum(partial, inner_udp_checksum_at,
+	struct fr_csum inner_udp_csum = fr_csum(pkt->partial, inner_udp_checksum_at,
 						ld16(&udp->checksum), inner_udp_old_pseudo,
 						old_udp_dst_port);
 	inner_udp_csum.optional = 1;
@@ -219,118 +279,120 @@ static __always_inline int inside_ipv4_send(struct __sk_buff *skb, void *data, _
 	__be16 old_udp_length_2 = ld16(&udp_2->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + old_udp_length_2 +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp_2->checksum),
-					  udp_old_pseudo, (__u64)ld32(vxlan->vni) +
-					  old_udp_dst_port + ld16(&udp->checksum));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp_2->checksum), udp_old_pseudo,
+			(__u64)ld32(vxlan->vni) + old_udp_dst_port + ld16(&udp->checksum));
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + old_udp_length_2 +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)vxlan_vni_reserved_2 +
-			  inner_udp_csum.new + 0x900);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)vxlan_vni_reserved_2 + inner_udp_csum.new + 0x900);
 
 	__s64 csum = fr_complete_begin(skb, 40, 52);
-	struct hdr_vxlan *new_vxlan = data + 42;
-	struct hdr_udp *new_udp = data + 84;
-	struct hdr_udp *new_udp_2 = data + 34;
+	struct hdr_vxlan *new_vxlan = pkt->data + 42;
+	struct hdr_udp *new_udp = pkt->data + 84;
+	struct hdr_udp *new_udp_2 = pkt->data + 34;
 
 	st32(new_vxlan->vni, vxlan_vni_reserved_2);
 	st16(&new_udp->dst_port, bpf_htons(9));
 	st16(&new_udp->checksum, fr_csum_field(&inner_udp_csum));
 	st16(&new_udp_2->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, inner_udp_checksum_at, &inner_udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_inside_fault);
+		return fr_drop(len, reason_fault);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_inside_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, 40, 52);
 
-	fr_count(reason_inside_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int inside_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				       const struct fr_lease *lease)
+static __always_inline int inside_ipv4(struct __sk_buff *skb, struct inside_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_vxlan *vxlan = data + 42;
-	struct hdr_eth *eth = data + 50;
-	struct hdr_ipv4 *ipv4_2 = data + 64;
-	struct hdr_udp *udp = data + 84;
-	__u64 udp_end, inner_ip_end, inner_udp_end;
+	struct hdr_vxlan *vxlan = pkt->data + 42;
+	struct hdr_eth *eth = pkt->data + 50;
+	struct hdr_ipv4 *ipv4 = pkt->data + 64;
+	struct hdr_udp *udp = pkt->data + 84;
+	__u64 ip_end, udp_end, inner_ip_end, inner_udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_inside_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_inside_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_inside_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_inside_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_inside_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_inside_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_inside_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_inside_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_inside_multicast);
-		return fr_up(skb, reason_inside_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_inside_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: vxlan: { */
-	if ((void *)(vxlan + 1) > data_end || 50ULL > udp_end)
-		return fr_up(skb, reason_inside_truncated);
+	if ((void *)(vxlan + 1) > pkt->data_end || 50ULL > udp_end)
+		return fr_up(skb, reason_truncated);
 
 	/* fields: [{name: "flags", bits: 8, is: 8}, {name: "reserved", bits: 24}, {name: "vni... */
 	if (be8(&vxlan->flags) != 8)
-		return fr_up(skb, reason_inside_vxlan_flags);
-	if ((void *)(eth + 1) > data_end || 64ULL > udp_end)
-		return fr_up(skb, reason_inside_truncated);
+		return fr_up(skb, reason_vxlan_flags);
+	if ((void *)(eth + 1) > pkt->data_end || 64ULL > udp_end)
+		return fr_up(skb, reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
 	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, reason_inside_not_inner_ip);
-	if (check_ipv4(skb, data, data_end, udp_end, 64, &inner_ip_end) ||
-	    check_udp_2(skb, data, data_end, inner_ip_end, 84, &inner_udp_end))
-		return TC_ACT_UNSPEC;
+		return fr_up(skb, reason_not_inner_ip);
+	why = check_ipv4_2(skb, pkt->data, pkt->data_end, udp_end, 64, &inner_ip_end) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, inner_ip_end, 84, &inner_udp_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: p: peers: ["inner_udp.src"] */
-	struct val_peers *p;
 	struct key_peers key __attribute__((aligned(8))) = {};
 
-	fr_put_endpoint_v4(&key.addr, ld32(ipv4_2->src), be16(&udp->src_port));
-	enum fr_found found = find_peers(&key, lease, 0, &p);
+	fr_put_endpoint_v4(&key.addr, ld32(ipv4->src), be16(&udp->src_port));
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_inside_no_peers, reason_inside_changing);
+		return fr_missed(skb, found, reason_no_peers, reason_changing);
 
 	/* do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || partial == FR_PARTIAL(84, 90) ||
-	      (partial >> 16) >= 92))
-		return fr_up(skb, reason_inside_partial_checksum);
-	return inside_ipv4_send(skb, data, partial, p);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      pkt->partial == FR_PARTIAL(84, 90) || (pkt->partial >> 16) >= 92))
+		return fr_up(skb, reason_partial_checksum);
+	return inside_ipv4_send(skb, pkt);
 }
 
-static __always_inline int inside_ipv6_send(struct __sk_buff *skb, void *data, __u64 partial,
-					    struct val_peers *p)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_vxlan *vxlan = data + 62;
-	struct hdr_udp *udp = data + 104;
-	struct hdr_ipv4 *ipv4 = data + 84;
-	struct hdr_udp *udp_2 = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int inside_ipv6_send(struct __sk_buff *skb, struct inside_packet *pkt)
+{
+	struct hdr_vxlan *vxlan = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 104;
+	struct hdr_ipv4 *ipv4 = pkt->data + 84;
+	struct hdr_udp *udp_2 = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 inner_udp_checksum_at = 110, udp_checksum_at = 60;
-	__be32 vxlan_vni_reserved_2 = bpf_htonl(((__u64)p->tenant << 8) | be8(&vxlan->reserved_2));
+	__be32 vxlan_vni_reserved_2 = bpf_htonl(((__u64)pkt->p->tenant << 8) |
+						be8(&vxlan->reserved_2));
 
 	/* inner_udp.checksum */
 	__be16 old_udp_dst_port = ld16(&udp->dst_port);
@@ -339,7 +401,7 @@ static __always_inline int inside_ipv6_send(struct __sk_buff *skb, void *data, _
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 inner_udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum inner_udp_csum = fr_csum(partial, inner_udp_checksum_at,
+	struct fr_csum inner_udp_csum = fr_csum(pkt->partial, inner_udp_checksum_at,
 						ld16(&udp->checksum), inner_udp_old_pseudo,
 						old_udp_dst_port);
 	inner_udp_csum.optional = 1;
@@ -353,132 +415,108 @@ static __always_inline int inside_ipv6_send(struct __sk_buff *skb, void *data, _
 	__be16 old_udp_length_2 = ld16(&udp_2->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length_2 + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp_2->checksum),
-					  udp_old_pseudo, (__u64)ld32(vxlan->vni) +
-					  old_udp_dst_port + ld16(&udp->checksum));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp_2->checksum), udp_old_pseudo,
+			(__u64)ld32(vxlan->vni) + old_udp_dst_port + ld16(&udp->checksum));
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length_2 + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)vxlan_vni_reserved_2 +
-			  inner_udp_csum.new + 0x900);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)vxlan_vni_reserved_2 + inner_udp_csum.new + 0x900);
 
 	__s64 csum = fr_complete_begin(skb, 60, 52);
-	struct hdr_vxlan *new_vxlan = data + 62;
-	struct hdr_udp *new_udp = data + 104;
-	struct hdr_udp *new_udp_2 = data + 54;
+	struct hdr_vxlan *new_vxlan = pkt->data + 62;
+	struct hdr_udp *new_udp = pkt->data + 104;
+	struct hdr_udp *new_udp_2 = pkt->data + 54;
 
 	st32(new_vxlan->vni, vxlan_vni_reserved_2);
 	st16(&new_udp->dst_port, bpf_htons(9));
 	st16(&new_udp->checksum, fr_csum_field(&inner_udp_csum));
 	st16(&new_udp_2->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, inner_udp_checksum_at, &inner_udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_inside_fault);
+		return fr_drop(len, reason_fault);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_inside_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, 60, 52);
 
-	fr_count(reason_inside_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int inside_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				       const struct fr_lease *lease)
+static __always_inline int inside_ipv6(struct __sk_buff *skb, struct inside_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_vxlan *vxlan = data + 62;
-	struct hdr_eth *eth = data + 70;
-	struct hdr_ipv4 *ipv4 = data + 84;
-	struct hdr_udp *udp = data + 104;
-	struct hdr_udp *udp_2 = data + 54;
-	__u64 udp_end, inner_ip_end, inner_udp_end;
+	struct hdr_vxlan *vxlan = pkt->data + 62;
+	struct hdr_eth *eth = pkt->data + 70;
+	struct hdr_ipv4 *ipv4 = pkt->data + 84;
+	struct hdr_udp *udp = pkt->data + 104;
+	struct hdr_udp *udp_2 = pkt->data + 54;
+	__u64 ip_end, udp_end, inner_ip_end, inner_udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_inside_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_inside_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_inside_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_inside_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_inside_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_inside_multicast);
-		return fr_up(skb, reason_inside_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_inside_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: vxlan: { */
-	if ((void *)(vxlan + 1) > data_end || 70ULL > udp_end)
-		return fr_up(skb, reason_inside_truncated);
+	if ((void *)(vxlan + 1) > pkt->data_end || 70ULL > udp_end)
+		return fr_up(skb, reason_truncated);
 
 	/* fields: [{name: "flags", bits: 8, is: 8}, {name: "reserved", bits: 24}, {name: "vni... */
 	if (be8(&vxlan->flags) != 8)
-		return fr_up(skb, reason_inside_vxlan_flags);
-	if ((void *)(eth + 1) > data_end || 84ULL > udp_end)
-		return fr_up(skb, reason_inside_truncated);
+		return fr_up(skb, reason_vxlan_flags);
+	if ((void *)(eth + 1) > pkt->data_end || 84ULL > udp_end)
+		return fr_up(skb, reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
 	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, reason_inside_not_inner_ip);
-	if (check_ipv4(skb, data, data_end, udp_end, 84, &inner_ip_end) ||
-	    check_udp_2(skb, data, data_end, inner_ip_end, 104, &inner_udp_end))
-		return TC_ACT_UNSPEC;
+		return fr_up(skb, reason_not_inner_ip);
+	why = check_ipv4_2(skb, pkt->data, pkt->data_end, udp_end, 84, &inner_ip_end) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, inner_ip_end, 104, &inner_udp_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: p: peers: ["inner_udp.src"] */
-	struct val_peers *p;
 	struct key_peers key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.addr, ld32(ipv4->src), be16(&udp->src_port));
-	enum fr_found found = find_peers(&key, lease, 0, &p);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_inside_no_peers, reason_inside_changing);
+		return fr_missed(skb, found, reason_no_peers, reason_changing);
 	if (be16(&udp_2->checksum) == 0)
-		return fr_up(skb, reason_inside_udp_checksum);
+		return fr_up(skb, reason_udp_checksum);
 
 	/* do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || partial == FR_PARTIAL(104, 110) ||
-	      (partial >> 16) >= 112))
-		return fr_up(skb, reason_inside_partial_checksum);
-	return inside_ipv6_send(skb, data, partial, p);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      pkt->partial == FR_PARTIAL(104, 110) || (pkt->partial >> 16) >= 112))
+		return fr_up(skb, reason_partial_checksum);
+	return inside_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_inside(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct inside_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 112);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: inside: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inside_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_inside_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_inside_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_inside_link_broadcast);
-		return fr_up(skb, reason_inside_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_inside_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
 	if (be16(&eth->type) == ETH_P_IP)
-		return inside_ipv4(skb, data, data_end, lease);
+		return inside_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return inside_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_inside_not_ip);
+		return inside_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 40
+#define FR_REASONS 42
 #define FR_NEEDS_ROWS 104
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -100,53 +100,116 @@ static __always_inline enum fr_found find_peers(const struct key_peers *key,
 	return fr_find(&tbl_peers, key, lease, row_at, (void **)row, copy_peers, FR_CHANGES, NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_no_peers, reason_changing,
+	reason_address_family, reason_partial_checksum, reason_fault, reason_no_memory,
+	reason_too_big, reason_no_route, reason_local, reason_unreachable, reason_blackhole,
+	reason_prohibit, reason_xfrm, reason_rule, reason_encap, reason_no_neighbour,
+	reason_udp_checksum, reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length,
+	reason_not_ip,
+};
+
 /*
  * prog_forward: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_forward_sent, reason_forward_pass, reason_forward_inactive, reason_forward_vlan_tag,
-	reason_forward_other_host, reason_forward_link_broadcast, reason_forward_link_multicast,
-	reason_forward_truncated, reason_forward_ipv4_version, reason_forward_ip_options,
-	reason_forward_ipv4_reserved, reason_forward_fragment, reason_forward_ipv4_total_length,
-	reason_forward_ipv4_checksum, reason_forward_martian_source, reason_forward_multicast,
-	reason_forward_martian_destination, reason_forward_not_udp, reason_forward_udp_length,
-	reason_forward_gso_packet, reason_forward_no_peers, reason_forward_changing,
-	reason_forward_address_family, reason_forward_partial_checksum, reason_forward_no_memory,
-	reason_forward_fault, reason_forward_too_big, reason_forward_no_route, reason_forward_local,
-	reason_forward_unreachable, reason_forward_blackhole, reason_forward_prohibit,
-	reason_forward_xfrm, reason_forward_rule, reason_forward_encap, reason_forward_udp_checksum,
-	reason_forward_ipv6_version, reason_forward_mapped_address,
-	reason_forward_ipv6_payload_length, reason_forward_not_ip,
+/* What is known of a packet. */
+struct forward_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 partial;
+	__u64 payload_len;
+	__u64 partial_2;
+	struct val_peers *p;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_forward_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_forward_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int forward_ipv4_rule_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-						  __u64 partial, struct val_peers *p)
+static __always_inline int forward_ipv4_rule_send(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -157,60 +220,59 @@ static __always_inline int forward_ipv4_rule_send(struct __sk_buff *skb, void *d
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->peer.addr) + 64);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 64);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(reason_forward_sent, len);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4_rule_send_ipv6(struct __sk_buff *skb, void *data,
-						       __u64 payload_len, __u64 partial,
-						       struct val_peers *p)
+static __always_inline int forward_ipv4_rule_send_ipv6(struct __sk_buff *skb,
+						       struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 62, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -222,89 +284,88 @@ static __always_inline int forward_ipv4_rule_send_ipv6(struct __sk_buff *skb, vo
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 8) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 8) +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 8));
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len + 8));
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 8));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_forward_sent, len);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4_rule(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 udp_end, struct val_peers *p)
+static __always_inline int forward_ipv4_rule(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* {when: "p.hop_peer == 1 || p.slot != p.gen", do: [{send: {from: "p.local", to: "p.p... */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-		return fr_up(skb, reason_forward_address_family);
-	if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, skb->gso_size ? skb->gso_size + 28 :
-				      ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_forward_no_route,
-					      reason_forward_unreachable));
-		return forward_ipv4_rule_send(skb, data, ip_end, partial, p);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_up(skb, reason_address_family);
+	if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 42))
+			return fr_up(skb, reason_partial_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, skb->gso_size ? skb->gso_size + 28 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
+		return forward_ipv4_rule_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_gso_packet);
-	__u64 payload_len = udp_end - 42;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
-		return fr_up(skb, reason_forward_partial_checksum);
+		return fr_up(skb, reason_gso_packet);
+	pkt->payload_len = pkt->udp_end - 42;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_2 >> 16) >= 42 &&
+	       (pkt->partial_2 & 0xffff) < 42ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 48ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_ipv4_rule_send_ipv6(skb, data, payload_len, partial, p);
+		return fr_up(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
+	return forward_ipv4_rule_send_ipv6(skb, pkt);
 }
 
-static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 partial, struct val_peers *p)
+static __always_inline int forward_ipv4_send(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -315,60 +376,58 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->other.addr) + fr_v4(p->peer.addr) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->other.port) +
-			  bpf_htons(p->peer.port));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->other.addr) + fr_v4(pkt->p->peer.addr) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->other.port) + bpf_htons(pkt->p->peer.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->other.addr) +
-					 fr_v4(p->peer.addr) + 64);
-	int direct = p->hop_peer_2.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->p->other.addr) + fr_v4(pkt->p->peer.addr) + 64);
+	int direct = pkt->p->hop_peer_2.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &p->hop_peer_2);
+		fr_link(pkt->data, &pkt->p->hop_peer_2);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->other.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->other.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
+	st32(new_ipv4->src, fr_v4(pkt->p->other.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->other.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(reason_forward_sent, len);
-	return fr_send(&p->hop_peer_2, direct);
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->p->hop_peer_2, direct);
 }
 
-static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *data,
-						  __u64 payload_len, __u64 partial,
-						  struct val_peers *p)
+static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 62, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -380,515 +439,482 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->other.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 8) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->other.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 8) +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->other.port) +
-			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 8));
-	int direct = p->hop_peer_2.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->other.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len + 8));
+	int direct = pkt->p->hop_peer_2.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &p->hop_peer_2);
+		fr_link(pkt->data, &pkt->p->hop_peer_2);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 8));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(p->other.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->other.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st128(new_ipv6->src, ld128(pkt->p->other.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->other.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_forward_sent, len);
-	return fr_send(&p->hop_peer_2, direct);
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->p->hop_peer_2, direct);
 }
 
-static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease)
+static __always_inline int forward_ipv4(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	__u64 udp_end;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_forward_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_forward_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_forward_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_forward_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_forward_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_forward_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_forward_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_forward_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: p: peers: ["udp.dst_port"] */
-	struct val_peers *p;
 	struct key_peers key __attribute__((aligned(8))) = {};
 
 	key.id = be16(&udp->dst_port);
-	enum fr_found found = find_peers(&key, lease, 0, &p);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_forward_no_peers, reason_forward_changing);
+		return fr_missed(skb, found, reason_no_peers, reason_changing);
 
 	/* {when: "p.hop_peer == 1 || p.slot != p.gen", do: [{send: {from: "p.local", to: "p.p... */
-	if (p->m_hop_peer == 1 || !(p->m_slot == p->m_gen))
-		return forward_ipv4_rule(skb, data, ip_end, udp_end, p);
+	if (pkt->p->m_hop_peer == 1 || !(pkt->p->m_slot == pkt->p->m_gen))
+		return forward_ipv4_rule(skb, pkt);
 
 	/* {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
-	if (fr_is_v4(p->other.addr) != fr_is_v4(p->peer.addr))
-		return fr_up(skb, reason_forward_address_family);
-	if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer_2, skb->gso_size ? skb->gso_size + 28 :
-				      ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer_2, reason_forward_no_route,
-					      reason_forward_unreachable));
-		return forward_ipv4_send(skb, data, ip_end, partial, p);
+	if (fr_is_v4(pkt->p->other.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_up(skb, reason_address_family);
+	if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 42))
+			return fr_up(skb, reason_partial_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer_2, skb->gso_size ? skb->gso_size + 28 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_peer_2, reason_too_big);
+		return forward_ipv4_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_gso_packet);
-	__u64 payload_len = udp_end - 42;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
-		return fr_up(skb, reason_forward_partial_checksum);
+		return fr_up(skb, reason_gso_packet);
+	pkt->payload_len = pkt->udp_end - 42;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_2 >> 16) >= 42 &&
+	       (pkt->partial_2 & 0xffff) < 42ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer_2, 48ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer_2, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_ipv4_send_ipv6(skb, data, payload_len, partial, p);
+		return fr_up(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer_2, 48ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer_2, reason_too_big);
+	return forward_ipv4_send_ipv6(skb, pkt);
 }
 
-static __always_inline int forward_ipv6_rule_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-						  __u64 partial, struct val_peers *p)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port));
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
-
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	if (direct)
-		fr_link(data, &p->hop_peer);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 48);
-
-	fr_count(reason_forward_sent, len);
-	return fr_send(&p->hop_peer, direct);
-}
-
-static __always_inline int forward_ipv6_rule_send_ipv4(struct __sk_buff *skb, void *data,
-						       __u64 payload_len, __u64 partial,
-						       struct val_peers *p)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 42, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 8) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 8));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 28) + fr_v4(p->local.addr) +
-					   fr_v4(p->peer.addr) + 0x1180);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	if (direct)
-		fr_link(data, &p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_forward_sent, len);
-	return fr_send(&p->hop_peer, direct);
-}
-
-static __always_inline int forward_ipv6_rule(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 udp_end, struct val_peers *p)
-{
-	struct hdr_udp *udp = data + 54;
-
-	/* {when: "p.hop_peer == 1 || p.slot != p.gen", do: [{send: {from: "p.local", to: "p.p... */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-		return fr_up(skb, reason_forward_address_family);
-	if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_forward_udp_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, skb->gso_size ? skb->gso_size + 48 :
-				      ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_forward_no_route,
-					      reason_forward_unreachable));
-		return forward_ipv6_rule_send(skb, data, ip_end, partial, p);
-	}
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_gso_packet);
-	__u64 payload_len = udp_end - 62;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
-		return fr_up(skb, reason_forward_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 28ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_ipv6_rule_send_ipv4(skb, data, payload_len, partial, p);
-}
-
-static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 partial, struct val_peers *p)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->other.addr)) +
-		fr_add128(ld128(p->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->other.port) +
-			  bpf_htons(p->peer.port));
-	int direct = p->hop_peer_2.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
-
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	if (direct)
-		fr_link(data, &p->hop_peer_2);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->other.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->other.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 48);
-
-	fr_count(reason_forward_sent, len);
-	return fr_send(&p->hop_peer_2, direct);
-}
-
-static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
-						  __u64 payload_len, __u64 partial,
-						  struct val_peers *p)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 42, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->other.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 8) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->other.port) +
-			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 8));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 28) + fr_v4(p->other.addr) +
-					   fr_v4(p->peer.addr) + 0x1180);
-	int direct = p->hop_peer_2.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	if (direct)
-		fr_link(data, &p->hop_peer_2);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(p->other.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->other.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_forward_sent, len);
-	return fr_send(&p->hop_peer_2, direct);
-}
-
-static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u64 udp_end;
+	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_forward_ipv6_version);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_forward_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_forward_ipv6_payload_length);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_forward_martian_source);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int forward_ipv6_rule_send(struct __sk_buff *skb, struct forward_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, ld32(&udp->src_port));
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port));
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
+
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_forward_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, 48);
+
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int forward_ipv6_rule_send_ipv4(struct __sk_buff *skb,
+						       struct forward_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 len = skb->len;
+	const __u32 headers_len = 62, new_headers_len = 42, udp_checksum_at = 60,
+		udp_new_checksum_at = 40;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len + 8));
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 28) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int forward_ipv6_rule(struct __sk_buff *skb, struct forward_packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 54;
+
+	/* {when: "p.hop_peer == 1 || p.slot != p.gen", do: [{send: {from: "p.local", to: "p.p... */
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_up(skb, reason_address_family);
+	if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 62))
+			return fr_up(skb, reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, skb->gso_size ? skb->gso_size + 48 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
+		return forward_ipv6_rule_send(skb, pkt);
+	}
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_gso_packet);
+	pkt->payload_len = pkt->udp_end - 62;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 62 &&
+	       (pkt->partial_2 & 0xffff) < 62ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
+	return forward_ipv6_rule_send_ipv4(skb, pkt);
+}
+
+static __always_inline int forward_ipv6_send(struct __sk_buff *skb, struct forward_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, ld32(&udp->src_port));
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->other.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->other.port) + bpf_htons(pkt->p->peer.port));
+	int direct = pkt->p->hop_peer_2.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
+
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
+	}
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer_2);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->p->other.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->other.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, 48);
+
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->p->hop_peer_2, direct);
+}
+
+static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, struct forward_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 len = skb->len;
+	const __u32 headers_len = 62, new_headers_len = 42, udp_checksum_at = 60,
+		udp_new_checksum_at = 40;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->other.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->other.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len + 8));
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 28) +
+			    fr_v4(pkt->p->other.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
+	int direct = pkt->p->hop_peer_2.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer_2);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->p->other.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->other.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->p->hop_peer_2, direct);
+}
+
+static __always_inline int forward_ipv6(struct __sk_buff *skb, struct forward_packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: p: peers: ["udp.dst_port"] */
-	struct val_peers *p;
 	struct key_peers key __attribute__((aligned(8))) = {};
 
 	key.id = be16(&udp->dst_port);
-	enum fr_found found = find_peers(&key, lease, 0, &p);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_forward_no_peers, reason_forward_changing);
+		return fr_missed(skb, found, reason_no_peers, reason_changing);
 
 	/* {when: "p.hop_peer == 1 || p.slot != p.gen", do: [{send: {from: "p.local", to: "p.p... */
-	if (p->m_hop_peer == 1 || !(p->m_slot == p->m_gen))
-		return forward_ipv6_rule(skb, data, ip_end, udp_end, p);
+	if (pkt->p->m_hop_peer == 1 || !(pkt->p->m_slot == pkt->p->m_gen))
+		return forward_ipv6_rule(skb, pkt);
 
 	/* {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
-	if (fr_is_v4(p->other.addr) != fr_is_v4(p->peer.addr))
-		return fr_up(skb, reason_forward_address_family);
-	if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
-			return fr_up(skb, reason_forward_partial_checksum);
+	if (fr_is_v4(pkt->p->other.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_up(skb, reason_address_family);
+	if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 62))
+			return fr_up(skb, reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_forward_udp_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer_2, skb->gso_size ? skb->gso_size + 48 :
-				      ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer_2, reason_forward_no_route,
-					      reason_forward_unreachable));
-		return forward_ipv6_send(skb, data, ip_end, partial, p);
+			return fr_up(skb, reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer_2, skb->gso_size ? skb->gso_size + 48 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_peer_2, reason_too_big);
+		return forward_ipv6_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_gso_packet);
-	__u64 payload_len = udp_end - 62;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
-		return fr_up(skb, reason_forward_partial_checksum);
+		return fr_up(skb, reason_gso_packet);
+	pkt->payload_len = pkt->udp_end - 62;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 62 &&
+	       (pkt->partial_2 & 0xffff) < 62ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer_2, 28ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer_2, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_ipv6_send_ipv4(skb, data, payload_len, partial, p);
+		return fr_up(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer_2, 28ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer_2, reason_too_big);
+	return forward_ipv6_send_ipv4(skb, pkt);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct forward_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: forward: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_forward_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_forward_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_forward_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_forward_link_broadcast);
-		return fr_up(skb, reason_forward_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return forward_ipv4(skb, data, data_end, lease);
+		return forward_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return forward_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_forward_not_ip);
+		return forward_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 85
+#define FR_REASONS 110
 #define FR_NEEDS_ROWS 16
 #define FR_NEEDS_NAMED 2
 #define FR_NEEDS_FACTS
@@ -167,6 +167,26 @@ static __always_inline struct receiver_viewers *receiver_of_viewers(const struct
 	return bpf_map_lookup_elem(&rcv_viewers, &row);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_stream_type,
+	reason_stream_length, reason_not_second, reason_second_far, reason_no_match,
+	reason_no_moves, reason_changing, reason_unfit_stream_id, reason_partial_checksum,
+	reason_fault, reason_no_memory, reason_last_far, reason_datagram_type, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
+	reason_no_viewers, reason_unfit_stream_id_2, reason_address_family, reason_too_big,
+	reason_no_route, reason_local, reason_unreachable, reason_blackhole, reason_prohibit,
+	reason_xfrm, reason_rule, reason_encap, reason_no_neighbour, reason_copy,
+	reason_refused_by_device, reason_udp_checksum_2,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_TWO = 0, PROG_SPREAD = 55 };
+
 /*
  * prog_two: tc/ingress
  *	eth ipv4 udp short stream object stream
@@ -175,276 +195,271 @@ static __always_inline struct receiver_viewers *receiver_of_viewers(const struct
  *	eth ipv6 udp short stream object stream datagram
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_two_sent, reason_two_pass, reason_two_inactive, reason_two_vlan_tag,
-	reason_two_other_host, reason_two_link_broadcast, reason_two_link_multicast,
-	reason_two_truncated, reason_two_ipv4_version, reason_two_ip_options,
-	reason_two_ipv4_reserved, reason_two_fragment, reason_two_ipv4_total_length,
-	reason_two_ipv4_checksum, reason_two_martian_source, reason_two_multicast,
-	reason_two_martian_destination, reason_two_not_udp, reason_two_udp_length,
-	reason_two_gso_packet, reason_two_stream_type, reason_two_stream_length,
-	reason_two_not_second, reason_two_second_far, reason_two_no_match, reason_two_no_moves,
-	reason_two_changing, reason_two_unfit_stream_id, reason_two_partial_checksum,
-	reason_two_no_memory, reason_two_fault, reason_two_last_far, reason_two_datagram_type,
-	reason_two_ipv6_version, reason_two_mapped_address, reason_two_ipv6_payload_length,
-	reason_two_udp_checksum, reason_two_not_ip,
+/* What is known of a packet. */
+struct two_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 short_payload_end;
+	__u64 first_id_size;
+	__u64 first_id;
+	__u64 first_length_end;
+	void *at_first_length_end;
+	__u64 first_end;
+	__u64 second_start;
+	void *at_second_start;
+	__u64 second_id_size;
+	__u64 second_id;
+	__u64 second_length_present;
+	__u64 second_length;
+	__u64 second_length_end;
+	__u64 second_end;
+	__u64 partial;
+	__u64 last_start;
+	void *at_last_start;
+	struct val_moves *a;
+	struct val_moves *b;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_two_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_two_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_two_link_broadcast + of);
-		return fr_up(skb, reason_two_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_two_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_two_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_two_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_two_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_two_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_two_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_two_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_two_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_two_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_two_multicast + of);
-		return fr_up(skb, reason_two_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_two_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_two_truncated + of);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_two_udp_length + of);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_two_gso_packet + of);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_two_udp_length + of);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int check_short(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 udp_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_short *v_short = data + at;
 
 	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > udp_end || udp_end < 47)
-		return fr_up(skb, reason_two_truncated + of);
+		return reason_truncated;
 	__u64 short_payload_end = udp_end - 4;
 
 	*end = short_payload_end;
 	return 0;
 }
 
-static __always_inline int
-two_ipv4_object_no_last_send(struct __sk_buff *skb, void *data, __u64 first_id_size, __u64 first_id,
-			     __u64 first_length_end, void *at_first_length_end, __u64 first_end,
-			     __u64 second_start, void *at_second_start, __u64 second_id_size,
-			     __u64 second_id, __u64 partial, struct val_moves *a,
-			     struct val_moves *b)
+static __always_inline int two_ipv4_object_no_last_send(struct __sk_buff *skb,
+							struct two_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_object *object = at_first_length_end;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_object *object = pkt->at_first_length_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
-	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(a->other, first_id_size));
-	__be64 stream_id_2 = bpf_cpu_to_be64(fr_varint_word(b->other, second_id_size));
+	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(pkt->a->other, pkt->first_id_size));
+	__be64 stream_id_2 = bpf_cpu_to_be64(fr_varint_word(pkt->b->other, pkt->second_id_size));
 
 	/* udp.checksum */
 	__u64 odd_sum = ld16(&object->number);
-	odd_sum <<= 8 * (((first_length_end + 1 - 34) & 1) != 0);
-	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_varint_word(second_id, second_id_size)));
-	odd_sum_2 <<= 8 * (((second_start + 1 - 34) & 1) != 0);
-	__u64 odd_sum_3 = bpf_htons(first_end - first_length_end);
-	odd_sum_3 <<= 8 * (((first_length_end + 1 - 34) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->first_length_end + 1 - 34) & 1) != 0);
+	__u64 odd_sum_2 =
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->second_id, pkt->second_id_size)));
+	odd_sum_2 <<= 8 * (((pkt->second_start + 1 - 34) & 1) != 0);
+	__u64 odd_sum_3 = bpf_htons(pkt->first_end - pkt->first_length_end);
+	odd_sum_3 <<= 8 * (((pkt->first_length_end + 1 - 34) & 1) != 0);
 	__u64 odd_sum_4 = fr_add64(stream_id_2);
-	odd_sum_4 <<= 8 * (((second_start + 1 - 34) & 1) != 0);
+	odd_sum_4 <<= 8 * (((pkt->second_start + 1 - 34) & 1) != 0);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
-					  (__u64)fr_add64(bpf_cpu_to_be64(fr_varint_word(first_id,
-					  first_id_size))) + odd_sum + odd_sum_2);
+		(__u64)fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->first_id,
+		pkt->first_id_size))) + odd_sum + odd_sum_2);
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)fr_add64(stream_id) + odd_sum_3 +
-			  odd_sum_4);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)fr_add64(stream_id) + odd_sum_3 + odd_sum_4);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 44, first_id_size);
-		csum = fr_complete_without(skb, csum, second_start + 1, second_id_size);
-		csum = fr_complete_without(skb, csum, first_length_end + 1, 2);
+		csum = fr_complete_without(skb, csum, 44, pkt->first_id_size);
+		csum = fr_complete_without(skb, csum, pkt->second_start + 1, pkt->second_id_size);
+		csum = fr_complete_without(skb, csum, pkt->first_length_end + 1, 2);
 		csum = fr_complete_without(skb, csum, 40, 2);
 	}
 
-	struct hdr_object *new_object = at_first_length_end;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_object *new_object = pkt->at_first_length_end;
+	struct hdr_udp *new_udp = pkt->data + 34;
 
-	fr_put_varint(data + 44, (void *)(long)skb->data_end, stream_id, first_id_size);
-	st16(&new_object->number, bpf_htons(first_end - first_length_end));
-	fr_put_varint(at_second_start + 1, (void *)(long)skb->data_end, stream_id_2,
-		      second_id_size);
+	fr_put_varint(pkt->data + 44, (void *)(long)skb->data_end, stream_id, pkt->first_id_size);
+	st16(&new_object->number, bpf_htons(pkt->first_end - pkt->first_length_end));
+	fr_put_varint(pkt->at_second_start + 1, (void *)(long)skb->data_end, stream_id_2,
+		      pkt->second_id_size);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_two_fault);
+		return fr_drop(len, PROG_TWO + reason_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, second_start + 1, second_id_size);
-		csum = fr_complete_with(skb, csum, first_length_end + 1, 2);
+		csum = fr_complete_with(skb, csum, pkt->second_start + 1, pkt->second_id_size);
+		csum = fr_complete_with(skb, csum, pkt->first_length_end + 1, 2);
 		csum = fr_complete_with(skb, csum, 40, 2);
-		fr_complete(skb, csum, 44, first_id_size);
+		fr_complete(skb, csum, 44, pkt->first_id_size);
 	}
 
-	fr_count(reason_two_pass, len);
+	fr_count(PROG_TWO + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int two_ipv4_object_no_last_send_2(struct __sk_buff *skb)
+static __always_inline int two_ipv4_object_no_last_send_2(struct __sk_buff *skb,
+							  struct two_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_two_pass, len);
+	fr_count(PROG_TWO + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-two_ipv4_object_no_last(struct __sk_buff *skb, void *data, void *data_end,
-			const struct fr_lease *lease, __u64 first_id_size, __u64 first_id,
-			__u64 first_length_end, void *at_first_length_end, __u64 first_end,
-			__u64 second_start, void *at_second_start, __u64 second_id_size,
-			__u64 second_id, __u64 second_length_end, __u64 second_end)
+static __always_inline int two_ipv4_object_no_last(struct __sk_buff *skb, struct two_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_two_gso_packet);
+		return fr_up(skb, PROG_TWO + reason_gso_packet);
 
 	/* match: "udp.dst_port": 4433 */
 	if (be16(&udp->dst_port) != 0x1151)
-		return fr_up(skb, reason_two_no_match);
+		return fr_up(skb, PROG_TWO + reason_no_match);
 
 	/* lookup: {a: moves: ["first.id"], b: moves: ["second.id"]} */
-	struct val_moves *a;
 	{
 		struct key_moves key __attribute__((aligned(8))) = {};
 
-		key.id = first_id;
-		enum fr_found found = find_moves(&key, lease, 0, &a);
+		key.id = pkt->first_id;
+		enum fr_found found = find_moves(&key, pkt->lease, 0, &pkt->a);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_two_no_moves, reason_two_changing);
+			return fr_missed(skb, found, PROG_TWO + reason_no_moves,
+					 PROG_TWO + reason_changing);
 	}
-	struct val_moves *b;
 	{
 		struct key_moves key __attribute__((aligned(8))) = {};
 
-		key.id = second_id;
-		enum fr_found found = find_moves(&key, lease, 8, &b);
+		key.id = pkt->second_id;
+		enum fr_found found = find_moves(&key, pkt->lease, 8, &pkt->b);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_two_no_moves, reason_two_changing);
+			return fr_missed(skb, found, PROG_TWO + reason_no_moves,
+					 PROG_TWO + reason_changing);
 	}
 
 	/* {when: "len(second.payload) > 3", do: [{set: {"first.id": "a.other", "second.id": "... */
-	if (second_end - second_length_end > 3) {
-		if (a->other > fr_varint_room(first_id_size) ||
-		    b->other > fr_varint_room(second_id_size))
-			return fr_up(skb, reason_two_unfit_stream_id);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      (partial >> 16) >= second_length_end))
-			return fr_up(skb, reason_two_partial_checksum);
-		if (data + 45 > data_end)
-			return fr_up(skb, reason_two_truncated);
-		if (at_second_start + 2 > data_end)
-			return fr_up(skb, reason_two_truncated);
-		return two_ipv4_object_no_last_send(skb, data, first_id_size, first_id,
-						    first_length_end, at_first_length_end,
-						    first_end, second_start, at_second_start,
-						    second_id_size, second_id, partial, a, b);
+	if (pkt->second_end - pkt->second_length_end > 3) {
+		if (pkt->a->other > fr_varint_room(pkt->first_id_size) ||
+		    pkt->b->other > fr_varint_room(pkt->second_id_size))
+			return fr_up(skb, PROG_TWO + reason_unfit_stream_id);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= pkt->second_length_end))
+			return fr_up(skb, PROG_TWO + reason_partial_checksum);
+		if (pkt->data + 45 > pkt->data_end)
+			return fr_up(skb, PROG_TWO + reason_truncated);
+		if (pkt->at_second_start + 2 > pkt->data_end)
+			return fr_up(skb, PROG_TWO + reason_truncated);
+		return two_ipv4_object_no_last_send(skb, pkt);
 	}
 
 	/* {do: [{count: "short"}, "pass"]}, */
 	fr_named_add(0, 1);
-	return two_ipv4_object_no_last_send_2(skb);
+	return two_ipv4_object_no_last_send_2(skb, pkt);
 }
 
-static __always_inline int two_ipv4_object_send(struct __sk_buff *skb, void *data,
-						__u64 short_payload_end, __u64 first_length_end,
-						void *at_first_length_end, __u64 last_start,
-						void *at_last_start, __u64 partial)
+static __always_inline int two_ipv4_object_send(struct __sk_buff *skb, struct two_packet *pkt)
 {
-	struct hdr_datagram *datagram = at_last_start;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_object *object = at_first_length_end;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_datagram *datagram = pkt->at_last_start;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_object *object = pkt->at_first_length_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
-	__be16 object_number = bpf_htons((short_payload_end - (last_start + 3)) & 0xffff);
+	__be16 object_number = bpf_htons((pkt->short_payload_end - (pkt->last_start + 3)) & 0xffff);
 	__be16 datagram_number = bpf_htons(be16(&datagram->number) ^ 0xffff);
 
 	/* udp.checksum */
 	__u64 odd_sum = ld16(&object->number);
-	odd_sum <<= 8 * (((first_length_end + 1 - 34) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->first_length_end + 1 - 34) & 1) != 0);
 	__u64 odd_sum_2 = ld16(&datagram->number);
-	odd_sum_2 <<= 8 * (((last_start + 1 - 34) & 1) != 0);
+	odd_sum_2 <<= 8 * (((pkt->last_start + 1 - 34) & 1) != 0);
 	__u64 odd_sum_3 = object_number;
-	odd_sum_3 <<= 8 * (((first_length_end + 1 - 34) & 1) != 0);
+	odd_sum_3 <<= 8 * (((pkt->first_length_end + 1 - 34) & 1) != 0);
 	__u64 odd_sum_4 = datagram_number;
-	odd_sum_4 <<= 8 * (((last_start + 1 - 34) & 1) != 0);
+	odd_sum_4 <<= 8 * (((pkt->last_start + 1 - 34) & 1) != 0);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)odd_sum + odd_sum_2);
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
@@ -453,447 +468,418 @@ static __always_inline int two_ipv4_object_send(struct __sk_buff *skb, void *dat
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, first_length_end + 1, 2);
-		csum = fr_complete_without(skb, csum, last_start + 1, 2);
+		csum = fr_complete_without(skb, csum, pkt->first_length_end + 1, 2);
+		csum = fr_complete_without(skb, csum, pkt->last_start + 1, 2);
 		csum = fr_complete_without(skb, csum, 40, 2);
 	}
 
-	struct hdr_object *new_object = at_first_length_end;
-	struct hdr_datagram *new_datagram = at_last_start;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_object *new_object = pkt->at_first_length_end;
+	struct hdr_datagram *new_datagram = pkt->at_last_start;
+	struct hdr_udp *new_udp = pkt->data + 34;
 
 	st16(&new_object->number, object_number);
 	st16(&new_datagram->number, datagram_number);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_two_fault);
+		return fr_drop(len, PROG_TWO + reason_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, last_start + 1, 2);
+		csum = fr_complete_with(skb, csum, pkt->last_start + 1, 2);
 		csum = fr_complete_with(skb, csum, 40, 2);
-		fr_complete(skb, csum, first_length_end + 1, 2);
+		fr_complete(skb, csum, pkt->first_length_end + 1, 2);
 	}
 
-	fr_count(reason_two_pass, len);
+	fr_count(PROG_TWO + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-two_ipv4_object_further(struct __sk_buff *skb, void *data, void *data_end,
-			const struct fr_lease *lease, __u64 short_payload_end, __u64 first_id_size,
-			__u64 first_id, __u64 first_length_end, void *at_first_length_end,
-			__u64 first_end, __u64 second_start, void *at_second_start,
-			__u64 second_id_size, __u64 second_id, __u64 second_length_present,
-			__u64 second_length, __u64 second_length_end)
+static __always_inline int two_ipv4_object_further(struct __sk_buff *skb, struct two_packet *pkt)
 {
 	void *at_second_length_end;
-	void *at_last_start;
 	struct hdr_datagram *datagram;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	at_second_length_end = fr_pin(data + fr_bound(second_length_end, 0xfff));
-	if (at_second_length_end > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (second_length_end > short_payload_end)
-		return fr_up(skb, reason_two_truncated);
-	__u64 second_end = second_length_present ? second_length_end + second_length :
-		short_payload_end;
-	if (!(!second_length_present || second_end <= short_payload_end || skb->gso_size == 0))
-		return fr_up(skb, reason_two_gso_packet);
-	if (!(!second_length_present || second_end <= short_payload_end))
-		return fr_up(skb, reason_two_stream_length);
+	at_second_length_end = fr_pin(pkt->data + fr_bound(pkt->second_length_end, 0xfff));
+	if (at_second_length_end > pkt->data_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
+	if (pkt->second_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
+	pkt->second_end = pkt->second_length_present ? pkt->second_length_end + pkt->second_length :
+		pkt->short_payload_end;
+	if (!(!pkt->second_length_present || pkt->second_end <= pkt->short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_up(skb, PROG_TWO + reason_gso_packet);
+	if (!(!pkt->second_length_present || pkt->second_end <= pkt->short_payload_end))
+		return fr_up(skb, PROG_TWO + reason_stream_length);
 
 	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
-	if (!(second_end < short_payload_end))
-		return two_ipv4_object_no_last(skb, data, data_end, lease, first_id_size, first_id,
-					       first_length_end, at_first_length_end, first_end,
-					       second_start, at_second_start, second_id_size,
-					       second_id, second_length_end, second_end);
-	if (second_end > 0x7ff)
-		return fr_up(skb, reason_two_last_far);
-	__u64 last_start = fr_forget(skb, second_end);
+	if (!(pkt->second_end < pkt->short_payload_end))
+		return two_ipv4_object_no_last(skb, pkt);
+	if (pkt->second_end > 0x7ff)
+		return fr_up(skb, PROG_TWO + reason_last_far);
+	pkt->last_start = fr_forget(skb, pkt->second_end);
 
 	/* datagram: fields: [{name: "type", bits: 8, is: 0x30}, {name: "number", bits: 16}] */
-	at_last_start = fr_pin(data + fr_bound(last_start, 0x7ff));
-	datagram = at_last_start;
-	if ((void *)(datagram + 1) > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (last_start + 3 > short_payload_end)
-		return fr_up(skb, reason_two_truncated);
+	pkt->at_last_start = fr_pin(pkt->data + fr_bound(pkt->last_start, 0x7ff));
+	datagram = pkt->at_last_start;
+	if ((void *)(datagram + 1) > pkt->data_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
+	if (pkt->last_start + 3 > pkt->short_payload_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
 	if (be8(&datagram->type) != 48)
-		return fr_up(skb, reason_two_datagram_type);
+		return fr_up(skb, PROG_TWO + reason_datagram_type);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_two_gso_packet);
+		return fr_up(skb, PROG_TWO + reason_gso_packet);
 
 	/* match: "udp.dst_port": 4433 */
 	if (be16(&udp->dst_port) != 0x1151)
-		return fr_up(skb, reason_two_no_match);
+		return fr_up(skb, PROG_TWO + reason_no_match);
 
 	/* lookup: {a: moves: ["first.id"], b: moves: ["second.id"]} */
 	struct val_moves *a;
 	{
 		struct key_moves key __attribute__((aligned(8))) = {};
 
-		key.id = first_id;
-		enum fr_found found = find_moves(&key, lease, 0, &a);
+		key.id = pkt->first_id;
+		enum fr_found found = find_moves(&key, pkt->lease, 0, &a);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_two_no_moves, reason_two_changing);
+			return fr_missed(skb, found, PROG_TWO + reason_no_moves,
+					 PROG_TWO + reason_changing);
 	}
 	struct val_moves *b;
 	{
 		struct key_moves key __attribute__((aligned(8))) = {};
 
-		key.id = second_id;
-		enum fr_found found = find_moves(&key, lease, 8, &b);
+		key.id = pkt->second_id;
+		enum fr_found found = find_moves(&key, pkt->lease, 8, &b);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_two_no_moves, reason_two_changing);
+			return fr_missed(skb, found, PROG_TWO + reason_no_moves,
+					 PROG_TWO + reason_changing);
 	}
 
 	/* {when: "last", do: [{set: {"last.number": "last.number ^ 0xFFFF", "object.number": ... */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= last_start + 3))
-		return fr_up(skb, reason_two_partial_checksum);
-	return two_ipv4_object_send(skb, data, short_payload_end, first_length_end,
-				    at_first_length_end, last_start, at_last_start, partial);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      (pkt->partial >> 16) >= pkt->last_start + 3))
+		return fr_up(skb, PROG_TWO + reason_partial_checksum);
+	return two_ipv4_object_send(skb, pkt);
 }
 
-static __always_inline int
-two_ipv4_object(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		__u64 short_payload_end, __u64 first_id_size, __u64 first_id,
-		__u64 first_length_end, void *at_first_length_end, __u64 first_end)
+static __always_inline int two_ipv4_object(struct __sk_buff *skb, struct two_packet *pkt)
 {
-	void *at_second_start;
 	void *at_second_id_end;
-	struct hdr_object *object = at_first_length_end;
+	struct hdr_object *object = pkt->at_first_length_end;
 	struct hdr_stream *stream;
 
 	/* object: fields: [{name: "kind", bits: 8}, {name: "number", bits: 16}] */
-	object = at_first_length_end;
-	if ((void *)(object + 1) > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (first_length_end + 3 > first_end)
-		return fr_up(skb, reason_two_truncated);
+	object = pkt->at_first_length_end;
+	if ((void *)(object + 1) > pkt->data_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
+	if (pkt->first_length_end + 3 > pkt->first_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
-	if (first_end >= short_payload_end)
-		return fr_up(skb, reason_two_not_second);
-	if (first_end > 0x7ff)
-		return fr_up(skb, reason_two_second_far);
-	__u64 second_start = fr_forget(skb, first_end);
+	if (pkt->first_end >= pkt->short_payload_end)
+		return fr_up(skb, PROG_TWO + reason_not_second);
+	if (pkt->first_end > 0x7ff)
+		return fr_up(skb, PROG_TWO + reason_second_far);
+	pkt->second_start = fr_forget(skb, pkt->first_end);
 
 	/* {name: "id", varint: "quic"}, */
-	at_second_start = fr_pin(data + fr_bound(second_start, 0x7ff));
-	stream = at_second_start;
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (second_start + 1 > short_payload_end)
-		return fr_up(skb, reason_two_truncated);
+	pkt->at_second_start = fr_pin(pkt->data + fr_bound(pkt->second_start, 0x7ff));
+	stream = pkt->at_second_start;
+	if ((void *)(stream + 1) > pkt->data_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
+	if (pkt->second_start + 1 > pkt->short_payload_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_two_stream_type);
-	__u64 second_id;
-	__u64 second_id_size = fr_varint(at_second_start + 1, data_end, &second_id);
-	if (!second_id_size)
-		return fr_up(skb, reason_two_truncated);
-	__u64 second_id_end = fr_forget(skb, second_start + 1 + second_id_size);
-	at_second_id_end = fr_pin(data + fr_bound(second_id_end, 0xfff));
-	if (at_second_id_end > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (second_id_end > short_payload_end)
-		return fr_up(skb, reason_two_truncated);
+		return fr_up(skb, PROG_TWO + reason_stream_type);
+	pkt->second_id_size = fr_varint(pkt->at_second_start + 1, pkt->data_end, &pkt->second_id);
+	if (!pkt->second_id_size)
+		return fr_up(skb, PROG_TWO + reason_truncated);
+	__u64 second_id_end = fr_forget(skb, pkt->second_start + 1 + pkt->second_id_size);
+	at_second_id_end = fr_pin(pkt->data + fr_bound(second_id_end, 0xfff));
+	if (at_second_id_end > pkt->data_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
+	if (second_id_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	__u64 second_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 second_length;
+	pkt->second_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 second_length_size;
-	if (second_length_present) { /* length */
-		second_length_size = fr_varint(at_second_id_end, data_end, &second_length);
+	if (pkt->second_length_present) { /* length */
+		second_length_size = fr_varint(at_second_id_end, pkt->data_end,
+					       &pkt->second_length);
 		if (!second_length_size)
-			return fr_up(skb, reason_two_truncated);
+			return fr_up(skb, PROG_TWO + reason_truncated);
 	} else {
 		second_length_size = 0;
-		second_length = 0;
+		pkt->second_length = 0;
 	}
-	__u64 second_length_end = fr_forget(skb, second_id_end + second_length_size);
+	pkt->second_length_end = fr_forget(skb, second_id_end + second_length_size);
 
-	return two_ipv4_object_further(skb, data, data_end, lease, short_payload_end, first_id_size,
-				       first_id, first_length_end, at_first_length_end, first_end,
-				       second_start, at_second_start, second_id_size, second_id,
-				       second_length_present, second_length, second_length_end);
+	return two_ipv4_object_further(skb, pkt);
 }
 
-static __always_inline int two_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				    const struct fr_lease *lease)
+static __always_inline int two_ipv4(struct __sk_buff *skb, struct two_packet *pkt)
 {
 	void *at_first_id_end;
-	void *at_first_length_end;
-	struct hdr_stream *stream = data + 43;
-	__u64 ip_end, udp_end, short_payload_end;
+	struct hdr_stream *stream = pkt->data + 43;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_TWO + why);
 
 	/* short: {fields: [{name: "flags", bits: 8}], trailer: 4} */
-	if (check_short(skb, data, data_end, udp_end, 42, &short_payload_end, 0))
-		return TC_ACT_UNSPEC;
+	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 42, &pkt->short_payload_end);
+	if (why)
+		return fr_up(skb, PROG_TWO + why);
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > data_end || 44ULL > short_payload_end)
-		return fr_up(skb, reason_two_truncated);
+	if ((void *)(stream + 1) > pkt->data_end || 44ULL > pkt->short_payload_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_two_stream_type);
-	__u64 first_id;
-	__u64 first_id_size = fr_varint(data + 44, data_end, &first_id);
-	if (!first_id_size)
-		return fr_up(skb, reason_two_truncated);
-	__u64 first_id_end = fr_forget(skb, 44ULL + first_id_size);
-	at_first_id_end = fr_pin(data + fr_bound(first_id_end, 0x3f));
-	if (at_first_id_end > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (first_id_end > short_payload_end)
-		return fr_up(skb, reason_two_truncated);
+		return fr_up(skb, PROG_TWO + reason_stream_type);
+	pkt->first_id_size = fr_varint(pkt->data + 44, pkt->data_end, &pkt->first_id);
+	if (!pkt->first_id_size)
+		return fr_up(skb, PROG_TWO + reason_truncated);
+	__u64 first_id_end = fr_forget(skb, 44ULL + pkt->first_id_size);
+	at_first_id_end = fr_pin(pkt->data + fr_bound(first_id_end, 0x3f));
+	if (at_first_id_end > pkt->data_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
+	if (first_id_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
 	__u64 first_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 first_length;
 	__u64 first_length_size;
 	if (first_length_present) { /* length */
-		first_length_size = fr_varint(at_first_id_end, data_end, &first_length);
+		first_length_size = fr_varint(at_first_id_end, pkt->data_end, &first_length);
 		if (!first_length_size)
-			return fr_up(skb, reason_two_truncated);
+			return fr_up(skb, PROG_TWO + reason_truncated);
 	} else {
 		first_length_size = 0;
 		first_length = 0;
 	}
-	__u64 first_length_end = fr_forget(skb, first_id_end + first_length_size);
-	at_first_length_end = fr_pin(data + fr_bound(first_length_end, 0x3f));
-	if (at_first_length_end > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (first_length_end > short_payload_end)
-		return fr_up(skb, reason_two_truncated);
-	__u64 first_end = first_length_present ? first_length_end + first_length :
-		short_payload_end;
-	if (!(!first_length_present || first_end <= short_payload_end || skb->gso_size == 0))
-		return fr_up(skb, reason_two_gso_packet);
-	if (!(!first_length_present || first_end <= short_payload_end))
-		return fr_up(skb, reason_two_stream_length);
+	pkt->first_length_end = fr_forget(skb, first_id_end + first_length_size);
+	pkt->at_first_length_end = fr_pin(pkt->data + fr_bound(pkt->first_length_end, 0x3f));
+	if (pkt->at_first_length_end > pkt->data_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
+	if (pkt->first_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
+	pkt->first_end = first_length_present ? pkt->first_length_end + first_length :
+		pkt->short_payload_end;
+	if (!(!first_length_present || pkt->first_end <= pkt->short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_up(skb, PROG_TWO + reason_gso_packet);
+	if (!(!first_length_present || pkt->first_end <= pkt->short_payload_end))
+		return fr_up(skb, PROG_TWO + reason_stream_length);
 
-	return two_ipv4_object(skb, data, data_end, lease, short_payload_end, first_id_size,
-			       first_id, first_length_end, at_first_length_end, first_end);
+	return two_ipv4_object(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_two_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_two_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_two_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_two_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_two_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_two_multicast + of);
-		return fr_up(skb, reason_two_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_two_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_short_2(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 udp_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_short_2(struct __sk_buff *skb, void *data, void *data_end,
+					   __u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_short *v_short = data + at;
 
 	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > udp_end || udp_end < 67)
-		return fr_up(skb, reason_two_truncated + of);
+		return reason_truncated;
 	__u64 short_payload_end = udp_end - 4;
 
 	*end = short_payload_end;
 	return 0;
 }
 
-static __always_inline int
-two_ipv6_object_no_last_send(struct __sk_buff *skb, void *data, __u64 first_id_size, __u64 first_id,
-			     __u64 first_length_end, void *at_first_length_end, __u64 first_end,
-			     __u64 second_start, void *at_second_start, __u64 second_id_size,
-			     __u64 second_id, __u64 partial, struct val_moves *a,
-			     struct val_moves *b)
+static __always_inline int two_ipv6_object_no_last_send(struct __sk_buff *skb,
+							struct two_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-	struct hdr_object *object = at_first_length_end;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_object *object = pkt->at_first_length_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
-	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(a->other, first_id_size));
-	__be64 stream_id_2 = bpf_cpu_to_be64(fr_varint_word(b->other, second_id_size));
+	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(pkt->a->other, pkt->first_id_size));
+	__be64 stream_id_2 = bpf_cpu_to_be64(fr_varint_word(pkt->b->other, pkt->second_id_size));
 
 	/* udp.checksum */
 	__u64 odd_sum = ld16(&object->number);
-	odd_sum <<= 8 * (((first_length_end + 1 - 54) & 1) != 0);
-	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_varint_word(second_id, second_id_size)));
-	odd_sum_2 <<= 8 * (((second_start + 1 - 54) & 1) != 0);
-	__u64 odd_sum_3 = bpf_htons(first_end - first_length_end);
-	odd_sum_3 <<= 8 * (((first_length_end + 1 - 54) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->first_length_end + 1 - 54) & 1) != 0);
+	__u64 odd_sum_2 =
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->second_id, pkt->second_id_size)));
+	odd_sum_2 <<= 8 * (((pkt->second_start + 1 - 54) & 1) != 0);
+	__u64 odd_sum_3 = bpf_htons(pkt->first_end - pkt->first_length_end);
+	odd_sum_3 <<= 8 * (((pkt->first_length_end + 1 - 54) & 1) != 0);
 	__u64 odd_sum_4 = fr_add64(stream_id_2);
-	odd_sum_4 <<= 8 * (((second_start + 1 - 54) & 1) != 0);
+	odd_sum_4 <<= 8 * (((pkt->second_start + 1 - 54) & 1) != 0);
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
-					  (__u64)fr_add64(bpf_cpu_to_be64(fr_varint_word(first_id,
-					  first_id_size))) + odd_sum + odd_sum_2);
+		(__u64)fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->first_id,
+		pkt->first_id_size))) + odd_sum + odd_sum_2);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)fr_add64(stream_id) + odd_sum_3 +
-			  odd_sum_4);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)fr_add64(stream_id) + odd_sum_3 + odd_sum_4);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 64, first_id_size);
-		csum = fr_complete_without(skb, csum, second_start + 1, second_id_size);
-		csum = fr_complete_without(skb, csum, first_length_end + 1, 2);
+		csum = fr_complete_without(skb, csum, 64, pkt->first_id_size);
+		csum = fr_complete_without(skb, csum, pkt->second_start + 1, pkt->second_id_size);
+		csum = fr_complete_without(skb, csum, pkt->first_length_end + 1, 2);
 		csum = fr_complete_without(skb, csum, 60, 2);
 	}
 
-	struct hdr_object *new_object = at_first_length_end;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_object *new_object = pkt->at_first_length_end;
+	struct hdr_udp *new_udp = pkt->data + 54;
 
-	fr_put_varint(data + 64, (void *)(long)skb->data_end, stream_id, first_id_size);
-	st16(&new_object->number, bpf_htons(first_end - first_length_end));
-	fr_put_varint(at_second_start + 1, (void *)(long)skb->data_end, stream_id_2,
-		      second_id_size);
+	fr_put_varint(pkt->data + 64, (void *)(long)skb->data_end, stream_id, pkt->first_id_size);
+	st16(&new_object->number, bpf_htons(pkt->first_end - pkt->first_length_end));
+	fr_put_varint(pkt->at_second_start + 1, (void *)(long)skb->data_end, stream_id_2,
+		      pkt->second_id_size);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_two_fault);
+		return fr_drop(len, PROG_TWO + reason_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, second_start + 1, second_id_size);
-		csum = fr_complete_with(skb, csum, first_length_end + 1, 2);
+		csum = fr_complete_with(skb, csum, pkt->second_start + 1, pkt->second_id_size);
+		csum = fr_complete_with(skb, csum, pkt->first_length_end + 1, 2);
 		csum = fr_complete_with(skb, csum, 60, 2);
-		fr_complete(skb, csum, 64, first_id_size);
+		fr_complete(skb, csum, 64, pkt->first_id_size);
 	}
 
-	fr_count(reason_two_pass, len);
+	fr_count(PROG_TWO + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int two_ipv6_object_no_last_send_2(struct __sk_buff *skb)
+static __always_inline int two_ipv6_object_no_last_send_2(struct __sk_buff *skb,
+							  struct two_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_two_pass, len);
+	fr_count(PROG_TWO + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-two_ipv6_object_no_last(struct __sk_buff *skb, void *data, void *data_end,
-			const struct fr_lease *lease, __u64 first_id_size, __u64 first_id,
-			__u64 first_length_end, void *at_first_length_end, __u64 first_end,
-			__u64 second_start, void *at_second_start, __u64 second_id_size,
-			__u64 second_id, __u64 second_length_end, __u64 second_end)
+static __always_inline int two_ipv6_object_no_last(struct __sk_buff *skb, struct two_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_two_gso_packet);
+		return fr_up(skb, PROG_TWO + reason_gso_packet);
 
 	/* match: "udp.dst_port": 4433 */
 	if (be16(&udp->dst_port) != 0x1151)
-		return fr_up(skb, reason_two_no_match);
+		return fr_up(skb, PROG_TWO + reason_no_match);
 
 	/* lookup: {a: moves: ["first.id"], b: moves: ["second.id"]} */
-	struct val_moves *a;
 	{
 		struct key_moves key __attribute__((aligned(8))) = {};
 
-		key.id = first_id;
-		enum fr_found found = find_moves(&key, lease, 0, &a);
+		key.id = pkt->first_id;
+		enum fr_found found = find_moves(&key, pkt->lease, 0, &pkt->a);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_two_no_moves, reason_two_changing);
+			return fr_missed(skb, found, PROG_TWO + reason_no_moves,
+					 PROG_TWO + reason_changing);
 	}
-	struct val_moves *b;
 	{
 		struct key_moves key __attribute__((aligned(8))) = {};
 
-		key.id = second_id;
-		enum fr_found found = find_moves(&key, lease, 8, &b);
+		key.id = pkt->second_id;
+		enum fr_found found = find_moves(&key, pkt->lease, 8, &pkt->b);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_two_no_moves, reason_two_changing);
+			return fr_missed(skb, found, PROG_TWO + reason_no_moves,
+					 PROG_TWO + reason_changing);
 	}
 
 	/* {when: "len(second.payload) > 3", do: [{set: {"first.id": "a.other", "second.id": "... */
-	if (second_end - second_length_end > 3) {
-		if (a->other > fr_varint_room(first_id_size) ||
-		    b->other > fr_varint_room(second_id_size))
-			return fr_up(skb, reason_two_unfit_stream_id);
+	if (pkt->second_end - pkt->second_length_end > 3) {
+		if (pkt->a->other > fr_varint_room(pkt->first_id_size) ||
+		    pkt->b->other > fr_varint_room(pkt->second_id_size))
+			return fr_up(skb, PROG_TWO + reason_unfit_stream_id);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_two_udp_checksum);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      (partial >> 16) >= second_length_end))
-			return fr_up(skb, reason_two_partial_checksum);
-		if (data + 65 > data_end)
-			return fr_up(skb, reason_two_truncated);
-		if (at_second_start + 2 > data_end)
-			return fr_up(skb, reason_two_truncated);
-		return two_ipv6_object_no_last_send(skb, data, first_id_size, first_id,
-						    first_length_end, at_first_length_end,
-						    first_end, second_start, at_second_start,
-						    second_id_size, second_id, partial, a, b);
+			return fr_up(skb, PROG_TWO + reason_udp_checksum);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= pkt->second_length_end))
+			return fr_up(skb, PROG_TWO + reason_partial_checksum);
+		if (pkt->data + 65 > pkt->data_end)
+			return fr_up(skb, PROG_TWO + reason_truncated);
+		if (pkt->at_second_start + 2 > pkt->data_end)
+			return fr_up(skb, PROG_TWO + reason_truncated);
+		return two_ipv6_object_no_last_send(skb, pkt);
 	}
 
 	/* {do: [{count: "short"}, "pass"]}, */
 	fr_named_add(0, 1);
-	return two_ipv6_object_no_last_send_2(skb);
+	return two_ipv6_object_no_last_send_2(skb, pkt);
 }
 
-static __always_inline int two_ipv6_object_send(struct __sk_buff *skb, void *data,
-						__u64 short_payload_end, __u64 first_length_end,
-						void *at_first_length_end, __u64 last_start,
-						void *at_last_start, __u64 partial)
+static __always_inline int two_ipv6_object_send(struct __sk_buff *skb, struct two_packet *pkt)
 {
-	struct hdr_datagram *datagram = at_last_start;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_object *object = at_first_length_end;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_datagram *datagram = pkt->at_last_start;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_object *object = pkt->at_first_length_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
-	__be16 object_number = bpf_htons((short_payload_end - (last_start + 3)) & 0xffff);
+	__be16 object_number = bpf_htons((pkt->short_payload_end - (pkt->last_start + 3)) & 0xffff);
 	__be16 datagram_number = bpf_htons(be16(&datagram->number) ^ 0xffff);
 
 	/* udp.checksum */
 	__u64 odd_sum = ld16(&object->number);
-	odd_sum <<= 8 * (((first_length_end + 1 - 54) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->first_length_end + 1 - 54) & 1) != 0);
 	__u64 odd_sum_2 = ld16(&datagram->number);
-	odd_sum_2 <<= 8 * (((last_start + 1 - 54) & 1) != 0);
+	odd_sum_2 <<= 8 * (((pkt->last_start + 1 - 54) & 1) != 0);
 	__u64 odd_sum_3 = object_number;
-	odd_sum_3 <<= 8 * (((first_length_end + 1 - 54) & 1) != 0);
+	odd_sum_3 <<= 8 * (((pkt->first_length_end + 1 - 54) & 1) != 0);
 	__u64 odd_sum_4 = datagram_number;
-	odd_sum_4 <<= 8 * (((last_start + 1 - 54) & 1) != 0);
+	odd_sum_4 <<= 8 * (((pkt->last_start + 1 - 54) & 1) != 0);
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)odd_sum + odd_sum_2);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
@@ -901,265 +887,252 @@ static __always_inline int two_ipv6_object_send(struct __sk_buff *skb, void *dat
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, first_length_end + 1, 2);
-		csum = fr_complete_without(skb, csum, last_start + 1, 2);
+		csum = fr_complete_without(skb, csum, pkt->first_length_end + 1, 2);
+		csum = fr_complete_without(skb, csum, pkt->last_start + 1, 2);
 		csum = fr_complete_without(skb, csum, 60, 2);
 	}
 
-	struct hdr_object *new_object = at_first_length_end;
-	struct hdr_datagram *new_datagram = at_last_start;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_object *new_object = pkt->at_first_length_end;
+	struct hdr_datagram *new_datagram = pkt->at_last_start;
+	struct hdr_udp *new_udp = pkt->data + 54;
 
 	st16(&new_object->number, object_number);
 	st16(&new_datagram->number, datagram_number);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_two_fault);
+		return fr_drop(len, PROG_TWO + reason_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, last_start + 1, 2);
+		csum = fr_complete_with(skb, csum, pkt->last_start + 1, 2);
 		csum = fr_complete_with(skb, csum, 60, 2);
-		fr_complete(skb, csum, first_length_end + 1, 2);
+		fr_complete(skb, csum, pkt->first_length_end + 1, 2);
 	}
 
-	fr_count(reason_two_pass, len);
+	fr_count(PROG_TWO + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-two_ipv6_object_further(struct __sk_buff *skb, void *data, void *data_end,
-			const struct fr_lease *lease, __u64 short_payload_end, __u64 first_id_size,
-			__u64 first_id, __u64 first_length_end, void *at_first_length_end,
-			__u64 first_end, __u64 second_start, void *at_second_start,
-			__u64 second_id_size, __u64 second_id, __u64 second_length_present,
-			__u64 second_length, __u64 second_length_end)
+static __always_inline int two_ipv6_object_further(struct __sk_buff *skb, struct two_packet *pkt)
 {
 	void *at_second_length_end;
-	void *at_last_start;
 	struct hdr_datagram *datagram;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	at_second_length_end = fr_pin(data + fr_bound(second_length_end, 0xfff));
-	if (at_second_length_end > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (second_length_end > short_payload_end)
-		return fr_up(skb, reason_two_truncated);
-	__u64 second_end = second_length_present ? second_length_end + second_length :
-		short_payload_end;
-	if (!(!second_length_present || second_end <= short_payload_end || skb->gso_size == 0))
-		return fr_up(skb, reason_two_gso_packet);
-	if (!(!second_length_present || second_end <= short_payload_end))
-		return fr_up(skb, reason_two_stream_length);
+	at_second_length_end = fr_pin(pkt->data + fr_bound(pkt->second_length_end, 0xfff));
+	if (at_second_length_end > pkt->data_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
+	if (pkt->second_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
+	pkt->second_end = pkt->second_length_present ? pkt->second_length_end + pkt->second_length :
+		pkt->short_payload_end;
+	if (!(!pkt->second_length_present || pkt->second_end <= pkt->short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_up(skb, PROG_TWO + reason_gso_packet);
+	if (!(!pkt->second_length_present || pkt->second_end <= pkt->short_payload_end))
+		return fr_up(skb, PROG_TWO + reason_stream_length);
 
 	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
-	if (!(second_end < short_payload_end))
-		return two_ipv6_object_no_last(skb, data, data_end, lease, first_id_size, first_id,
-					       first_length_end, at_first_length_end, first_end,
-					       second_start, at_second_start, second_id_size,
-					       second_id, second_length_end, second_end);
-	if (second_end > 0x7ff)
-		return fr_up(skb, reason_two_last_far);
-	__u64 last_start = fr_forget(skb, second_end);
+	if (!(pkt->second_end < pkt->short_payload_end))
+		return two_ipv6_object_no_last(skb, pkt);
+	if (pkt->second_end > 0x7ff)
+		return fr_up(skb, PROG_TWO + reason_last_far);
+	pkt->last_start = fr_forget(skb, pkt->second_end);
 
 	/* datagram: fields: [{name: "type", bits: 8, is: 0x30}, {name: "number", bits: 16}] */
-	at_last_start = fr_pin(data + fr_bound(last_start, 0x7ff));
-	datagram = at_last_start;
-	if ((void *)(datagram + 1) > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (last_start + 3 > short_payload_end)
-		return fr_up(skb, reason_two_truncated);
+	pkt->at_last_start = fr_pin(pkt->data + fr_bound(pkt->last_start, 0x7ff));
+	datagram = pkt->at_last_start;
+	if ((void *)(datagram + 1) > pkt->data_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
+	if (pkt->last_start + 3 > pkt->short_payload_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
 	if (be8(&datagram->type) != 48)
-		return fr_up(skb, reason_two_datagram_type);
+		return fr_up(skb, PROG_TWO + reason_datagram_type);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_two_gso_packet);
+		return fr_up(skb, PROG_TWO + reason_gso_packet);
 
 	/* match: "udp.dst_port": 4433 */
 	if (be16(&udp->dst_port) != 0x1151)
-		return fr_up(skb, reason_two_no_match);
+		return fr_up(skb, PROG_TWO + reason_no_match);
 
 	/* lookup: {a: moves: ["first.id"], b: moves: ["second.id"]} */
 	struct val_moves *a;
 	{
 		struct key_moves key __attribute__((aligned(8))) = {};
 
-		key.id = first_id;
-		enum fr_found found = find_moves(&key, lease, 0, &a);
+		key.id = pkt->first_id;
+		enum fr_found found = find_moves(&key, pkt->lease, 0, &a);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_two_no_moves, reason_two_changing);
+			return fr_missed(skb, found, PROG_TWO + reason_no_moves,
+					 PROG_TWO + reason_changing);
 	}
 	struct val_moves *b;
 	{
 		struct key_moves key __attribute__((aligned(8))) = {};
 
-		key.id = second_id;
-		enum fr_found found = find_moves(&key, lease, 8, &b);
+		key.id = pkt->second_id;
+		enum fr_found found = find_moves(&key, pkt->lease, 8, &b);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_two_no_moves, reason_two_changing);
+			return fr_missed(skb, found, PROG_TWO + reason_no_moves,
+					 PROG_TWO + reason_changing);
 	}
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_two_udp_checksum);
+		return fr_up(skb, PROG_TWO + reason_udp_checksum);
 
 	/* {when: "last", do: [{set: {"last.number": "last.number ^ 0xFFFF", "object.number": ... */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= last_start + 3))
-		return fr_up(skb, reason_two_partial_checksum);
-	return two_ipv6_object_send(skb, data, short_payload_end, first_length_end,
-				    at_first_length_end, last_start, at_last_start, partial);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      (pkt->partial >> 16) >= pkt->last_start + 3))
+		return fr_up(skb, PROG_TWO + reason_partial_checksum);
+	return two_ipv6_object_send(skb, pkt);
 }
 
-static __always_inline int
-two_ipv6_object(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		__u64 short_payload_end, __u64 first_id_size, __u64 first_id,
-		__u64 first_length_end, void *at_first_length_end, __u64 first_end)
+static __always_inline int two_ipv6_object(struct __sk_buff *skb, struct two_packet *pkt)
 {
-	void *at_second_start;
 	void *at_second_id_end;
-	struct hdr_object *object = at_first_length_end;
+	struct hdr_object *object = pkt->at_first_length_end;
 	struct hdr_stream *stream;
 
 	/* object: fields: [{name: "kind", bits: 8}, {name: "number", bits: 16}] */
-	object = at_first_length_end;
-	if ((void *)(object + 1) > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (first_length_end + 3 > first_end)
-		return fr_up(skb, reason_two_truncated);
+	object = pkt->at_first_length_end;
+	if ((void *)(object + 1) > pkt->data_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
+	if (pkt->first_length_end + 3 > pkt->first_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
-	if (first_end >= short_payload_end)
-		return fr_up(skb, reason_two_not_second);
-	if (first_end > 0x7ff)
-		return fr_up(skb, reason_two_second_far);
-	__u64 second_start = fr_forget(skb, first_end);
+	if (pkt->first_end >= pkt->short_payload_end)
+		return fr_up(skb, PROG_TWO + reason_not_second);
+	if (pkt->first_end > 0x7ff)
+		return fr_up(skb, PROG_TWO + reason_second_far);
+	pkt->second_start = fr_forget(skb, pkt->first_end);
 
 	/* {name: "id", varint: "quic"}, */
-	at_second_start = fr_pin(data + fr_bound(second_start, 0x7ff));
-	stream = at_second_start;
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (second_start + 1 > short_payload_end)
-		return fr_up(skb, reason_two_truncated);
+	pkt->at_second_start = fr_pin(pkt->data + fr_bound(pkt->second_start, 0x7ff));
+	stream = pkt->at_second_start;
+	if ((void *)(stream + 1) > pkt->data_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
+	if (pkt->second_start + 1 > pkt->short_payload_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_two_stream_type);
-	__u64 second_id;
-	__u64 second_id_size = fr_varint(at_second_start + 1, data_end, &second_id);
-	if (!second_id_size)
-		return fr_up(skb, reason_two_truncated);
-	__u64 second_id_end = fr_forget(skb, second_start + 1 + second_id_size);
-	at_second_id_end = fr_pin(data + fr_bound(second_id_end, 0xfff));
-	if (at_second_id_end > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (second_id_end > short_payload_end)
-		return fr_up(skb, reason_two_truncated);
+		return fr_up(skb, PROG_TWO + reason_stream_type);
+	pkt->second_id_size = fr_varint(pkt->at_second_start + 1, pkt->data_end, &pkt->second_id);
+	if (!pkt->second_id_size)
+		return fr_up(skb, PROG_TWO + reason_truncated);
+	__u64 second_id_end = fr_forget(skb, pkt->second_start + 1 + pkt->second_id_size);
+	at_second_id_end = fr_pin(pkt->data + fr_bound(second_id_end, 0xfff));
+	if (at_second_id_end > pkt->data_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
+	if (second_id_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	__u64 second_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 second_length;
+	pkt->second_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 second_length_size;
-	if (second_length_present) { /* length */
-		second_length_size = fr_varint(at_second_id_end, data_end, &second_length);
+	if (pkt->second_length_present) { /* length */
+		second_length_size = fr_varint(at_second_id_end, pkt->data_end,
+					       &pkt->second_length);
 		if (!second_length_size)
-			return fr_up(skb, reason_two_truncated);
+			return fr_up(skb, PROG_TWO + reason_truncated);
 	} else {
 		second_length_size = 0;
-		second_length = 0;
+		pkt->second_length = 0;
 	}
-	__u64 second_length_end = fr_forget(skb, second_id_end + second_length_size);
+	pkt->second_length_end = fr_forget(skb, second_id_end + second_length_size);
 
-	return two_ipv6_object_further(skb, data, data_end, lease, short_payload_end, first_id_size,
-				       first_id, first_length_end, at_first_length_end, first_end,
-				       second_start, at_second_start, second_id_size, second_id,
-				       second_length_present, second_length, second_length_end);
+	return two_ipv6_object_further(skb, pkt);
 }
 
-static __always_inline int two_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				    const struct fr_lease *lease)
+static __always_inline int two_ipv6(struct __sk_buff *skb, struct two_packet *pkt)
 {
 	void *at_first_id_end;
-	void *at_first_length_end;
-	struct hdr_stream *stream = data + 63;
-	__u64 ip_end, udp_end, short_payload_end;
+	struct hdr_stream *stream = pkt->data + 63;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_TWO + why);
 
 	/* short: {fields: [{name: "flags", bits: 8}], trailer: 4} */
-	if (check_short_2(skb, data, data_end, udp_end, 62, &short_payload_end, 0))
-		return TC_ACT_UNSPEC;
+	why = check_short_2(skb, pkt->data, pkt->data_end, udp_end, 62, &pkt->short_payload_end);
+	if (why)
+		return fr_up(skb, PROG_TWO + why);
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > data_end || 64ULL > short_payload_end)
-		return fr_up(skb, reason_two_truncated);
+	if ((void *)(stream + 1) > pkt->data_end || 64ULL > pkt->short_payload_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_two_stream_type);
-	__u64 first_id;
-	__u64 first_id_size = fr_varint(data + 64, data_end, &first_id);
-	if (!first_id_size)
-		return fr_up(skb, reason_two_truncated);
-	__u64 first_id_end = fr_forget(skb, 64ULL + first_id_size);
-	at_first_id_end = fr_pin(data + fr_bound(first_id_end, 0x7f));
-	if (at_first_id_end > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (first_id_end > short_payload_end)
-		return fr_up(skb, reason_two_truncated);
+		return fr_up(skb, PROG_TWO + reason_stream_type);
+	pkt->first_id_size = fr_varint(pkt->data + 64, pkt->data_end, &pkt->first_id);
+	if (!pkt->first_id_size)
+		return fr_up(skb, PROG_TWO + reason_truncated);
+	__u64 first_id_end = fr_forget(skb, 64ULL + pkt->first_id_size);
+	at_first_id_end = fr_pin(pkt->data + fr_bound(first_id_end, 0x7f));
+	if (at_first_id_end > pkt->data_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
+	if (first_id_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
 	__u64 first_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 first_length;
 	__u64 first_length_size;
 	if (first_length_present) { /* length */
-		first_length_size = fr_varint(at_first_id_end, data_end, &first_length);
+		first_length_size = fr_varint(at_first_id_end, pkt->data_end, &first_length);
 		if (!first_length_size)
-			return fr_up(skb, reason_two_truncated);
+			return fr_up(skb, PROG_TWO + reason_truncated);
 	} else {
 		first_length_size = 0;
 		first_length = 0;
 	}
-	__u64 first_length_end = fr_forget(skb, first_id_end + first_length_size);
-	at_first_length_end = fr_pin(data + fr_bound(first_length_end, 0x7f));
-	if (at_first_length_end > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (first_length_end > short_payload_end)
-		return fr_up(skb, reason_two_truncated);
-	__u64 first_end = first_length_present ? first_length_end + first_length :
-		short_payload_end;
-	if (!(!first_length_present || first_end <= short_payload_end || skb->gso_size == 0))
-		return fr_up(skb, reason_two_gso_packet);
-	if (!(!first_length_present || first_end <= short_payload_end))
-		return fr_up(skb, reason_two_stream_length);
+	pkt->first_length_end = fr_forget(skb, first_id_end + first_length_size);
+	pkt->at_first_length_end = fr_pin(pkt->data + fr_bound(pkt->first_length_end, 0x7f));
+	if (pkt->at_first_length_end > pkt->data_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
+	if (pkt->first_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_TWO + reason_truncated);
+	pkt->first_end = first_length_present ? pkt->first_length_end + first_length :
+		pkt->short_payload_end;
+	if (!(!first_length_present || pkt->first_end <= pkt->short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_up(skb, PROG_TWO + reason_gso_packet);
+	if (!(!first_length_present || pkt->first_end <= pkt->short_payload_end))
+		return fr_up(skb, PROG_TWO + reason_stream_length);
 
-	return two_ipv6_object(skb, data, data_end, lease, short_payload_end, first_id_size,
-			       first_id, first_length_end, at_first_length_end, first_end);
+	return two_ipv6_object(skb, pkt);
 }
 
 SEC("tc") int prog_two(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct two_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 2064);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* two: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_two_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_TWO + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_TWO + why);
 
 	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
 	if (be16(&eth->type) == ETH_P_IP)
-		return two_ipv4(skb, data, data_end, lease);
+		return two_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return two_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_two_not_ip);
+		return two_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_TWO + reason_not_ip);
 }
 
 /*
@@ -1170,30 +1143,26 @@ SEC("tc") int prog_two(struct __sk_buff *skb)
  *	eth ipv6 udp short stream stream
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_spread_sent = 38, reason_spread_pass, reason_spread_inactive, reason_spread_vlan_tag,
-	reason_spread_other_host, reason_spread_link_broadcast, reason_spread_link_multicast,
-	reason_spread_truncated, reason_spread_ipv4_version, reason_spread_ip_options,
-	reason_spread_ipv4_reserved, reason_spread_fragment, reason_spread_ipv4_total_length,
-	reason_spread_ipv4_checksum, reason_spread_martian_source, reason_spread_multicast,
-	reason_spread_martian_destination, reason_spread_not_udp, reason_spread_udp_length,
-	reason_spread_gso_packet, reason_spread_stream_type, reason_spread_stream_length,
-	reason_spread_no_match, reason_spread_second_far, reason_spread_partial_checksum,
-	reason_spread_no_viewers, reason_spread_no_memory, reason_spread_fault,
-	reason_spread_unfit_stream_id, reason_spread_address_family, reason_spread_too_big,
-	reason_spread_no_route, reason_spread_local, reason_spread_unreachable,
-	reason_spread_blackhole, reason_spread_prohibit, reason_spread_xfrm, reason_spread_rule,
-	reason_spread_encap, reason_spread_no_neighbour, reason_spread_copy,
-	reason_spread_refused_by_device, reason_spread_ipv6_version, reason_spread_mapped_address,
-	reason_spread_ipv6_payload_length, reason_spread_udp_checksum, reason_spread_not_ip,
+/* What is known of a packet. */
+struct spread_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
+	__u64 short_payload_end;
+	__u64 stream_id_size;
+	__u64 stream_id;
+	__u64 stream_end;
+	__u64 second_start;
+	__u64 second_id_size;
+	__u64 second_id;
+	__u64 second_length_end;
 };
 
-static __always_inline int spread_ipv4_send(struct __sk_buff *skb)
+static __always_inline int spread_ipv4_send(struct __sk_buff *skb, struct spread_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_spread_pass, len);
+	fr_count(PROG_SPREAD + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
@@ -1217,9 +1186,9 @@ struct spread_fan1 {
 	void *front;
 };
 
-static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_buff *skb,
-					 void *front, __u64 stream_id_size, __u64 second_start,
-					 __u64 second_id_size, struct receiver_viewers *r)
+static __always_inline long spread_copy1(struct __sk_buff *skb, void *front, __u64 stream_id_size,
+					 __u64 second_start, __u64 second_id_size,
+					 struct receiver_viewers *r, struct spread_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
@@ -1247,10 +1216,10 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 45 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
 	at_second_start = fr_pin(data + fr_bound(second_start, 0x7ff));
 	if (unlikely(at_second_start + 2 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
@@ -1275,7 +1244,7 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 					     second_id_size), 18, 24), 44, stream_id_size);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -1297,22 +1266,18 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 
 	/* each: [{set: {"stream.id": "r.id", "second.id": "r.id"}}, {send: {from: "r.local", ... */
 	if (r->id > fr_varint_room(stream_id_size) || r->id > fr_varint_room(second_id_size))
-		return fr_decline(r->receiver, skb->len, reason_spread_unfit_stream_id);
+		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_unfit_stream_id_2);
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_spread_unreachable,
-					      fr_unusable(&r->hop_remote, reason_spread_no_route,
-							  reason_spread_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_SPREAD + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
-	return spread_copy1(same, skb, front, stream_id_size, second_start, second_id_size, r);
+		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_too_big);
+	return spread_copy1(skb, front, stream_id_size, second_start, second_id_size, r, same);
 }
 
-static __always_inline int spread_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 stream_id_size,
-				       __u64 stream_id, __u64 second_start, __u64 second_id_size,
-				       __u64 second_id, __u64 second_length_end)
+static __always_inline int spread_fan1(struct __sk_buff *skb, struct spread_packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -1320,26 +1285,27 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, __u64 ip_end, __u6
 	struct group_viewers key __attribute__((aligned(8))) = {};
 	struct list_viewers *list;
 
-	key.id = second_id;
+	key.id = pkt->second_id;
 	list = list_of_viewers(&key);
 	if (!list)
-		return fr_up(skb, reason_spread_no_viewers);
+		return fr_up(skb, PROG_SPREAD + reason_no_viewers);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_spread_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_SPREAD + reason_no_memory);
 
-	__u32 size = fr_size(second_length_end, 4096);
+	__u32 size = fr_size(pkt->second_length_end, 4096);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, reason_spread_no_memory);
+		return fr_up(skb, PROG_SPREAD + reason_no_memory);
 	struct spread_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	same->size = size;
-	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_varint_word(second_id, second_id_size)));
-	odd_sum_2 <<= 8 * (((second_start + 1 - 34) & 1) != 0);
+	__u64 odd_sum =
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->second_id, pkt->second_id_size)));
+	odd_sum <<= 8 * (((pkt->second_start + 1 - 34) & 1) != 0);
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(&saved_udp->checksum) ?
@@ -1348,22 +1314,22 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, __u64 ip_end, __u6
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_spread_no_memory);
+		return fr_up(skb, PROG_SPREAD + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) +
-		 fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_id, stream_id_size))) + odd_sum_2 +
-		 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
+		 fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size))) +
+		 odd_sum + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
 
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
 		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->ip_end = ip_end;
-	same->stream_id_size = stream_id_size;
-	same->second_start = second_start;
-	same->second_id_size = second_id_size;
+	same->ip_end = pkt->ip_end;
+	same->stream_id_size = pkt->stream_id_size;
+	same->second_start = pkt->second_start;
+	same->second_id_size = pkt->second_id_size;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -1371,8 +1337,9 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, __u64 ip_end, __u6
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 44, stream_id_size);
-		same->csum = fr_complete_without(skb, same->csum, second_start + 1, second_id_size);
+		same->csum = fr_complete_without(skb, same->csum, 44, pkt->stream_id_size);
+		same->csum = fr_complete_without(skb, same->csum, pkt->second_start + 1,
+						 pkt->second_id_size);
 		same->csum = fr_complete_without(skb, same->csum, 18, 24);
 	}
 
@@ -1385,182 +1352,180 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, __u64 ip_end, __u6
 	bpf_loop(list->count, spread_turn1, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 4096), 0))
-		return fr_drop(len, reason_spread_fault);
+		return fr_drop(len, PROG_SPREAD + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, same->second_start +
-					     1, same->second_id_size), 18, 24), 44,
-			    same->stream_id_size);
+					     fr_complete_with(skb, same->csum,
+					     same->second_start + 1, same->second_id_size), 18, 24),
+			    44, same->stream_id_size);
 
-	fr_count_copies(reason_spread_copy, same->copies0, skb->len);
-	fr_count(reason_spread_pass, len);
+	fr_count_copies(PROG_SPREAD + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_SPREAD + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int spread_ipv4_second_start(struct __sk_buff *skb, void *data,
-						    void *data_end, __u64 ip_end,
-						    __u64 short_payload_end, __u64 stream_id_size,
-						    __u64 stream_id, __u64 stream_end)
+static __always_inline int spread_ipv4_second_start(struct __sk_buff *skb,
+						    struct spread_packet *pkt)
 {
 	void *at_second_start;
 	void *at_second_id_end;
 	void *at_second_length_end;
 	struct hdr_stream *stream;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
-	__u64 second_start = fr_forget(skb, stream_end);
+	pkt->second_start = fr_forget(skb, pkt->stream_end);
 
 	/* {name: "id", varint: "quic"}, */
-	at_second_start = fr_pin(data + fr_bound(second_start, 0x7ff));
+	at_second_start = fr_pin(pkt->data + fr_bound(pkt->second_start, 0x7ff));
 	stream = at_second_start;
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (second_start + 1 > short_payload_end)
-		return fr_up(skb, reason_spread_truncated);
+	if ((void *)(stream + 1) > pkt->data_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
+	if (pkt->second_start + 1 > pkt->short_payload_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_spread_stream_type);
-	__u64 second_id;
-	__u64 second_id_size = fr_varint(at_second_start + 1, data_end, &second_id);
-	if (!second_id_size)
-		return fr_up(skb, reason_spread_truncated);
-	__u64 second_id_end = fr_forget(skb, second_start + 1 + second_id_size);
-	at_second_id_end = fr_pin(data + fr_bound(second_id_end, 0xfff));
-	if (at_second_id_end > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (second_id_end > short_payload_end)
-		return fr_up(skb, reason_spread_truncated);
+		return fr_up(skb, PROG_SPREAD + reason_stream_type);
+	pkt->second_id_size = fr_varint(at_second_start + 1, pkt->data_end, &pkt->second_id);
+	if (!pkt->second_id_size)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
+	__u64 second_id_end = fr_forget(skb, pkt->second_start + 1 + pkt->second_id_size);
+	at_second_id_end = fr_pin(pkt->data + fr_bound(second_id_end, 0xfff));
+	if (at_second_id_end > pkt->data_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
+	if (second_id_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
 	__u64 second_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 second_length;
 	__u64 second_length_size;
 	if (second_length_present) { /* length */
-		second_length_size = fr_varint(at_second_id_end, data_end, &second_length);
+		second_length_size = fr_varint(at_second_id_end, pkt->data_end, &second_length);
 		if (!second_length_size)
-			return fr_up(skb, reason_spread_truncated);
+			return fr_up(skb, PROG_SPREAD + reason_truncated);
 	} else {
 		second_length_size = 0;
 		second_length = 0;
 	}
-	__u64 second_length_end = fr_forget(skb, second_id_end + second_length_size);
-	at_second_length_end = fr_pin(data + fr_bound(second_length_end, 0xfff));
-	if (at_second_length_end > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (second_length_end > short_payload_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (!(!second_length_present || second_length_end + second_length == short_payload_end ||
+	pkt->second_length_end = fr_forget(skb, second_id_end + second_length_size);
+	at_second_length_end = fr_pin(pkt->data + fr_bound(pkt->second_length_end, 0xfff));
+	if (at_second_length_end > pkt->data_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
+	if (pkt->second_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
+	if (!(!second_length_present ||
+	      pkt->second_length_end + second_length == pkt->short_payload_end ||
 	      skb->gso_size == 0))
-		return fr_up(skb, reason_spread_gso_packet);
-	if (!(!second_length_present || second_length_end + second_length == short_payload_end))
-		return fr_up(skb, reason_spread_stream_length);
+		return fr_up(skb, PROG_SPREAD + reason_gso_packet);
+	if (!(!second_length_present ||
+	      pkt->second_length_end + second_length == pkt->short_payload_end))
+		return fr_up(skb, PROG_SPREAD + reason_stream_length);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_spread_gso_packet);
+		return fr_up(skb, PROG_SPREAD + reason_gso_packet);
 
 	/* match: "udp.dst_port": 4434 */
 	if (be16(&udp->dst_port) != 0x1152)
-		return fr_up(skb, reason_spread_no_match);
+		return fr_up(skb, PROG_SPREAD + reason_no_match);
 
 	/* {when: "second", do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= second_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_spread_partial_checksum);
-	if (at_second_length_end > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	return spread_fan1(skb, ip_end, stream_id_size, stream_id, second_start, second_id_size,
-			   second_id, second_length_end);
+	      (partial >> 16) >= pkt->second_length_end) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_SPREAD + reason_partial_checksum);
+	if (at_second_length_end > pkt->data_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
+	return spread_fan1(skb, pkt);
 }
 
-static __always_inline int spread_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int spread_ipv4(struct __sk_buff *skb, struct spread_packet *pkt)
 {
 	void *at_stream_id_end;
 	void *at_stream_length_end;
-	struct hdr_stream *stream = data + 43;
-	struct hdr_udp *udp = data + 34;
-	__u64 ip_end, udp_end, short_payload_end;
+	struct hdr_stream *stream = pkt->data + 43;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(two, spread, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, FR_APART(two, spread, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_SPREAD + why);
 
 	/* short: {fields: [{name: "flags", bits: 8}], trailer: 4} */
-	if (check_short(skb, data, data_end, udp_end, 42, &short_payload_end,
-			FR_APART(two, spread, truncated)))
-		return TC_ACT_UNSPEC;
+	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 42, &pkt->short_payload_end);
+	if (why)
+		return fr_up(skb, PROG_SPREAD + why);
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > data_end || 44ULL > short_payload_end)
-		return fr_up(skb, reason_spread_truncated);
+	if ((void *)(stream + 1) > pkt->data_end || 44ULL > pkt->short_payload_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_spread_stream_type);
-	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(data + 44, data_end, &stream_id);
-	if (!stream_id_size)
-		return fr_up(skb, reason_spread_truncated);
-	__u64 stream_id_end = fr_forget(skb, 44ULL + stream_id_size);
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x3f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_spread_truncated);
+		return fr_up(skb, PROG_SPREAD + reason_stream_type);
+	pkt->stream_id_size = fr_varint(pkt->data + 44, pkt->data_end, &pkt->stream_id);
+	if (!pkt->stream_id_size)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
+	__u64 stream_id_end = fr_forget(skb, 44ULL + pkt->stream_id_size);
+	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x3f));
+	if (at_stream_id_end > pkt->data_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
+	if (stream_id_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
 	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 stream_length;
 	__u64 stream_length_size;
 	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_id_end, data_end, &stream_length);
+		stream_length_size = fr_varint(at_stream_id_end, pkt->data_end, &stream_length);
 		if (!stream_length_size)
-			return fr_up(skb, reason_spread_truncated);
+			return fr_up(skb, PROG_SPREAD + reason_truncated);
 	} else {
 		stream_length_size = 0;
 		stream_length = 0;
 	}
 	__u64 stream_length_end = fr_forget(skb, stream_id_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x3f));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_spread_truncated);
-	__u64 stream_end = stream_length_present ? stream_length_end + stream_length :
-		short_payload_end;
-	if (!(!stream_length_present || stream_end <= short_payload_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_gso_packet);
-	if (!(!stream_length_present || stream_end <= short_payload_end))
-		return fr_up(skb, reason_spread_stream_length);
+	at_stream_length_end = fr_pin(pkt->data + fr_bound(stream_length_end, 0x3f));
+	if (at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
+	if (stream_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
+	pkt->stream_end = stream_length_present ? stream_length_end + stream_length :
+		pkt->short_payload_end;
+	if (!(!stream_length_present || pkt->stream_end <= pkt->short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_up(skb, PROG_SPREAD + reason_gso_packet);
+	if (!(!stream_length_present || pkt->stream_end <= pkt->short_payload_end))
+		return fr_up(skb, PROG_SPREAD + reason_stream_length);
 
 	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
-	if (!(stream_end < short_payload_end)) { /* no second */
+	if (!(pkt->stream_end < pkt->short_payload_end)) { /* no second */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_spread_gso_packet);
+			return fr_up(skb, PROG_SPREAD + reason_gso_packet);
 
 		/* match: "udp.dst_port": 4434 */
 		if (be16(&udp->dst_port) != 0x1152)
-			return fr_up(skb, reason_spread_no_match);
+			return fr_up(skb, PROG_SPREAD + reason_no_match);
 
 		/* {do: [{count: "one"}, "pass"]}, */
 		fr_named_add(1, 1);
-		return spread_ipv4_send(skb);
+		return spread_ipv4_send(skb, pkt);
 	}
-	if (stream_end > 0x7ff)
-		return fr_up(skb, reason_spread_second_far);
+	if (pkt->stream_end > 0x7ff)
+		return fr_up(skb, PROG_SPREAD + reason_second_far);
 
-	return spread_ipv4_second_start(skb, data, data_end, ip_end, short_payload_end,
-					stream_id_size, stream_id, stream_end);
+	return spread_ipv4_second_start(skb, pkt);
 }
 
-static __always_inline int spread_ipv6_send(struct __sk_buff *skb)
+static __always_inline int spread_ipv6_send(struct __sk_buff *skb, struct spread_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_spread_pass, len);
+	fr_count(PROG_SPREAD + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
@@ -1583,9 +1548,9 @@ struct spread_fan2 {
 	void *front;
 };
 
-static __always_inline long spread_copy2(struct spread_same2 *same, struct __sk_buff *skb,
-					 void *front, __u64 stream_id_size, __u64 second_start,
-					 __u64 second_id_size, struct receiver_viewers *r)
+static __always_inline long spread_copy2(struct __sk_buff *skb, void *front, __u64 stream_id_size,
+					 __u64 second_start, __u64 second_id_size,
+					 struct receiver_viewers *r, struct spread_same2 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
@@ -1609,10 +1574,10 @@ static __always_inline long spread_copy2(struct spread_same2 *same, struct __sk_
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 65 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
 	at_second_start = fr_pin(data + fr_bound(second_start, 0x7ff));
 	if (unlikely(at_second_start + 2 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -1641,7 +1606,7 @@ static __always_inline long spread_copy2(struct spread_same2 *same, struct __sk_
 					     second_id_size), ETH_HLEN, 48), 64, stream_id_size);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -1664,24 +1629,20 @@ static __noinline long spread_turn2(__u32 i, struct spread_fan2 *fan)
 
 	/* each: [{set: {"stream.id": "r.id", "second.id": "r.id"}}, {send: {from: "r.local", ... */
 	if (r->id > fr_varint_room(stream_id_size) || r->id > fr_varint_room(second_id_size))
-		return fr_decline(r->receiver, skb->len, reason_spread_unfit_stream_id);
+		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_unfit_stream_id_2);
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_address_family);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_spread_udp_checksum);
+		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_udp_checksum_2);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_spread_unreachable,
-					      fr_unusable(&r->hop_remote, reason_spread_no_route,
-							  reason_spread_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_SPREAD + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
-	return spread_copy2(same, skb, front, stream_id_size, second_start, second_id_size, r);
+		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_too_big);
+	return spread_copy2(skb, front, stream_id_size, second_start, second_id_size, r, same);
 }
 
-static __always_inline int spread_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 stream_id_size,
-				       __u64 stream_id, __u64 second_start, __u64 second_id_size,
-				       __u64 second_id, __u64 second_length_end)
+static __always_inline int spread_fan2(struct __sk_buff *skb, struct spread_packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -1689,26 +1650,27 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, __u64 ip_end, __u6
 	struct group_viewers key __attribute__((aligned(8))) = {};
 	struct list_viewers *list;
 
-	key.id = second_id;
+	key.id = pkt->second_id;
 	list = list_of_viewers(&key);
 	if (!list)
-		return fr_up(skb, reason_spread_no_viewers);
+		return fr_up(skb, PROG_SPREAD + reason_no_viewers);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_spread_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_SPREAD + reason_no_memory);
 
-	__u32 size = fr_size(second_length_end, 4096);
+	__u32 size = fr_size(pkt->second_length_end, 4096);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, reason_spread_no_memory);
+		return fr_up(skb, PROG_SPREAD + reason_no_memory);
 	struct spread_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	same->size = size;
-	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_varint_word(second_id, second_id_size)));
-	odd_sum_2 <<= 8 * (((second_start + 1 - 54) & 1) != 0);
+	__u64 odd_sum =
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->second_id, pkt->second_id_size)));
+	odd_sum <<= 8 * (((pkt->second_start + 1 - 54) & 1) != 0);
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
@@ -1718,19 +1680,19 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, __u64 ip_end, __u6
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_spread_no_memory);
+		return fr_up(skb, PROG_SPREAD + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
 		 fr_sum_of(ld16(&saved_udp->checksum)) -
 		 ((__u64)ld32(&saved_udp->src_port) +
-		  fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_id, stream_id_size))) + odd_sum_2 +
-		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		  fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size))) +
+		  odd_sum + fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->ip_end = ip_end;
-	same->stream_id_size = stream_id_size;
-	same->second_start = second_start;
-	same->second_id_size = second_id_size;
+	same->ip_end = pkt->ip_end;
+	same->stream_id_size = pkt->stream_id_size;
+	same->second_start = pkt->second_start;
+	same->second_id_size = pkt->second_id_size;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -1738,8 +1700,9 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, __u64 ip_end, __u6
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 64, stream_id_size);
-		same->csum = fr_complete_without(skb, same->csum, second_start + 1, second_id_size);
+		same->csum = fr_complete_without(skb, same->csum, 64, pkt->stream_id_size);
+		same->csum = fr_complete_without(skb, same->csum, pkt->second_start + 1,
+						 pkt->second_id_size);
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 48);
 	}
 
@@ -1752,200 +1715,199 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, __u64 ip_end, __u6
 	bpf_loop(list->count, spread_turn2, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 4096), 0))
-		return fr_drop(len, reason_spread_fault);
+		return fr_drop(len, PROG_SPREAD + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, same->second_start +
-					     1, same->second_id_size), ETH_HLEN, 48), 64,
-			    same->stream_id_size);
+					     fr_complete_with(skb, same->csum,
+					     same->second_start + 1, same->second_id_size),
+					     ETH_HLEN, 48), 64, same->stream_id_size);
 
-	fr_count_copies(reason_spread_copy, same->copies0, skb->len);
-	fr_count(reason_spread_pass, len);
+	fr_count_copies(PROG_SPREAD + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_SPREAD + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int spread_ipv6_second_start(struct __sk_buff *skb, void *data,
-						    void *data_end, __u64 ip_end,
-						    __u64 short_payload_end, __u64 stream_id_size,
-						    __u64 stream_id, __u64 stream_end)
+static __always_inline int spread_ipv6_second_start(struct __sk_buff *skb,
+						    struct spread_packet *pkt)
 {
 	void *at_second_start;
 	void *at_second_id_end;
 	void *at_second_length_end;
 	struct hdr_stream *stream;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
-	__u64 second_start = fr_forget(skb, stream_end);
+	pkt->second_start = fr_forget(skb, pkt->stream_end);
 
 	/* {name: "id", varint: "quic"}, */
-	at_second_start = fr_pin(data + fr_bound(second_start, 0x7ff));
+	at_second_start = fr_pin(pkt->data + fr_bound(pkt->second_start, 0x7ff));
 	stream = at_second_start;
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (second_start + 1 > short_payload_end)
-		return fr_up(skb, reason_spread_truncated);
+	if ((void *)(stream + 1) > pkt->data_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
+	if (pkt->second_start + 1 > pkt->short_payload_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_spread_stream_type);
-	__u64 second_id;
-	__u64 second_id_size = fr_varint(at_second_start + 1, data_end, &second_id);
-	if (!second_id_size)
-		return fr_up(skb, reason_spread_truncated);
-	__u64 second_id_end = fr_forget(skb, second_start + 1 + second_id_size);
-	at_second_id_end = fr_pin(data + fr_bound(second_id_end, 0xfff));
-	if (at_second_id_end > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (second_id_end > short_payload_end)
-		return fr_up(skb, reason_spread_truncated);
+		return fr_up(skb, PROG_SPREAD + reason_stream_type);
+	pkt->second_id_size = fr_varint(at_second_start + 1, pkt->data_end, &pkt->second_id);
+	if (!pkt->second_id_size)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
+	__u64 second_id_end = fr_forget(skb, pkt->second_start + 1 + pkt->second_id_size);
+	at_second_id_end = fr_pin(pkt->data + fr_bound(second_id_end, 0xfff));
+	if (at_second_id_end > pkt->data_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
+	if (second_id_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
 	__u64 second_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 second_length;
 	__u64 second_length_size;
 	if (second_length_present) { /* length */
-		second_length_size = fr_varint(at_second_id_end, data_end, &second_length);
+		second_length_size = fr_varint(at_second_id_end, pkt->data_end, &second_length);
 		if (!second_length_size)
-			return fr_up(skb, reason_spread_truncated);
+			return fr_up(skb, PROG_SPREAD + reason_truncated);
 	} else {
 		second_length_size = 0;
 		second_length = 0;
 	}
-	__u64 second_length_end = fr_forget(skb, second_id_end + second_length_size);
-	at_second_length_end = fr_pin(data + fr_bound(second_length_end, 0xfff));
-	if (at_second_length_end > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (second_length_end > short_payload_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (!(!second_length_present || second_length_end + second_length == short_payload_end ||
+	pkt->second_length_end = fr_forget(skb, second_id_end + second_length_size);
+	at_second_length_end = fr_pin(pkt->data + fr_bound(pkt->second_length_end, 0xfff));
+	if (at_second_length_end > pkt->data_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
+	if (pkt->second_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
+	if (!(!second_length_present ||
+	      pkt->second_length_end + second_length == pkt->short_payload_end ||
 	      skb->gso_size == 0))
-		return fr_up(skb, reason_spread_gso_packet);
-	if (!(!second_length_present || second_length_end + second_length == short_payload_end))
-		return fr_up(skb, reason_spread_stream_length);
+		return fr_up(skb, PROG_SPREAD + reason_gso_packet);
+	if (!(!second_length_present ||
+	      pkt->second_length_end + second_length == pkt->short_payload_end))
+		return fr_up(skb, PROG_SPREAD + reason_stream_length);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_spread_gso_packet);
+		return fr_up(skb, PROG_SPREAD + reason_gso_packet);
 
 	/* match: "udp.dst_port": 4434 */
 	if (be16(&udp->dst_port) != 0x1152)
-		return fr_up(skb, reason_spread_no_match);
+		return fr_up(skb, PROG_SPREAD + reason_no_match);
 
 	/* {when: "second", do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= second_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_spread_partial_checksum);
-	if (at_second_length_end > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	return spread_fan2(skb, ip_end, stream_id_size, stream_id, second_start, second_id_size,
-			   second_id, second_length_end);
+	      (partial >> 16) >= pkt->second_length_end) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_SPREAD + reason_partial_checksum);
+	if (at_second_length_end > pkt->data_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
+	return spread_fan2(skb, pkt);
 }
 
-static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int spread_ipv6(struct __sk_buff *skb, struct spread_packet *pkt)
 {
 	void *at_stream_id_end;
 	void *at_stream_length_end;
-	struct hdr_stream *stream = data + 63;
-	struct hdr_udp *udp = data + 54;
-	__u64 ip_end, udp_end, short_payload_end;
+	struct hdr_stream *stream = pkt->data + 63;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(two, spread, truncated),
-		       FR_APART(two, spread, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, FR_APART(two, spread, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_SPREAD + why);
 
 	/* short: {fields: [{name: "flags", bits: 8}], trailer: 4} */
-	if (check_short_2(skb, data, data_end, udp_end, 62, &short_payload_end,
-			  FR_APART(two, spread, truncated)))
-		return TC_ACT_UNSPEC;
+	why = check_short_2(skb, pkt->data, pkt->data_end, udp_end, 62, &pkt->short_payload_end);
+	if (why)
+		return fr_up(skb, PROG_SPREAD + why);
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > data_end || 64ULL > short_payload_end)
-		return fr_up(skb, reason_spread_truncated);
+	if ((void *)(stream + 1) > pkt->data_end || 64ULL > pkt->short_payload_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_spread_stream_type);
-	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(data + 64, data_end, &stream_id);
-	if (!stream_id_size)
-		return fr_up(skb, reason_spread_truncated);
-	__u64 stream_id_end = fr_forget(skb, 64ULL + stream_id_size);
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_spread_truncated);
+		return fr_up(skb, PROG_SPREAD + reason_stream_type);
+	pkt->stream_id_size = fr_varint(pkt->data + 64, pkt->data_end, &pkt->stream_id);
+	if (!pkt->stream_id_size)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
+	__u64 stream_id_end = fr_forget(skb, 64ULL + pkt->stream_id_size);
+	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x7f));
+	if (at_stream_id_end > pkt->data_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
+	if (stream_id_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
 	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 stream_length;
 	__u64 stream_length_size;
 	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_id_end, data_end, &stream_length);
+		stream_length_size = fr_varint(at_stream_id_end, pkt->data_end, &stream_length);
 		if (!stream_length_size)
-			return fr_up(skb, reason_spread_truncated);
+			return fr_up(skb, PROG_SPREAD + reason_truncated);
 	} else {
 		stream_length_size = 0;
 		stream_length = 0;
 	}
 	__u64 stream_length_end = fr_forget(skb, stream_id_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_spread_truncated);
-	__u64 stream_end = stream_length_present ? stream_length_end + stream_length :
-		short_payload_end;
-	if (!(!stream_length_present || stream_end <= short_payload_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_gso_packet);
-	if (!(!stream_length_present || stream_end <= short_payload_end))
-		return fr_up(skb, reason_spread_stream_length);
+	at_stream_length_end = fr_pin(pkt->data + fr_bound(stream_length_end, 0x7f));
+	if (at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
+	if (stream_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
+	pkt->stream_end = stream_length_present ? stream_length_end + stream_length :
+		pkt->short_payload_end;
+	if (!(!stream_length_present || pkt->stream_end <= pkt->short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_up(skb, PROG_SPREAD + reason_gso_packet);
+	if (!(!stream_length_present || pkt->stream_end <= pkt->short_payload_end))
+		return fr_up(skb, PROG_SPREAD + reason_stream_length);
 
 	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
-	if (!(stream_end < short_payload_end)) { /* no second */
+	if (!(pkt->stream_end < pkt->short_payload_end)) { /* no second */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_spread_gso_packet);
+			return fr_up(skb, PROG_SPREAD + reason_gso_packet);
 
 		/* match: "udp.dst_port": 4434 */
 		if (be16(&udp->dst_port) != 0x1152)
-			return fr_up(skb, reason_spread_no_match);
+			return fr_up(skb, PROG_SPREAD + reason_no_match);
 
 		/* {do: [{count: "one"}, "pass"]}, */
 		fr_named_add(1, 1);
-		return spread_ipv6_send(skb);
+		return spread_ipv6_send(skb, pkt);
 	}
-	if (stream_end > 0x7ff)
-		return fr_up(skb, reason_spread_second_far);
+	if (pkt->stream_end > 0x7ff)
+		return fr_up(skb, PROG_SPREAD + reason_second_far);
 
-	return spread_ipv6_second_start(skb, data, data_end, ip_end, short_payload_end,
-					stream_id_size, stream_id, stream_end);
+	return spread_ipv6_second_start(skb, pkt);
 }
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
+	struct spread_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 2064);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* spread: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_spread_inactive);
+		return fr_up(skb, PROG_SPREAD + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(two, spread, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_SPREAD + why);
 
 	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return spread_ipv4(skb, data, data_end);
+		return spread_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return spread_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_spread_not_ip);
+		return spread_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_SPREAD + reason_not_ip);
 }

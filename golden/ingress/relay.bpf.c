@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 124
+#define FR_REASONS 150
 #define FR_NEEDS_ROWS 40
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
@@ -145,284 +145,319 @@ static __always_inline enum fr_found find_groups(const struct key_groups *key,
 		       NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_not_tag, reason_tag_checksum,
+	reason_no_routes, reason_changing, reason_hop_limit, reason_partial_checksum, reason_fault,
+	reason_no_memory, reason_too_big, reason_no_route, reason_local, reason_unreachable,
+	reason_blackhole, reason_prohibit, reason_xfrm, reason_rule, reason_encap,
+	reason_no_neighbour, reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length,
+	reason_not_ip, reason_not_outer, reason_not_note, reason_udp_checksum,
+	reason_address_family, reason_not_forwarded, reason_forwarding_off, reason_no_groups,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_ROUTE = 0, PROG_UNWRAP = 50, PROG_LISTEN = 100 };
+
 /*
  * prog_route: tc/ingress
  *	eth ipv4 udp tag
  *	eth ipv6 udp tag
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_route_sent, reason_route_pass, reason_route_inactive, reason_route_vlan_tag,
-	reason_route_other_host, reason_route_link_broadcast, reason_route_link_multicast,
-	reason_route_truncated, reason_route_ipv4_version, reason_route_ip_options,
-	reason_route_ipv4_reserved, reason_route_fragment, reason_route_ipv4_total_length,
-	reason_route_ipv4_checksum, reason_route_martian_source, reason_route_multicast,
-	reason_route_martian_destination, reason_route_not_udp, reason_route_udp_length,
-	reason_route_gso_packet, reason_route_not_tag, reason_route_tag_checksum,
-	reason_route_no_routes, reason_route_changing, reason_route_hop_limit,
-	reason_route_partial_checksum, reason_route_no_memory, reason_route_fault,
-	reason_route_too_big, reason_route_no_route, reason_route_local, reason_route_unreachable,
-	reason_route_blackhole, reason_route_prohibit, reason_route_xfrm, reason_route_rule,
-	reason_route_encap, reason_route_ipv6_version, reason_route_mapped_address,
-	reason_route_ipv6_payload_length, reason_route_not_ip,
+/* What is known of a packet. */
+struct route_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	struct val_routes *r;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_route_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_route_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_route_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_route_udp_length);
+		return reason_udp_length;
 	if (be16(&udp->dst_port) != 0x1770)
-		return fr_up(skb, reason_route_not_tag);
+		return reason_not_tag;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int check_tag(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 udp_end, const __u32 at)
+static __always_inline __u32 check_tag(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 udp_end, const __u32 at)
 {
 	struct hdr_tag *tag = data + at;
 
 	if ((void *)(tag + 1) > data_end || at + sizeof(*tag) > udp_end)
-		return fr_up(skb, reason_route_truncated);
+		return reason_truncated;
 	if (!fr_sum_ok((__u64)ld32(&tag->kind) + ld32(&tag->checksum)))
-		return fr_up(skb, reason_route_tag_checksum);
+		return reason_tag_checksum;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_route_gso_packet);
-
+		return reason_gso_packet;
 	return 0;
 }
 
-static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   struct val_routes *r)
+static __always_inline int route_ipv4_send(struct __sk_buff *skb, struct route_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = r->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_route_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_ROUTE + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_route_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_ROUTE + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->hop.hop);
+		fr_link(pkt->data, &pkt->r->hop.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
 
-	fr_count(reason_route_sent, len);
+	fr_count(PROG_ROUTE + reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
+		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
 }
 
-static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int route_ipv4(struct __sk_buff *skb, struct route_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_tag *tag = data + 42;
+	struct hdr_tag *tag = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_route_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_route_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_route_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_route_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_route_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_route_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_route_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_route_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_route_multicast);
-		return fr_up(skb, reason_route_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "tag"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_route_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_ROUTE + why);
 
 	/* headers: tag: { */
-	if (check_tag(skb, data, data_end, udp_end, 42))
-		return TC_ACT_UNSPEC;
+	why = check_tag(skb, pkt->data, pkt->data_end, udp_end, 42);
+	if (why)
+		return fr_up(skb, PROG_ROUTE + why);
 
 	/* lookup: r: routes: ["tag.flow"] */
-	struct val_routes *r;
 	struct key_routes key __attribute__((aligned(8))) = {};
 
 	key.flow = (be16(tag->flow) << 8) | be8(tag->flow + 2);
-	enum fr_found found = find_routes(&key, lease, 0, &r);
+	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_route_no_routes, reason_route_changing);
+		return fr_missed(skb, found, PROG_ROUTE + reason_no_routes,
+				 PROG_ROUTE + reason_changing);
 
 	/* do: [{send: via: "r.hop"}] */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_route_hop_limit);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop.hop, reason_route_no_route,
-				      reason_route_unreachable));
-	return route_ipv4_send(skb, data, ip_end, r);
+		return fr_up(skb, PROG_ROUTE + reason_hop_limit);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_ROUTE + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop.hop, pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->r->hop.hop, PROG_ROUTE + reason_too_big);
+	return route_ipv4_send(skb, pkt);
 }
 
-static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   struct val_routes *r)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int route_ipv6_send(struct __sk_buff *skb, struct route_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_route_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_ROUTE + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_route_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_ROUTE + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->hop.hop);
+		fr_link(pkt->data, &pkt->r->hop.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
-	fr_count(reason_route_sent, len);
+	fr_count(PROG_ROUTE + reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET6, r->hop.addr);
+		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET6, pkt->r->hop.addr);
 }
 
-static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int route_ipv6(struct __sk_buff *skb, struct route_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_tag *tag = data + 62;
+	struct hdr_tag *tag = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_route_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_route_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_route_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_route_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_route_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_route_multicast);
-		return fr_up(skb, reason_route_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "tag"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_route_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_ROUTE + why);
 
 	/* headers: tag: { */
-	if (check_tag(skb, data, data_end, udp_end, 62))
-		return TC_ACT_UNSPEC;
+	why = check_tag(skb, pkt->data, pkt->data_end, udp_end, 62);
+	if (why)
+		return fr_up(skb, PROG_ROUTE + why);
 
 	/* lookup: r: routes: ["tag.flow"] */
-	struct val_routes *r;
 	struct key_routes key __attribute__((aligned(8))) = {};
 
 	key.flow = (be16(tag->flow) << 8) | be8(tag->flow + 2);
-	enum fr_found found = find_routes(&key, lease, 0, &r);
+	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_route_no_routes, reason_route_changing);
+		return fr_missed(skb, found, PROG_ROUTE + reason_no_routes,
+				 PROG_ROUTE + reason_changing);
 
 	/* do: [{send: via: "r.hop"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_route_hop_limit);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop.hop, reason_route_no_route,
-				      reason_route_unreachable));
-	return route_ipv6_send(skb, data, ip_end, r);
+		return fr_up(skb, PROG_ROUTE + reason_hop_limit);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_ROUTE + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop.hop, pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->r->hop.hop, PROG_ROUTE + reason_too_big);
+	return route_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_route(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct route_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 70);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* route: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_route_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_ROUTE + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_route_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_route_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_route_link_broadcast);
-		return fr_up(skb, reason_route_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_route_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_ROUTE + why);
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return route_ipv4(skb, data, data_end, lease);
+		return route_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return route_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_route_not_ip);
+		return route_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_ROUTE + reason_not_ip);
 }
 
 /*
@@ -430,27 +465,65 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
  *	eth ipv4 udp tag ipv4 note
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_unwrap_sent = 41, reason_unwrap_pass, reason_unwrap_inactive, reason_unwrap_vlan_tag,
-	reason_unwrap_other_host, reason_unwrap_link_broadcast, reason_unwrap_link_multicast,
-	reason_unwrap_truncated, reason_unwrap_not_outer, reason_unwrap_ipv4_version,
-	reason_unwrap_ip_options, reason_unwrap_ipv4_reserved, reason_unwrap_fragment,
-	reason_unwrap_ipv4_total_length, reason_unwrap_ipv4_checksum, reason_unwrap_martian_source,
-	reason_unwrap_multicast, reason_unwrap_martian_destination, reason_unwrap_not_udp,
-	reason_unwrap_udp_length, reason_unwrap_gso_packet, reason_unwrap_not_tag,
-	reason_unwrap_tag_checksum, reason_unwrap_not_note, reason_unwrap_no_routes,
-	reason_unwrap_changing, reason_unwrap_udp_checksum, reason_unwrap_hop_limit,
-	reason_unwrap_partial_checksum, reason_unwrap_no_memory, reason_unwrap_fault,
-	reason_unwrap_too_big, reason_unwrap_no_route, reason_unwrap_local,
-	reason_unwrap_unreachable, reason_unwrap_blackhole, reason_unwrap_prohibit,
-	reason_unwrap_xfrm, reason_unwrap_rule, reason_unwrap_encap,
+/* What is known of a packet. */
+struct unwrap_packet {
+	void *data;
+	__u64 payload_len;
+	struct val_routes *r;
 };
 
-static __always_inline int unwrap_udp_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					   struct val_routes *r)
+static __always_inline __u32 check_eth_2(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv4 *ipv4 = data + 50;
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	if (be16(&eth->type) != ETH_P_IP)
+		return reason_not_outer;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end || at + sizeof(*ipv4) > udp_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 inner_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || inner_end > udp_end)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (be8(&ipv4->protocol) != 253)
+		return reason_not_note;
+
+	*end = inner_end;
+	return 0;
+}
+
+static __always_inline int unwrap_send(struct __sk_buff *skb, struct unwrap_packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 50;
 	__u32 len = skb->len;
 	const __u32 headers_len = 50, new_headers_len = 14;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
@@ -458,19 +531,20 @@ static __always_inline int unwrap_udp_send(struct __sk_buff *skb, void *data, __
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					    ipv4_ttl_protocol);
-	int direct = r->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 21, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 21, 0,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_unwrap_fault);
+		return fr_failed(skb, len, err, PROG_UNWRAP + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_UNWRAP + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->hop.hop);
+		fr_link(pkt->data, &pkt->r->hop.hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -480,171 +554,89 @@ static __always_inline int unwrap_udp_send(struct __sk_buff *skb, void *data, __
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_unwrap_sent, len);
+	fr_count(PROG_UNWRAP + reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
+		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
 }
 
-static __always_inline int unwrap_udp_udp_checksum(struct __sk_buff *skb, void *data, __u64 udp_end,
-						   __u64 inner_end, struct val_routes *r)
+SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_ipv4 *ipv4_2 = data + 50;
+	struct unwrap_packet pkt;
+	const struct fr_lease *lease = fr_the_lease();
+	__u64 now = bpf_jiffies64();
+
+	fr_pull(skb, 71);
+	pkt.data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
+	struct hdr_tag *tag = pkt.data + 42;
+	struct hdr_note *note = pkt.data + 70;
+	struct hdr_udp *udp = pkt.data + 34;
+	struct hdr_ipv4 *ipv4 = pkt.data + 14;
+	struct hdr_ipv4 *ipv4_2 = pkt.data + 50;
+	__u64 outer_end, udp_end, inner_end;
+
+	/* unwrap: { */
+	if (!fr_lease_valid(lease, now))
+		return fr_up(skb, PROG_UNWRAP + reason_inactive);
+
+	/* hook: "tc/ingress" */
+	__u32 why = check_eth_2(skb, pkt.data, data_end) ?:
+		check_ipv4(skb, pkt.data, data_end, 14, &outer_end) ?:
+		check_udp(skb, pkt.data, data_end, outer_end, 34, &udp_end);
+	if (why)
+		return fr_up(skb, PROG_UNWRAP + why);
+
+	/* headers: tag: { */
+	if ((void *)(tag + 1) > data_end || 50ULL > udp_end)
+		return fr_up(skb, PROG_UNWRAP + reason_truncated);
+
+	/* {name: "checksum", bits: 16, checksum: {covers: "header", verify: true}}, */
+	if (!fr_sum_ok((__u64)ld32(&tag->kind) + ld32(&tag->checksum)))
+		return fr_up(skb, PROG_UNWRAP + reason_tag_checksum);
+	why = check_ipv4_2(skb, pkt.data, data_end, udp_end, 50, &inner_end);
+	if (why)
+		return fr_up(skb, PROG_UNWRAP + why);
+
+	/* headers: note: { */
+	if ((void *)(note + 1) > data_end || 71ULL > inner_end)
+		return fr_up(skb, PROG_UNWRAP + reason_truncated);
+
+	/* stack: ["eth", {outer: ["ipv4"]}, "udp", "tag", {inner: "ipv4"}, "note"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, PROG_UNWRAP + reason_gso_packet);
+
+	/* lookup: r: routes: ["tag.flow"] */
+	struct key_routes key __attribute__((aligned(8))) = {};
+
+	key.flow = (be16(tag->flow) << 8) | be8(tag->flow + 2);
+	enum fr_found found = find_routes(&key, lease, 0, &pkt.r);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, PROG_UNWRAP + reason_no_routes,
+				 PROG_UNWRAP + reason_changing);
 
 	/* do: [{pop: "tag"}, {pop: "udp"}, {pop: "outer"}, {send: via: "r.hop"}] */
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, reason_unwrap_udp_checksum);
+		return fr_up(skb, PROG_UNWRAP + reason_udp_checksum);
 	if (be8(&ipv4_2->ttl) <= 1)
-		return fr_up(skb, reason_unwrap_hop_limit);
+		return fr_up(skb, PROG_UNWRAP + reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_2->src)))
-		return fr_up(skb, reason_unwrap_martian_source);
+		return fr_up(skb, PROG_UNWRAP + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_2->dst)))
-		return fr_up(skb, reason_unwrap_multicast);
+		return fr_up(skb, PROG_UNWRAP + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_2->dst)))
-		return fr_up(skb, reason_unwrap_martian_destination);
-	__u64 payload_len = inner_end - 71;
+		return fr_up(skb, PROG_UNWRAP + reason_martian_destination);
+	pkt.payload_len = inner_end - 71;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 71 && (partial & 0xffff) < 71ULL + payload_len - 1)))
-		return fr_up(skb, reason_unwrap_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, 21ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop.hop, reason_unwrap_no_route,
-				      reason_unwrap_unreachable));
-	return unwrap_udp_send(skb, data, payload_len, r);
-}
-
-static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease, __u64 outer_end)
-{
-	struct hdr_udp *udp = data + 34;
-	struct hdr_tag *tag = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 50;
-	struct hdr_note *note = data + 70;
-
-	if ((void *)(udp + 1) > data_end || 42ULL > outer_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_unwrap_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_unwrap_gso_packet);
-	if (udp_end != outer_end)
-		return fr_up(skb, reason_unwrap_udp_length);
-
-	/* stack: ["eth", {outer: ["ipv4"]}, "udp", "tag", {inner: "ipv4"}, "note"] */
-	if (be16(&udp->dst_port) != 0x1770)
-		return fr_up(skb, reason_unwrap_not_tag);
-
-	/* headers: tag: { */
-	if ((void *)(tag + 1) > data_end || 50ULL > udp_end)
-		return fr_up(skb, reason_unwrap_truncated);
-
-	/* {name: "checksum", bits: 16, checksum: {covers: "header", verify: true}}, */
-	if (!fr_sum_ok((__u64)ld32(&tag->kind) + ld32(&tag->checksum)))
-		return fr_up(skb, reason_unwrap_tag_checksum);
-	if ((void *)(ipv4 + 1) > data_end || 70ULL > udp_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_unwrap_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_unwrap_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_unwrap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_unwrap_fragment);
-	__u64 inner_end = 50ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || inner_end > udp_end)
-		return fr_up(skb, reason_unwrap_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_unwrap_ipv4_checksum);
-	if (be8(&ipv4->protocol) != 253)
-		return fr_up(skb, reason_unwrap_not_note);
-
-	/* headers: note: { */
-	if ((void *)(note + 1) > data_end || 71ULL > inner_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_unwrap_gso_packet);
-
-	/* lookup: r: routes: ["tag.flow"] */
-	struct val_routes *r;
-	struct key_routes key __attribute__((aligned(8))) = {};
-
-	key.flow = (be16(tag->flow) << 8) | be8(tag->flow + 2);
-	enum fr_found found = find_routes(&key, lease, 0, &r);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_unwrap_no_routes, reason_unwrap_changing);
-
-	return unwrap_udp_udp_checksum(skb, data, udp_end, inner_end, r);
-}
-
-SEC("tc") int prog_unwrap(struct __sk_buff *skb)
-{
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
-
-	fr_pull(skb, 71);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-
-	/* unwrap: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_unwrap_inactive);
-
-	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_unwrap_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_unwrap_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_unwrap_link_broadcast);
-		return fr_up(skb, reason_unwrap_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-
-	/* stack: ["eth", {outer: ["ipv4"]}, "udp", "tag", {inner: "ipv4"}, "note"] */
-	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, reason_unwrap_not_outer);
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_unwrap_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_unwrap_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_unwrap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_unwrap_fragment);
-	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || outer_end > skb->len)
-		return fr_up(skb, reason_unwrap_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_unwrap_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_unwrap_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_unwrap_multicast);
-		return fr_up(skb, reason_unwrap_martian_destination);
-	}
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_unwrap_not_udp);
-
-	return unwrap_udp(skb, data, data_end, lease, outer_end);
+	      ((partial >> 16) >= 71 && (partial & 0xffff) < 71ULL + pkt.payload_len - 1)))
+		return fr_up(skb, PROG_UNWRAP + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt.r->hop.hop, 21ULL + pkt.payload_len)))
+		return fr_unfit(skb, &pkt.r->hop.hop, PROG_UNWRAP + reason_too_big);
+	return unwrap_send(skb, &pkt);
 }
 
 /*
@@ -653,49 +645,70 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_listen_sent = 81, reason_listen_pass, reason_listen_inactive, reason_listen_vlan_tag,
-	reason_listen_other_host, reason_listen_truncated, reason_listen_ipv4_version,
-	reason_listen_ip_options, reason_listen_ipv4_reserved, reason_listen_fragment,
-	reason_listen_ipv4_total_length, reason_listen_ipv4_checksum, reason_listen_martian_source,
-	reason_listen_link_broadcast, reason_listen_link_multicast,
-	reason_listen_martian_destination, reason_listen_not_udp, reason_listen_udp_length,
-	reason_listen_gso_packet, reason_listen_address_family, reason_listen_partial_checksum,
-	reason_listen_no_memory, reason_listen_fault, reason_listen_too_big,
-	reason_listen_not_forwarded, reason_listen_forwarding_off, reason_listen_unreachable,
-	reason_listen_blackhole, reason_listen_prohibit, reason_listen_xfrm, reason_listen_rule,
-	reason_listen_encap, reason_listen_no_groups, reason_listen_changing,
-	reason_listen_hop_limit, reason_listen_multicast, reason_listen_no_route,
-	reason_listen_local, reason_listen_ipv6_version, reason_listen_mapped_address,
-	reason_listen_ipv6_payload_length, reason_listen_udp_checksum, reason_listen_not_ip,
+/* What is known of a packet. */
+struct listen_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 partial;
+	__u64 partial_2;
+	struct val_groups *r;
 };
 
-static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_ipv4_3(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_listen_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_listen_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_listen_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_listen_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int listen_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					    __u64 partial, struct fr_hop *hop_1,
-					    struct bpf_fib_lookup *fib_1)
+static __always_inline int listen_ipv4_send(struct __sk_buff *skb, struct listen_packet *pkt,
+					    struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -707,10 +720,10 @@ static __always_inline int listen_ipv4_send(struct __sk_buff *skb, void *data, _
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
 	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
@@ -719,22 +732,22 @@ static __always_inline int listen_ipv4_send(struct __sk_buff *skb, void *data, _
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
 					 ipv4_ttl_protocol + 64);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_listen_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_LISTEN + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_listen_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_LISTEN + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -745,21 +758,20 @@ static __always_inline int listen_ipv4_send(struct __sk_buff *skb, void *data, _
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_listen_fault);
+		return fr_drop(len, PROG_LISTEN + reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(reason_listen_sent, len);
+	fr_count(PROG_LISTEN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					      __u64 partial, struct fr_hop *hop_2,
-					      struct bpf_fib_lookup *fib_2)
+static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, struct listen_packet *pkt,
+					      struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -770,10 +782,10 @@ static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, void *data,
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
 	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+		(udp_csum.old && fr_is_segmented(skb, pkt->partial_2, udp_checksum_at));
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)fr_setting_v4(set_self) + ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
@@ -784,22 +796,22 @@ static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, void *data,
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					  old_ipv4_dst) + ipv4_ttl_protocol +
 					 fr_setting_v4(set_self) + 64);
-	int direct = hop_2->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_listen_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_LISTEN + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_listen_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_LISTEN + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, hop_2);
+		fr_link(pkt->data, hop);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -808,195 +820,199 @@ static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, void *data,
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_listen_fault);
+		return fr_drop(len, PROG_LISTEN + reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(reason_listen_sent, len);
+	fr_count(PROG_LISTEN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int listen_ipv4_send_3(struct __sk_buff *skb, void *data, __u64 ip_end,
-					      struct val_groups *r)
+static __always_inline int listen_ipv4_send_3(struct __sk_buff *skb, struct listen_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = r->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_listen_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_LISTEN + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_listen_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_LISTEN + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->hop.hop);
+		fr_link(pkt->data, &pkt->r->hop.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
 
-	fr_count(reason_listen_sent, len);
+	fr_count(PROG_LISTEN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
+		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
 }
 
-static __always_inline int listen_ipv4_rules(struct __sk_buff *skb, void *data,
-					     const struct fr_lease *lease, __u64 ip_end)
+static __always_inline int listen_ipv4_groups(struct __sk_buff *skb, struct listen_packet *pkt)
 {
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-
-	/* {match: "udp.dst_port": 2, do: [{send: {from: "setting.self", to: "ip.src"}}]}, */
-	if (be16(&udp->dst_port) == 2) {
-		if ((ldv64(set_self) == 0 && ldv32(set_self + 8) == 0xffff0000ULL) != 1)
-			return fr_up(skb, reason_listen_address_family);
-		__u64 self[2];
-		st64((void *)self, ldv64(set_self));
-		st64((void *)self + 8, ldv64(set_self + 8));
-		if (!fr_unicast((void *)self))
-			return fr_up(skb, reason_listen_martian_source);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
-			return fr_up(skb, reason_listen_partial_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_listen_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_listen_partial_checksum);
-		__builtin_memset(&fib_2, 0, sizeof(fib_2));
-		fib_2.family = AF_INET;
-		fib_2.src[0] = fr_setting_v4(set_self);
-		fib_2.dst[0] = ld32(ipv4->src);
-		fr_flow(&fib_2, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
-		if (fr_route(skb, &fib_2, skb->gso_size ? skb->gso_size + 28 : ip_end - 14, &hop_2))
-			return fr_up(skb, reason_listen_too_big);
-		if (unlikely(!fr_usable(&hop_2)))
-			return fr_up(skb,
-				     fr_unrouted(&hop_2, reason_listen_not_forwarded,
-						 reason_listen_unreachable));
-		return listen_ipv4_send_2(skb, data, ip_end, partial, &hop_2, &fib_2);
-	}
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* {lookup: r: groups: ["udp.dst"], do: [{send: via: "r.hop"}]}, */
-	struct val_groups *r;
 	struct key_groups key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.at, ld32(ipv4->dst), be16(&udp->dst_port));
-	enum fr_found found = find_groups(&key, lease, 0, &r);
+	enum fr_found found = find_groups(&key, pkt->lease, 0, &pkt->r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_listen_no_groups, reason_listen_changing);
+		return fr_missed(skb, found, PROG_LISTEN + reason_no_groups,
+				 PROG_LISTEN + reason_changing);
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_listen_hop_limit);
+		return fr_up(skb, PROG_LISTEN + reason_hop_limit);
 	if (fr_multicast_v4(ld32(ipv4->dst)))
-		return fr_up(skb, reason_listen_multicast);
+		return fr_up(skb, PROG_LISTEN + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4->dst)))
-		return fr_up(skb, reason_listen_martian_destination);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_listen_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_listen_partial_checksum);
-	if (unlikely(!fr_usable(&r->hop.hop)))
-		return fr_up(skb,
-			     fr_unusable(&r->hop.hop, reason_listen_no_route,
-					 reason_listen_unreachable));
-	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > r->hop.hop.mtu)
-		return fr_up(skb, reason_listen_too_big);
-	return listen_ipv4_send_3(skb, data, ip_end, r);
+		return fr_up(skb, PROG_LISTEN + reason_martian_destination);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_LISTEN + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_LISTEN + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop.hop, skb->gso_size ? skb->gso_size + 28 :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->r->hop.hop, PROG_LISTEN + reason_too_big);
+	return listen_ipv4_send_3(skb, pkt);
 }
 
-static __always_inline int listen_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				       const struct fr_lease *lease)
+static __always_inline int listen_ipv4(struct __sk_buff *skb, struct listen_packet *pkt)
 {
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct fr_hop hop_2[1];
+	struct bpf_fib_lookup fib_2[1];
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u64 udp_end;
+	__u32 why = check_ipv4_3(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_listen_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_listen_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_listen_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_listen_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_listen_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_listen_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_listen_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_listen_martian_source);
+	if (why)
+		return fr_up(skb, PROG_LISTEN + why);
 	if (fr_unicast_v4(ld32(ipv4->dst))) { /* a unicast destination */
 		if (skb->pkt_type != PACKET_HOST) { /* in a broadcast or multicast frame */
 			if (skb->pkt_type == PACKET_BROADCAST)
-				return fr_up(skb, reason_listen_link_broadcast);
-			return fr_up(skb, reason_listen_link_multicast);
+				return fr_up(skb, PROG_LISTEN + reason_link_broadcast);
+			return fr_up(skb, PROG_LISTEN + reason_link_multicast);
 		}
 	} else {
 		if (!fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_listen_martian_destination);
+			return fr_up(skb, PROG_LISTEN + reason_martian_destination);
 	}
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_listen_not_udp);
-	if (check_udp_2(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+		return fr_up(skb, PROG_LISTEN + reason_not_udp);
+	why = check_udp_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
+	if (why)
+		return fr_up(skb, PROG_LISTEN + why);
 
 	/* {match: "udp.dst_port": 1, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
 	if (be16(&udp->dst_port) == 1) {
 		if (!fr_unicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_listen_martian_source);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
-			return fr_up(skb, reason_listen_partial_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_listen_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_listen_partial_checksum);
-		__builtin_memset(&fib_1, 0, sizeof(fib_1));
-		fib_1.family = AF_INET;
-		fib_1.src[0] = ld32(ipv4->dst);
-		fib_1.dst[0] = ld32(ipv4->src);
-		fr_flow(&fib_1, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-		if (fr_route(skb, &fib_1, skb->gso_size ? skb->gso_size + 28 : ip_end - 14, &hop_1))
-			return fr_up(skb, reason_listen_too_big);
-		if (unlikely(!fr_usable(&hop_1)))
+			return fr_up(skb, PROG_LISTEN + reason_martian_source);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 42))
+			return fr_up(skb, PROG_LISTEN + reason_partial_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, PROG_LISTEN + reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_LISTEN + reason_partial_checksum);
+		__builtin_memset(fib, 0, sizeof(*fib));
+		fib->family = AF_INET;
+		fib->src[0] = ld32(ipv4->dst);
+		fib->dst[0] = ld32(ipv4->src);
+		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
+		if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 28 : pkt->ip_end - 14, hop))
+			return fr_up(skb, PROG_LISTEN + reason_too_big);
+		if (unlikely(!fr_usable(hop)))
 			return fr_up(skb,
-				     fr_unrouted(&hop_1, reason_listen_not_forwarded,
-						 reason_listen_unreachable));
-		return listen_ipv4_send(skb, data, ip_end, partial, &hop_1, &fib_1);
+				     fr_unrouted(hop, PROG_LISTEN + reason_not_forwarded,
+						 PROG_LISTEN + reason_unreachable));
+		return listen_ipv4_send(skb, pkt, hop, fib);
 	}
 
-	return listen_ipv4_rules(skb, data, lease, ip_end);
+	/* {match: "udp.dst_port": 2, do: [{send: {from: "setting.self", to: "ip.src"}}]}, */
+	if (be16(&udp->dst_port) == 2) {
+		if ((ldv64(set_self) == 0 && ldv32(set_self + 8) == 0xffff0000ULL) != 1)
+			return fr_up(skb, PROG_LISTEN + reason_address_family);
+		__u64 self[2];
+		st64((void *)self, ldv64(set_self));
+		st64((void *)self + 8, ldv64(set_self + 8));
+		if (!fr_unicast((void *)self))
+			return fr_up(skb, PROG_LISTEN + reason_martian_source);
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+		      (pkt->partial_2 >> 16) >= 42))
+			return fr_up(skb, PROG_LISTEN + reason_partial_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, PROG_LISTEN + reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_LISTEN + reason_partial_checksum);
+		__builtin_memset(fib_2, 0, sizeof(*fib_2));
+		fib_2->family = AF_INET;
+		fib_2->src[0] = fr_setting_v4(set_self);
+		fib_2->dst[0] = ld32(ipv4->src);
+		fr_flow(fib_2, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
+		if (fr_route(skb, fib_2, skb->gso_size ? skb->gso_size + 28 :
+			     pkt->ip_end - 14, hop_2))
+			return fr_up(skb, PROG_LISTEN + reason_too_big);
+		if (unlikely(!fr_usable(hop_2)))
+			return fr_up(skb,
+				     fr_unrouted(hop_2, PROG_LISTEN + reason_not_forwarded,
+						 PROG_LISTEN + reason_unreachable));
+		return listen_ipv4_send_2(skb, pkt, hop_2, fib_2);
+	}
+
+	return listen_ipv4_groups(skb, pkt);
 }
 
-static __always_inline int listen_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					    __u64 partial, struct fr_hop *hop_3,
-					    struct bpf_fib_lookup *fib_3)
+static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int listen_ipv6_send(struct __sk_buff *skb, struct listen_packet *pkt,
+					    struct fr_hop *hop, struct bpf_fib_lookup *fib)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -1012,28 +1028,28 @@ static __always_inline int listen_ipv6_send(struct __sk_buff *skb, void *data, _
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
-	int direct = hop_3->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_listen_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_LISTEN + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_listen_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_LISTEN + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, hop_3);
+		fr_link(pkt->data, hop);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -1043,21 +1059,20 @@ static __always_inline int listen_ipv6_send(struct __sk_buff *skb, void *data, _
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_listen_fault);
+		return fr_drop(len, PROG_LISTEN + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(reason_listen_sent, len);
+	fr_count(PROG_LISTEN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_3->ifindex, 0);
-	return fr_redirect_neigh(hop_3->ifindex, fib_3->family, fib_3->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int listen_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					      __u64 partial, struct fr_hop *hop_4,
-					      struct bpf_fib_lookup *fib_4)
+static __always_inline int listen_ipv6_send_2(struct __sk_buff *skb, struct listen_packet *pkt,
+					      struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -1070,28 +1085,29 @@ static __always_inline int listen_ipv6_send_2(struct __sk_buff *skb, void *data,
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
+	udp_csum.partial = udp_csum.partial ||
+		fr_is_segmented(skb, pkt->partial_2, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add64(ldv64(set_self)) + fr_add64(ldv64(set_self + 8)) +
 		fr_add128(ipv6_dst) + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
-	int direct = hop_4->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_listen_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_LISTEN + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_listen_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_LISTEN + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, hop_4);
+		fr_link(pkt->data, hop);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -1100,220 +1116,214 @@ static __always_inline int listen_ipv6_send_2(struct __sk_buff *skb, void *data,
 	st128(new_ipv6->dst, ipv6_dst);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_listen_fault);
+		return fr_drop(len, PROG_LISTEN + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(reason_listen_sent, len);
+	fr_count(PROG_LISTEN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_4->ifindex, 0);
-	return fr_redirect_neigh(hop_4->ifindex, fib_4->family, fib_4->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int listen_ipv6_send_3(struct __sk_buff *skb, void *data, __u64 ip_end,
-					      struct val_groups *r)
+static __always_inline int listen_ipv6_send_3(struct __sk_buff *skb, struct listen_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_listen_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_LISTEN + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_listen_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_LISTEN + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->hop.hop);
+		fr_link(pkt->data, &pkt->r->hop.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
-	fr_count(reason_listen_sent, len);
+	fr_count(PROG_LISTEN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET6, r->hop.addr);
+		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET6, pkt->r->hop.addr);
 }
 
-static __always_inline int listen_ipv6_rules(struct __sk_buff *skb, void *data,
-					     const struct fr_lease *lease, __u64 ip_end)
+static __always_inline int listen_ipv6_groups(struct __sk_buff *skb, struct listen_packet *pkt)
 {
-	struct fr_hop hop_4;
-	struct bpf_fib_lookup fib_4;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-
-	/* {match: "udp.dst_port": 2, do: [{send: {from: "setting.self", to: "ip.src"}}]}, */
-	if (be16(&udp->dst_port) == 2) {
-		if ((ldv64(set_self) == 0 && ldv32(set_self + 8) == 0xffff0000ULL) != 0)
-			return fr_up(skb, reason_listen_address_family);
-		__u64 self[2];
-		st64((void *)self, ldv64(set_self));
-		st64((void *)self + 8, ldv64(set_self + 8));
-		if (!fr_unicast((void *)self))
-			return fr_up(skb, reason_listen_martian_source);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
-			return fr_up(skb, reason_listen_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_listen_udp_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_listen_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_listen_partial_checksum);
-		__builtin_memset(&fib_4, 0, sizeof(fib_4));
-		fib_4.family = AF_INET6;
-		fib_4.src[0] = ldv32(set_self);
-		fib_4.src[1] = ldv32(set_self + 4);
-		fib_4.src[2] = ldv32(set_self + 8);
-		fib_4.src[3] = ldv32(set_self + 12);
-		fib_4.dst[0] = ld32(ipv6->src);
-		fib_4.dst[1] = ld32(ipv6->src + 4);
-		fib_4.dst[2] = ld32(ipv6->src + 8);
-		fib_4.dst[3] = ld32(ipv6->src + 12);
-		fr_flow(&fib_4, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
-		if (fr_route(skb, &fib_4, skb->gso_size ? skb->gso_size + 48 : ip_end - 14, &hop_4))
-			return fr_up(skb, reason_listen_too_big);
-		if (unlikely(!fr_usable(&hop_4)))
-			return fr_up(skb,
-				     fr_unrouted(&hop_4, reason_listen_not_forwarded,
-						 reason_listen_unreachable));
-		return listen_ipv6_send_2(skb, data, ip_end, partial, &hop_4, &fib_4);
-	}
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* {lookup: r: groups: ["udp.dst"], do: [{send: via: "r.hop"}]}, */
-	struct val_groups *r;
 	struct key_groups key __attribute__((aligned(8)));
 
 	fr_put_endpoint_v6(&key.at, ipv6->dst, be16(&udp->dst_port), 0);
 	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
-	enum fr_found found = find_groups(&key, lease, 0, &r);
+	enum fr_found found = find_groups(&key, pkt->lease, 0, &pkt->r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_listen_no_groups, reason_listen_changing);
+		return fr_missed(skb, found, PROG_LISTEN + reason_no_groups,
+				 PROG_LISTEN + reason_changing);
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_listen_hop_limit);
+		return fr_up(skb, PROG_LISTEN + reason_hop_limit);
 	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, reason_listen_multicast);
+		return fr_up(skb, PROG_LISTEN + reason_multicast);
 	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, reason_listen_martian_destination);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_listen_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_listen_partial_checksum);
-	if (unlikely(!fr_usable(&r->hop.hop)))
-		return fr_up(skb,
-			     fr_unusable(&r->hop.hop, reason_listen_no_route,
-					 reason_listen_unreachable));
-	if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > r->hop.hop.mtu)
-		return fr_up(skb, reason_listen_too_big);
-	return listen_ipv6_send_3(skb, data, ip_end, r);
+		return fr_up(skb, PROG_LISTEN + reason_martian_destination);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_LISTEN + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_LISTEN + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop.hop, skb->gso_size ? skb->gso_size + 48 :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->r->hop.hop, PROG_LISTEN + reason_too_big);
+	return listen_ipv6_send_3(skb, pkt);
 }
 
-static __always_inline int listen_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				       const struct fr_lease *lease)
+static __always_inline int listen_ipv6(struct __sk_buff *skb, struct listen_packet *pkt)
 {
-	struct fr_hop hop_3;
-	struct bpf_fib_lookup fib_3;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct fr_hop hop_2[1];
+	struct bpf_fib_lookup fib_2[1];
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u64 udp_end;
+	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_listen_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_listen_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_listen_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_listen_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_listen_martian_source);
+	if (why)
+		return fr_up(skb, PROG_LISTEN + why);
 	if (fr_unicast(ipv6->dst)) { /* a unicast destination */
 		if (skb->pkt_type != PACKET_HOST) { /* in a broadcast or multicast frame */
 			if (skb->pkt_type == PACKET_BROADCAST)
-				return fr_up(skb, reason_listen_link_broadcast);
-			return fr_up(skb, reason_listen_link_multicast);
+				return fr_up(skb, PROG_LISTEN + reason_link_broadcast);
+			return fr_up(skb, PROG_LISTEN + reason_link_multicast);
 		}
 	} else {
 		if (!fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_listen_martian_destination);
+			return fr_up(skb, PROG_LISTEN + reason_martian_destination);
 	}
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_listen_not_udp);
-	if (check_udp_2(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+		return fr_up(skb, PROG_LISTEN + reason_not_udp);
+	why = check_udp_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	if (why)
+		return fr_up(skb, PROG_LISTEN + why);
 
 	/* {match: "udp.dst_port": 1, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
 	if (be16(&udp->dst_port) == 1) {
 		if (!fr_unicast(ipv6->dst))
-			return fr_up(skb, reason_listen_martian_source);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
-			return fr_up(skb, reason_listen_partial_checksum);
+			return fr_up(skb, PROG_LISTEN + reason_martian_source);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 62))
+			return fr_up(skb, PROG_LISTEN + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_listen_udp_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_listen_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_listen_partial_checksum);
-		__builtin_memset(&fib_3, 0, sizeof(fib_3));
-		fib_3.family = AF_INET6;
-		fib_3.src[0] = ld32(ipv6->dst);
-		fib_3.src[1] = ld32(ipv6->dst + 4);
-		fib_3.src[2] = ld32(ipv6->dst + 8);
-		fib_3.src[3] = ld32(ipv6->dst + 12);
-		fib_3.dst[0] = ld32(ipv6->src);
-		fib_3.dst[1] = ld32(ipv6->src + 4);
-		fib_3.dst[2] = ld32(ipv6->src + 8);
-		fib_3.dst[3] = ld32(ipv6->src + 12);
-		fr_flow(&fib_3, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-		if (fr_route(skb, &fib_3, skb->gso_size ? skb->gso_size + 48 : ip_end - 14, &hop_3))
-			return fr_up(skb, reason_listen_too_big);
-		if (unlikely(!fr_usable(&hop_3)))
+			return fr_up(skb, PROG_LISTEN + reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, PROG_LISTEN + reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_LISTEN + reason_partial_checksum);
+		__builtin_memset(fib, 0, sizeof(*fib));
+		fib->family = AF_INET6;
+		fib->src[0] = ld32(ipv6->dst);
+		fib->src[1] = ld32(ipv6->dst + 4);
+		fib->src[2] = ld32(ipv6->dst + 8);
+		fib->src[3] = ld32(ipv6->dst + 12);
+		fib->dst[0] = ld32(ipv6->src);
+		fib->dst[1] = ld32(ipv6->src + 4);
+		fib->dst[2] = ld32(ipv6->src + 8);
+		fib->dst[3] = ld32(ipv6->src + 12);
+		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
+		if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 48 : pkt->ip_end - 14, hop))
+			return fr_up(skb, PROG_LISTEN + reason_too_big);
+		if (unlikely(!fr_usable(hop)))
 			return fr_up(skb,
-				     fr_unrouted(&hop_3, reason_listen_not_forwarded,
-						 reason_listen_unreachable));
-		return listen_ipv6_send(skb, data, ip_end, partial, &hop_3, &fib_3);
+				     fr_unrouted(hop, PROG_LISTEN + reason_not_forwarded,
+						 PROG_LISTEN + reason_unreachable));
+		return listen_ipv6_send(skb, pkt, hop, fib);
 	}
 
-	return listen_ipv6_rules(skb, data, lease, ip_end);
+	/* {match: "udp.dst_port": 2, do: [{send: {from: "setting.self", to: "ip.src"}}]}, */
+	if (be16(&udp->dst_port) == 2) {
+		if ((ldv64(set_self) == 0 && ldv32(set_self + 8) == 0xffff0000ULL) != 0)
+			return fr_up(skb, PROG_LISTEN + reason_address_family);
+		__u64 self[2];
+		st64((void *)self, ldv64(set_self));
+		st64((void *)self + 8, ldv64(set_self + 8));
+		if (!fr_unicast((void *)self))
+			return fr_up(skb, PROG_LISTEN + reason_martian_source);
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+		      (pkt->partial_2 >> 16) >= 62))
+			return fr_up(skb, PROG_LISTEN + reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, PROG_LISTEN + reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, PROG_LISTEN + reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_LISTEN + reason_partial_checksum);
+		__builtin_memset(fib_2, 0, sizeof(*fib_2));
+		fib_2->family = AF_INET6;
+		fib_2->src[0] = ldv32(set_self);
+		fib_2->src[1] = ldv32(set_self + 4);
+		fib_2->src[2] = ldv32(set_self + 8);
+		fib_2->src[3] = ldv32(set_self + 12);
+		fib_2->dst[0] = ld32(ipv6->src);
+		fib_2->dst[1] = ld32(ipv6->src + 4);
+		fib_2->dst[2] = ld32(ipv6->src + 8);
+		fib_2->dst[3] = ld32(ipv6->src + 12);
+		fr_flow(fib_2, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
+		if (fr_route(skb, fib_2, skb->gso_size ? skb->gso_size + 48 :
+			     pkt->ip_end - 14, hop_2))
+			return fr_up(skb, PROG_LISTEN + reason_too_big);
+		if (unlikely(!fr_usable(hop_2)))
+			return fr_up(skb,
+				     fr_unrouted(hop_2, PROG_LISTEN + reason_not_forwarded,
+						 PROG_LISTEN + reason_unreachable));
+		return listen_ipv6_send_2(skb, pkt, hop_2, fib_2);
+	}
+
+	return listen_ipv6_groups(skb, pkt);
 }
 
 SEC("tc") int prog_listen(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct listen_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* listen: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_listen_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_LISTEN + reason_inactive);
 
 	/* hook:      "tc/ingress" */
 	if (skb->vlan_present)
-		return fr_up(skb, reason_listen_vlan_tag);
+		return fr_up(skb, PROG_LISTEN + reason_vlan_tag);
 	if (skb->pkt_type == PACKET_OTHERHOST)
-		return fr_up(skb, reason_listen_other_host);
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_listen_truncated);
+		return fr_up(skb, PROG_LISTEN + reason_other_host);
+	if ((void *)(eth + 1) > pkt.data_end)
+		return fr_up(skb, PROG_LISTEN + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return listen_ipv4(skb, data, data_end, lease);
+		return listen_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return listen_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_listen_not_ip);
+		return listen_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_LISTEN + reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 43
+#define FR_REASONS 45
 #define FR_NEEDS_ROWS 72
 #define FR_NEEDS_SLOTS 16
 #define FR_USAGES 1
@@ -149,70 +149,130 @@ static __always_inline enum fr_found find_void(const struct key_void *key,
 	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_int_type, reason_no_match,
+	reason_changing, reason_no_void, reason_float, reason_address_family,
+	reason_partial_checksum, reason_fault, reason_no_memory, reason_too_big, reason_no_route,
+	reason_local, reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm,
+	reason_rule, reason_encap, reason_no_neighbour, reason_udp_checksum, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_not_ip,
+};
+
 /*
  * prog_main: tc/ingress
  *	eth ipv4 udp int
  *	eth ipv6 udp int
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_main_sent, reason_main_pass, reason_main_inactive, reason_main_vlan_tag,
-	reason_main_other_host, reason_main_link_broadcast, reason_main_link_multicast,
-	reason_main_truncated, reason_main_ipv4_version, reason_main_ip_options,
-	reason_main_ipv4_reserved, reason_main_fragment, reason_main_ipv4_total_length,
-	reason_main_ipv4_checksum, reason_main_martian_source, reason_main_multicast,
-	reason_main_martian_destination, reason_main_not_udp, reason_main_udp_length,
-	reason_main_gso_packet, reason_main_int_type, reason_main_no_match, reason_main_changing,
-	reason_main_no_void, reason_main_float, reason_main_address_family,
-	reason_main_partial_checksum, reason_main_no_memory, reason_main_fault, reason_main_too_big,
-	reason_main_no_route, reason_main_local, reason_main_unreachable, reason_main_blackhole,
-	reason_main_prohibit, reason_main_xfrm, reason_main_rule, reason_main_encap,
-	reason_main_udp_checksum, reason_main_ipv6_version, reason_main_mapped_address,
-	reason_main_ipv6_payload_length, reason_main_not_ip,
+/* What is known of a packet. */
+struct main_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
+	__u64 ip_end;
+	__u64 partial;
+	__u64 payload_len;
+	__u64 partial_2;
+	struct val_void *v_double;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_main_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_main_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_main_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_main_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int check_int(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 udp_end, const __u32 at)
+static __always_inline __u32 check_int(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 udp_end, const __u32 at)
 {
 	struct hdr_int *v_int = data + at;
 
 	if ((void *)(v_int + 1) > data_end || at + sizeof(*v_int) > udp_end)
-		return fr_up(skb, reason_main_truncated);
+		return reason_truncated;
 	if (be8(&v_int->type) != 1)
-		return fr_up(skb, reason_main_int_type);
+		return reason_int_type;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_main_gso_packet);
-	if (!(set_func && be8(&v_int->range) == set_default))
-		return fr_up(skb, reason_main_no_match);
-
+		return reason_gso_packet;
 	return 0;
 }
 
-static __always_inline int main_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
-					  __u64 ip_end, __u64 partial, struct val_void *v_double)
+static __always_inline int main_ipv4_send(struct __sk_buff *skb, struct main_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -223,61 +283,60 @@ static __always_inline int main_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(v_double->m_long.addr) + fr_v4(v_double->close.addr) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(v_double->m_long.port) +
-			  bpf_htons(v_double->close.port));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->v_double->m_long.addr) +
+		fr_v4(pkt->v_double->close.addr) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->v_double->m_long.port) +
+			  bpf_htons(pkt->v_double->close.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + ipv4_ttl_protocol +
-					 fr_v4(v_double->m_long.addr) +
-					 fr_v4(v_double->close.addr) + 64);
-	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
+					 fr_v4(pkt->v_double->m_long.addr) +
+					 fr_v4(pkt->v_double->close.addr) + 64);
+	int direct = pkt->v_double->hop_close.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_main_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_main_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &v_double->hop_close);
+		fr_link(pkt->data, &pkt->v_double->hop_close);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(v_double->m_long.addr));
-	st32(new_ipv4->dst, fr_v4(v_double->close.addr));
-	st16(&new_udp->src_port, bpf_htons(v_double->m_long.port));
-	st16(&new_udp->dst_port, bpf_htons(v_double->close.port));
+	st32(new_ipv4->src, fr_v4(pkt->v_double->m_long.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->v_double->close.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->v_double->m_long.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->v_double->close.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_main_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(reason_main_sent, len);
-	fr_use(v_double->slot, 0, len, now);
-	return fr_send(&v_double->hop_close, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->v_double->slot, 0, len, pkt->now);
+	return fr_send(&pkt->v_double->hop_close, direct);
 }
 
-static __always_inline int main_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 payload_len, __u64 partial,
-					       struct val_void *v_double)
+static __always_inline int main_ipv4_send_ipv6(struct __sk_buff *skb, struct main_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_int *v_int = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_int *v_int = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 46, new_headers_len = 66, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -290,132 +349,70 @@ static __always_inline int main_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(v_double->m_long.addr)) +
-		fr_add128(ld128(v_double->close.addr)) + bpf_htons(payload_len + 12) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->v_double->m_long.addr)) +
+		fr_add128(ld128(pkt->v_double->close.addr)) + bpf_htons(pkt->payload_len + 12) +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(v_double->m_long.port) +
-			  bpf_htons(v_double->close.port) + bpf_htons(payload_len + 12));
-	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->v_double->m_long.port) +
+			  bpf_htons(pkt->v_double->close.port) + bpf_htons(pkt->payload_len + 12));
+	int direct = pkt->v_double->hop_close.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_main_fault, reason_main_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_int *new_int = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_int *new_int = pkt->data + 62;
 	if (direct)
-		fr_link(data, &v_double->hop_close);
+		fr_link(pkt->data, &pkt->v_double->hop_close);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 12));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 12));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(v_double->m_long.addr));
-	st128(new_ipv6->dst, ld128(v_double->close.addr));
-	st16(&new_udp->src_port, bpf_htons(v_double->m_long.port));
-	st16(&new_udp->dst_port, bpf_htons(v_double->close.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 12));
+	st128(new_ipv6->src, ld128(pkt->v_double->m_long.addr));
+	st128(new_ipv6->dst, ld128(pkt->v_double->close.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->v_double->m_long.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->v_double->close.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 12));
 	st32(&new_int->type, int_type_range_int_return);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_main_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_main_sent, len);
-	fr_use(v_double->slot, 0, len, now);
-	return fr_send(&v_double->hop_close, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->v_double->slot, 0, len, pkt->now);
+	return fr_send(&pkt->v_double->hop_close, direct);
 }
 
-static __always_inline int main_ipv4_rules(struct __sk_buff *skb, void *data, __u64 now,
-					   __u64 ip_end, __u64 udp_end, struct val_map *package,
-					   struct val_void *v_double)
+static __always_inline int main_ipv4(struct __sk_buff *skb, struct main_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-
-	/* {when: "package && package.static > 1", do: [{count: "package.error"}, {drop: "floa... */
-	if (fr_has(package) && package->m_static > 1) {
-		fr_shared_add(package->error, 1);
-		return fr_drop(skb->len, reason_main_float);
-	}
-
-	/* {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
-	if (fr_is_v4(v_double->m_long.addr) != fr_is_v4(v_double->close.addr))
-		return fr_up(skb, reason_main_address_family);
-	if (fr_is_v4(v_double->close.addr)) { /* ipv4 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 46) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_main_partial_checksum);
-		if (unlikely(!fr_fits(&v_double->hop_close, ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&v_double->hop_close, reason_main_no_route,
-					      reason_main_unreachable));
-		fr_named_add(0, 1);
-		return main_ipv4_send(skb, data, now, ip_end, partial, v_double);
-	}
-	__u64 payload_len = udp_end - 46;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 46 && (partial & 0xffff) < 46ULL + payload_len - 1)))
-		return fr_up(skb, reason_main_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_main_udp_checksum);
-	if (unlikely(!fr_fits(&v_double->hop_close, 52ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&v_double->hop_close, reason_main_no_route,
-				      reason_main_unreachable));
-	fr_named_add(0, 1);
-	return main_ipv4_send_ipv6(skb, data, now, payload_len, partial, v_double);
-}
-
-static __always_inline int main_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease, __u64 now)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_int *v_int = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_int *v_int = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_main_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_main_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_main_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_main_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_main_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_main_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_main_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_main_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_main_multicast);
-		return fr_up(skb, reason_main_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "int"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_main_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: int: fields: [{name: "type", bits: 8, is: 1}, {name: "range", bits: 8}, {n... */
-	if (check_int(skb, data, data_end, udp_end, 42))
-		return TC_ACT_UNSPEC;
+	why = check_int(skb, pkt->data, pkt->data_end, udp_end, 42);
+	if (why)
+		return fr_up(skb, why);
+
+	/* when: "setting.func && int.range == setting.default" */
+	if (!(set_func && be8(&v_int->range) == set_default))
+		return fr_up(skb, reason_no_match);
 
 	/* lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
 	struct val_map *package;
@@ -423,31 +420,89 @@ static __always_inline int main_ipv4(struct __sk_buff *skb, void *data, void *da
 		struct key_map key __attribute__((aligned(8))) = {};
 
 		key.m_switch = be16(&v_int->return_);
-		enum fr_found found = find_map(&key, lease, 0, &package);
+		enum fr_found found = find_map(&key, pkt->lease, 0, &package);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_main_changing);
+			return fr_up(skb, reason_changing);
 		if (found == FR_MISSING)
 			package = NULL;
 	}
-	struct val_void *v_double;
 	{
 		struct key_void key __attribute__((aligned(8))) = {};
 
 		fr_put_endpoint_v4(&key.m_goto, ld32(ipv4->src), be16(&udp->src_port));
 		key.var = be16(&v_int->return_);
-		enum fr_found found = find_void(&key, lease, 8, &v_double, now);
+		enum fr_found found = find_void(&key, pkt->lease, 8, &pkt->v_double, pkt->now);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_main_no_void, reason_main_changing);
+			return fr_missed(skb, found, reason_no_void, reason_changing);
 	}
 
-	return main_ipv4_rules(skb, data, now, ip_end, udp_end, package, v_double);
+	/* {when: "package && package.static > 1", do: [{count: "package.error"}, {drop: "floa... */
+	if (fr_has(package) && package->m_static > 1) {
+		fr_shared_add(package->error, 1);
+		return fr_drop(skb->len, reason_float);
+	}
+
+	/* {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
+	if (fr_is_v4(pkt->v_double->m_long.addr) != fr_is_v4(pkt->v_double->close.addr))
+		return fr_up(skb, reason_address_family);
+	if (fr_is_v4(pkt->v_double->close.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 46) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->v_double->hop_close, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->v_double->hop_close, reason_too_big);
+		fr_named_add(0, 1);
+		return main_ipv4_send(skb, pkt);
+	}
+	pkt->payload_len = udp_end - 46;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_2 >> 16) >= 46 &&
+	       (pkt->partial_2 & 0xffff) < 46ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->v_double->hop_close, 52ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->v_double->hop_close, reason_too_big);
+	fr_named_add(0, 1);
+	return main_ipv4_send_ipv6(skb, pkt);
 }
 
-static __always_inline int main_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
-					  __u64 ip_end, __u64 partial, struct val_void *v_double)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int main_ipv6_send(struct __sk_buff *skb, struct main_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -459,52 +514,52 @@ static __always_inline int main_ipv6_send(struct __sk_buff *skb, void *data, __u
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(v_double->m_long.addr)) +
-		fr_add128(ld128(v_double->close.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(v_double->m_long.port) +
-			  bpf_htons(v_double->close.port));
-	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->v_double->m_long.addr)) +
+		fr_add128(ld128(pkt->v_double->close.addr)) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->v_double->m_long.port) +
+			  bpf_htons(pkt->v_double->close.port));
+	int direct = pkt->v_double->hop_close.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_main_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_main_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &v_double->hop_close);
+		fr_link(pkt->data, &pkt->v_double->hop_close);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(v_double->m_long.addr));
-	st128(new_ipv6->dst, ld128(v_double->close.addr));
-	st16(&new_udp->src_port, bpf_htons(v_double->m_long.port));
-	st16(&new_udp->dst_port, bpf_htons(v_double->close.port));
+	st128(new_ipv6->src, ld128(pkt->v_double->m_long.addr));
+	st128(new_ipv6->dst, ld128(pkt->v_double->close.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->v_double->m_long.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->v_double->close.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_main_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(reason_main_sent, len);
-	fr_use(v_double->slot, 0, len, now);
-	return fr_send(&v_double->hop_close, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->v_double->slot, 0, len, pkt->now);
+	return fr_send(&pkt->v_double->hop_close, direct);
 }
 
-static __always_inline int main_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 payload_len, __u64 partial,
-					       struct val_void *v_double)
+static __always_inline int main_ipv6_send_ipv4(struct __sk_buff *skb, struct main_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_int *v_int = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_int *v_int = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 66, new_headers_len = 46, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -517,127 +572,78 @@ static __always_inline int main_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_v4(v_double->m_long.addr) + fr_v4(v_double->close.addr) +
-		bpf_htons(payload_len + 12) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(v_double->m_long.port) +
-			  bpf_htons(v_double->close.port) + bpf_htons(payload_len + 12));
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->v_double->m_long.addr) +
+		fr_v4(pkt->v_double->close.addr) + bpf_htons(pkt->payload_len + 12) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->v_double->m_long.port) +
+			  bpf_htons(pkt->v_double->close.port) + bpf_htons(pkt->payload_len + 12));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(payload_len + 32) +
-			    fr_v4(v_double->m_long.addr) + fr_v4(v_double->close.addr) + 0x1180);
-	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					   bpf_htons(pkt->payload_len + 32) +
+					   fr_v4(pkt->v_double->m_long.addr) +
+					   fr_v4(pkt->v_double->close.addr) + 0x1180);
+	int direct = pkt->v_double->hop_close.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_main_fault, reason_main_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_int *new_int = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_int *new_int = pkt->data + 42;
 	if (direct)
-		fr_link(data, &v_double->hop_close);
+		fr_link(pkt->data, &pkt->v_double->hop_close);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 32));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 32));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(v_double->m_long.addr));
-	st32(new_ipv4->dst, fr_v4(v_double->close.addr));
-	st16(&new_udp->src_port, bpf_htons(v_double->m_long.port));
-	st16(&new_udp->dst_port, bpf_htons(v_double->close.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 12));
+	st32(new_ipv4->src, fr_v4(pkt->v_double->m_long.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->v_double->close.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->v_double->m_long.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->v_double->close.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 12));
 	st32(&new_int->type, int_type_range_int_return);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_main_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_main_sent, len);
-	fr_use(v_double->slot, 0, len, now);
-	return fr_send(&v_double->hop_close, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->v_double->slot, 0, len, pkt->now);
+	return fr_send(&pkt->v_double->hop_close, direct);
 }
 
-static __always_inline int main_ipv6_address_family(struct __sk_buff *skb, void *data, __u64 now,
-						    __u64 ip_end, __u64 udp_end,
-						    struct val_void *v_double)
+static __always_inline int main_ipv6(struct __sk_buff *skb, struct main_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-
-	/* {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
-	if (fr_is_v4(v_double->m_long.addr) != fr_is_v4(v_double->close.addr))
-		return fr_up(skb, reason_main_address_family);
-	if (!fr_is_v4(v_double->close.addr)) { /* ipv6 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 66))
-			return fr_up(skb, reason_main_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_main_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_main_partial_checksum);
-		if (unlikely(!fr_fits(&v_double->hop_close, ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&v_double->hop_close, reason_main_no_route,
-					      reason_main_unreachable));
-		fr_named_add(0, 1);
-		return main_ipv6_send(skb, data, now, ip_end, partial, v_double);
-	}
-	__u64 payload_len = udp_end - 66;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 66 && (partial & 0xffff) < 66ULL + payload_len - 1)))
-		return fr_up(skb, reason_main_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_main_udp_checksum);
-	if (unlikely(!fr_fits(&v_double->hop_close, 32ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&v_double->hop_close, reason_main_no_route,
-				      reason_main_unreachable));
-	fr_named_add(0, 1);
-	return main_ipv6_send_ipv4(skb, data, now, payload_len, partial, v_double);
-}
-
-static __always_inline int main_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease, __u64 now)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_int *v_int = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_int *v_int = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_main_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_main_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_main_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_main_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_main_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_main_multicast);
-		return fr_up(skb, reason_main_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "int"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_main_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: int: fields: [{name: "type", bits: 8, is: 1}, {name: "range", bits: 8}, {n... */
-	if (check_int(skb, data, data_end, udp_end, 62))
-		return TC_ACT_UNSPEC;
+	why = check_int(skb, pkt->data, pkt->data_end, udp_end, 62);
+	if (why)
+		return fr_up(skb, why);
+
+	/* when: "setting.func && int.range == setting.default" */
+	if (!(set_func && be8(&v_int->range) == set_default))
+		return fr_up(skb, reason_no_match);
 
 	/* lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
 	struct val_map *package;
@@ -645,63 +651,85 @@ static __always_inline int main_ipv6(struct __sk_buff *skb, void *data, void *da
 		struct key_map key __attribute__((aligned(8))) = {};
 
 		key.m_switch = be16(&v_int->return_);
-		enum fr_found found = find_map(&key, lease, 0, &package);
+		enum fr_found found = find_map(&key, pkt->lease, 0, &package);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_main_changing);
+			return fr_up(skb, reason_changing);
 		if (found == FR_MISSING)
 			package = NULL;
 	}
-	struct val_void *v_double;
 	{
 		struct key_void key __attribute__((aligned(8))) = {};
 
 		fr_put_endpoint_v6(&key.m_goto, ipv6->src, be16(&udp->src_port), 0);
 		key.var = be16(&v_int->return_);
-		enum fr_found found = find_void(&key, lease, 8, &v_double, now);
+		enum fr_found found = find_void(&key, pkt->lease, 8, &pkt->v_double, pkt->now);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_main_no_void, reason_main_changing);
+			return fr_missed(skb, found, reason_no_void, reason_changing);
 	}
 
 	/* {when: "package && package.static > 1", do: [{count: "package.error"}, {drop: "floa... */
 	if (fr_has(package) && package->m_static > 1) {
 		fr_shared_add(package->error, 1);
-		return fr_drop(skb->len, reason_main_float);
+		return fr_drop(skb->len, reason_float);
 	}
 
-	return main_ipv6_address_family(skb, data, now, ip_end, udp_end, v_double);
+	/* {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
+	if (fr_is_v4(pkt->v_double->m_long.addr) != fr_is_v4(pkt->v_double->close.addr))
+		return fr_up(skb, reason_address_family);
+	if (!fr_is_v4(pkt->v_double->close.addr)) { /* ipv6 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 66))
+			return fr_up(skb, reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->v_double->hop_close, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->v_double->hop_close, reason_too_big);
+		fr_named_add(0, 1);
+		return main_ipv6_send(skb, pkt);
+	}
+	pkt->payload_len = udp_end - 66;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 66 &&
+	       (pkt->partial_2 & 0xffff) < 66ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->v_double->hop_close, 32ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->v_double->hop_close, reason_too_big);
+	fr_named_add(0, 1);
+	return main_ipv6_send_ipv4(skb, pkt);
 }
 
 SEC("tc") int prog_main(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct main_packet pkt;
+
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 66);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: main: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_main_inactive);
+	if (!fr_lease_valid(pkt.lease, pkt.now))
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_main_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_main_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_main_link_broadcast);
-		return fr_up(skb, reason_main_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_main_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "int"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return main_ipv4(skb, data, data_end, lease, now);
+		return main_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return main_ipv6(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_main_not_ip);
+		return main_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 73
+#define FR_REASONS 100
 #define FR_NEEDS_ROWS 64
 #define FR_NEEDS_LEARNED 1
 #define FR_NEEDS_SLOTS 4
@@ -150,107 +150,117 @@ static __always_inline enum fr_found find_clients(const struct key_clients *key,
 	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_no_match, reason_changing,
+	reason_full_doors, reason_shared, reason_no_clients, reason_too_big, reason_no_route,
+	reason_local, reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm,
+	reason_rule, reason_encap, reason_no_neighbour, reason_udp_checksum, reason_asked,
+	reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length, reason_not_ip,
+	reason_no_doors, reason_address_family, reason_hop_limit, reason_partial_checksum,
+	reason_fault, reason_no_memory, reason_not_forwarded, reason_forwarding_off,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_ASKS = 0, PROG_ENTERS = 50 };
+
 /*
  * prog_asks: tc/ingress
  *	eth ipv4 udp ask
  *	eth ipv6 udp ask
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_asks_sent, reason_asks_pass, reason_asks_inactive, reason_asks_vlan_tag,
-	reason_asks_other_host, reason_asks_link_broadcast, reason_asks_link_multicast,
-	reason_asks_truncated, reason_asks_ipv4_version, reason_asks_ip_options,
-	reason_asks_ipv4_reserved, reason_asks_fragment, reason_asks_ipv4_total_length,
-	reason_asks_ipv4_checksum, reason_asks_martian_source, reason_asks_multicast,
-	reason_asks_martian_destination, reason_asks_not_udp, reason_asks_udp_length,
-	reason_asks_gso_packet, reason_asks_no_match, reason_asks_changing, reason_asks_full_doors,
-	reason_asks_shared, reason_asks_no_clients, reason_asks_too_big, reason_asks_udp_checksum,
-	reason_asks_asked, reason_asks_ipv6_version, reason_asks_mapped_address,
-	reason_asks_ipv6_payload_length, reason_asks_not_ip,
+/* What is known of a packet. */
+struct asks_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
+	__u64 udp_end;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_asks_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_asks_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_asks_link_broadcast + of);
-		return fr_up(skb, reason_asks_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_asks_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_asks_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_asks_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_asks_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_asks_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_asks_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_asks_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_asks_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_asks_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_asks_multicast + of);
-		return fr_up(skb, reason_asks_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_asks_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_asks_truncated + of);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_asks_udp_length + of);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_asks_gso_packet + of);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_asks_udp_length + of);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int asks_ipv4_clients(struct __sk_buff *skb, void *data,
-					     const struct fr_lease *lease, __u64 now, __u64 udp_end)
+static __always_inline int asks_ipv4_clients(struct __sk_buff *skb, struct asks_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ask *ask = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ask *ask = pkt->data + 42;
 
 	/* lookup: c: clients: ["udp.src"] */
 	struct val_clients *c;
@@ -258,19 +268,20 @@ static __always_inline int asks_ipv4_clients(struct __sk_buff *skb, void *data,
 		struct key_clients key __attribute__((aligned(8))) = {};
 
 		fr_put_endpoint_v4(&key.addr, ld32(ipv4->src), be16(&udp->src_port));
-		enum fr_found found = find_clients(&key, lease, 48, &c, now);
+		enum fr_found found = find_clients(&key, pkt->lease, 48, &c, pkt->now);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_asks_no_clients, reason_asks_changing);
+			return fr_missed(skb, found, PROG_ASKS + reason_no_clients,
+					 PROG_ASKS + reason_changing);
 	}
 
 	/* do: [{learn: doors: {key: ["ask.door"], value: ["udp.src", "c.group"], verified: "u... */
-	if (udp_end - 34 > 0x4000)
-		return fr_up(skb, reason_asks_too_big);
+	if (pkt->udp_end - 34 > 0x4000)
+		return fr_up(skb, PROG_ASKS + reason_too_big);
 	if (be16(&udp->checksum) == 0 ||
 	    !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb))))
-		return fr_up(skb, reason_asks_udp_checksum);
+		       fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb))))
+		return fr_up(skb, PROG_ASKS + reason_udp_checksum);
 	{
 		struct key_doors key __attribute__((aligned(8))) = {};
 		struct val_doors val __attribute__((aligned(8))) = {};
@@ -282,34 +293,34 @@ static __always_inline int asks_ipv4_clients(struct __sk_buff *skb, void *data,
 		val.gen = c->gen;
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_doors, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_asks_full_doors);
+			return fr_up(skb, PROG_ASKS + reason_full_doors);
 	}
-	return fr_drop(skb->len, reason_asks_asked);
+	return fr_drop(skb->len, PROG_ASKS + reason_asked);
 }
 
-static __always_inline int asks_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease, __u64 now)
+static __always_inline int asks_ipv4(struct __sk_buff *skb, struct asks_packet *pkt)
 {
-	struct hdr_ask *ask = data + 42;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 ip_end, udp_end;
+	struct hdr_ask *ask = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u64 ip_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_ASKS + why);
 
 	/* headers: ask: fields: [{name: "door", bits: 16}] */
-	if ((void *)(ask + 1) > data_end || 44ULL > udp_end)
-		return fr_up(skb, reason_asks_truncated);
+	if ((void *)(ask + 1) > pkt->data_end || 44ULL > pkt->udp_end)
+		return fr_up(skb, PROG_ASKS + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "ask"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_asks_gso_packet);
+		return fr_up(skb, PROG_ASKS + reason_gso_packet);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_asks_no_match);
+		return fr_up(skb, PROG_ASKS + reason_no_match);
 
 	/* lookup: {c: clients: ["udp.src"], d: doors: ["ask.door"]} */
 	struct val_clients *c;
@@ -317,9 +328,9 @@ static __always_inline int asks_ipv4(struct __sk_buff *skb, void *data, void *da
 		struct key_clients key __attribute__((aligned(8))) = {};
 
 		fr_put_endpoint_v4(&key.addr, ld32(ipv4->src), be16(&udp->src_port));
-		enum fr_found found = find_clients(&key, lease, 0, &c, now);
+		enum fr_found found = find_clients(&key, pkt->lease, 0, &c, pkt->now);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_asks_changing);
+			return fr_up(skb, PROG_ASKS + reason_changing);
 		if (found == FR_MISSING)
 			c = NULL;
 	}
@@ -329,9 +340,9 @@ static __always_inline int asks_ipv4(struct __sk_buff *skb, void *data, void *da
 			struct key_doors key __attribute__((aligned(8))) = {};
 
 			key.door = be16(&ask->door);
-			enum fr_found found = find_doors(&key, lease, 16, &d, now);
+			enum fr_found found = find_doors(&key, pkt->lease, 16, &d, pkt->now);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_asks_changing);
+				return fr_up(skb, PROG_ASKS + reason_changing);
 			if (found == FR_MISSING)
 				d = NULL;
 		}
@@ -351,50 +362,49 @@ static __always_inline int asks_ipv4(struct __sk_buff *skb, void *data, void *da
 					val.gen = d->gen;
 					fr_learning(0);
 					if (bpf_map_update_elem(&tbl_doors, &key, &val, BPF_ANY))
-						return fr_up(skb, reason_asks_full_doors);
+						return fr_up(skb, PROG_ASKS + reason_full_doors);
 				}
-				return fr_drop(skb->len, reason_asks_shared);
+				return fr_drop(skb->len, PROG_ASKS + reason_shared);
 			}
 		}
 	}
 
-	return asks_ipv4_clients(skb, data, lease, now, udp_end);
+	return asks_ipv4_clients(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_asks_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_asks_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_asks_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_asks_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_asks_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_asks_multicast + of);
-		return fr_up(skb, reason_asks_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_asks_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int asks_ipv6_clients(struct __sk_buff *skb, void *data,
-					     const struct fr_lease *lease, __u64 now, __u64 udp_end)
+static __always_inline int asks_ipv6_clients(struct __sk_buff *skb, struct asks_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ask *ask = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ask *ask = pkt->data + 62;
 
 	/* lookup: c: clients: ["udp.src"] */
 	struct val_clients *c;
@@ -402,21 +412,22 @@ static __always_inline int asks_ipv6_clients(struct __sk_buff *skb, void *data,
 		struct key_clients key __attribute__((aligned(8))) = {};
 
 		fr_put_endpoint_v6(&key.addr, ipv6->src, be16(&udp->src_port), 0);
-		enum fr_found found = find_clients(&key, lease, 48, &c, now);
+		enum fr_found found = find_clients(&key, pkt->lease, 48, &c, pkt->now);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_asks_no_clients, reason_asks_changing);
+			return fr_missed(skb, found, PROG_ASKS + reason_no_clients,
+					 PROG_ASKS + reason_changing);
 	}
 
 	/* do: [{learn: doors: {key: ["ask.door"], value: ["udp.src", "c.group"], verified: "u... */
-	if (udp_end - 54 > 0x4000)
-		return fr_up(skb, reason_asks_too_big);
+	if (pkt->udp_end - 54 > 0x4000)
+		return fr_up(skb, PROG_ASKS + reason_too_big);
 	if (be16(&udp->checksum) == 0 ||
 	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
-		return fr_up(skb, reason_asks_udp_checksum);
+		       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
+		return fr_up(skb, PROG_ASKS + reason_udp_checksum);
 	{
 		struct key_doors key __attribute__((aligned(8))) = {};
 		struct val_doors val __attribute__((aligned(8))) = {};
@@ -428,34 +439,34 @@ static __always_inline int asks_ipv6_clients(struct __sk_buff *skb, void *data,
 		val.gen = c->gen;
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_doors, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_asks_full_doors);
+			return fr_up(skb, PROG_ASKS + reason_full_doors);
 	}
-	return fr_drop(skb->len, reason_asks_asked);
+	return fr_drop(skb->len, PROG_ASKS + reason_asked);
 }
 
-static __always_inline int asks_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease, __u64 now)
+static __always_inline int asks_ipv6(struct __sk_buff *skb, struct asks_packet *pkt)
 {
-	struct hdr_ask *ask = data + 62;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 ip_end, udp_end;
+	struct hdr_ask *ask = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u64 ip_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &pkt->udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_ASKS + why);
 
 	/* headers: ask: fields: [{name: "door", bits: 16}] */
-	if ((void *)(ask + 1) > data_end || 64ULL > udp_end)
-		return fr_up(skb, reason_asks_truncated);
+	if ((void *)(ask + 1) > pkt->data_end || 64ULL > pkt->udp_end)
+		return fr_up(skb, PROG_ASKS + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "ask"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_asks_gso_packet);
+		return fr_up(skb, PROG_ASKS + reason_gso_packet);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_asks_no_match);
+		return fr_up(skb, PROG_ASKS + reason_no_match);
 
 	/* lookup: {c: clients: ["udp.src"], d: doors: ["ask.door"]} */
 	struct val_clients *c;
@@ -463,9 +474,9 @@ static __always_inline int asks_ipv6(struct __sk_buff *skb, void *data, void *da
 		struct key_clients key __attribute__((aligned(8))) = {};
 
 		fr_put_endpoint_v6(&key.addr, ipv6->src, be16(&udp->src_port), 0);
-		enum fr_found found = find_clients(&key, lease, 0, &c, now);
+		enum fr_found found = find_clients(&key, pkt->lease, 0, &c, pkt->now);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_asks_changing);
+			return fr_up(skb, PROG_ASKS + reason_changing);
 		if (found == FR_MISSING)
 			c = NULL;
 	}
@@ -475,9 +486,9 @@ static __always_inline int asks_ipv6(struct __sk_buff *skb, void *data, void *da
 			struct key_doors key __attribute__((aligned(8))) = {};
 
 			key.door = be16(&ask->door);
-			enum fr_found found = find_doors(&key, lease, 16, &d, now);
+			enum fr_found found = find_doors(&key, pkt->lease, 16, &d, pkt->now);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_asks_changing);
+				return fr_up(skb, PROG_ASKS + reason_changing);
 			if (found == FR_MISSING)
 				d = NULL;
 		}
@@ -497,40 +508,43 @@ static __always_inline int asks_ipv6(struct __sk_buff *skb, void *data, void *da
 					val.gen = d->gen;
 					fr_learning(0);
 					if (bpf_map_update_elem(&tbl_doors, &key, &val, BPF_ANY))
-						return fr_up(skb, reason_asks_full_doors);
+						return fr_up(skb, PROG_ASKS + reason_full_doors);
 				}
-				return fr_drop(skb->len, reason_asks_shared);
+				return fr_drop(skb->len, PROG_ASKS + reason_shared);
 			}
 		}
 	}
 
-	return asks_ipv6_clients(skb, data, lease, now, udp_end);
+	return asks_ipv6_clients(skb, pkt);
 }
 
 SEC("tc") int prog_asks(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct asks_packet pkt;
+
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 64);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* asks: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_asks_inactive);
+	if (!fr_lease_valid(pkt.lease, pkt.now))
+		return fr_up(skb, PROG_ASKS + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_ASKS + why);
 
 	/* stack: ["eth", "ip", "udp", "ask"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return asks_ipv4(skb, data, data_end, lease, now);
+		return asks_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return asks_ipv6(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_asks_not_ip);
+		return asks_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_ASKS + reason_not_ip);
 }
 
 /*
@@ -539,29 +553,22 @@ SEC("tc") int prog_asks(struct __sk_buff *skb)
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_enters_sent = 32, reason_enters_pass, reason_enters_inactive, reason_enters_vlan_tag,
-	reason_enters_other_host, reason_enters_link_broadcast, reason_enters_link_multicast,
-	reason_enters_truncated, reason_enters_ipv4_version, reason_enters_ip_options,
-	reason_enters_ipv4_reserved, reason_enters_fragment, reason_enters_ipv4_total_length,
-	reason_enters_ipv4_checksum, reason_enters_martian_source, reason_enters_multicast,
-	reason_enters_martian_destination, reason_enters_not_udp, reason_enters_udp_length,
-	reason_enters_gso_packet, reason_enters_no_doors, reason_enters_changing,
-	reason_enters_address_family, reason_enters_hop_limit, reason_enters_partial_checksum,
-	reason_enters_no_memory, reason_enters_fault, reason_enters_too_big,
-	reason_enters_not_forwarded, reason_enters_forwarding_off, reason_enters_unreachable,
-	reason_enters_blackhole, reason_enters_prohibit, reason_enters_xfrm, reason_enters_rule,
-	reason_enters_encap, reason_enters_ipv6_version, reason_enters_mapped_address,
-	reason_enters_ipv6_payload_length, reason_enters_udp_checksum, reason_enters_not_ip,
+/* What is known of a packet. */
+struct enters_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
+	__u64 ip_end;
+	__u64 partial;
+	struct val_doors *d;
 };
 
-static __always_inline int enters_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					    __u64 partial, struct val_doors *d,
-					    struct fr_hop *hop_1, struct bpf_fib_lookup *fib_1)
+static __always_inline int enters_ipv4_send(struct __sk_buff *skb, struct enters_packet *pkt,
+					    struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
@@ -572,108 +579,108 @@ static __always_inline int enters_ipv4_send(struct __sk_buff *skb, void *data, _
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->dst_port));
 	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + fr_v4(d->to.addr) + old_udp_length +
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + fr_v4(pkt->d->to.addr) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(d->to.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->d->to.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->ttl) + old_ipv4_dst) +
-					 ipv4_ttl_protocol + fr_v4(d->to.addr));
-	int direct = hop_1->state == FR_HOP_DIRECT;
+					 ipv4_ttl_protocol + fr_v4(pkt->d->to.addr));
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_enters_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_ENTERS + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_enters_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_ENTERS + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 20);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->dst, fr_v4(d->to.addr));
-	st16(&new_udp->dst_port, bpf_htons(d->to.port));
+	st32(new_ipv4->dst, fr_v4(pkt->d->to.addr));
+	st16(&new_udp->dst_port, bpf_htons(pkt->d->to.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_enters_fault);
+		return fr_drop(len, PROG_ENTERS + reason_fault);
 	fr_complete_end(skb, csum, 22, 20);
 
-	fr_count(reason_enters_sent, len);
+	fr_count(PROG_ENTERS + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int enters_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				       const struct fr_lease *lease, __u64 now)
+static __always_inline int enters_ipv4(struct __sk_buff *skb, struct enters_packet *pkt)
 {
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 ip_end, udp_end;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(asks, enters, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, FR_APART(asks, enters, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_ENTERS + why);
 
 	/* lookup: d: doors: ["udp.dst_port"] */
-	struct val_doors *d;
 	struct key_doors key __attribute__((aligned(8))) = {};
 
 	key.door = be16(&udp->dst_port);
-	enum fr_found found = find_doors(&key, lease, 0, &d, now);
+	enum fr_found found = find_doors(&key, pkt->lease, 0, &pkt->d, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_enters_no_doors, reason_enters_changing);
+		return fr_missed(skb, found, PROG_ENTERS + reason_no_doors,
+				 PROG_ENTERS + reason_changing);
 
 	/* do: [{set: {"ip.dst": "d.to.addr", "udp.dst_port": "d.to.port"}}, {send: via: "rout... */
-	if (fr_is_v4(d->to.addr) != 1)
-		return fr_up(skb, reason_enters_address_family);
+	if (fr_is_v4(pkt->d->to.addr) != 1)
+		return fr_up(skb, PROG_ENTERS + reason_address_family);
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_enters_hop_limit);
-	if (fr_multicast(d->to.addr))
-		return fr_up(skb, reason_enters_multicast);
-	if (!fr_unicast(d->to.addr))
-		return fr_up(skb, reason_enters_martian_destination);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
-		return fr_up(skb, reason_enters_partial_checksum);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_enters_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_enters_partial_checksum);
-	__builtin_memset(&fib_1, 0, sizeof(fib_1));
-	fib_1.family = AF_INET;
-	fib_1.src[0] = ld32(ipv4->src);
-	fib_1.dst[0] = fr_v4(d->to.addr);
-	if (fr_route(skb, &fib_1, skb->gso_size ? skb->gso_size + 28 : ip_end - 14, &hop_1))
-		return fr_up(skb, reason_enters_too_big);
-	if (unlikely(!fr_usable(&hop_1)))
+		return fr_up(skb, PROG_ENTERS + reason_hop_limit);
+	if (fr_multicast(pkt->d->to.addr))
+		return fr_up(skb, PROG_ENTERS + reason_multicast);
+	if (!fr_unicast(pkt->d->to.addr))
+		return fr_up(skb, PROG_ENTERS + reason_martian_destination);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      (pkt->partial >> 16) >= 42))
+		return fr_up(skb, PROG_ENTERS + reason_partial_checksum);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_ENTERS + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_ENTERS + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->src[0] = ld32(ipv4->src);
+	fib->dst[0] = fr_v4(pkt->d->to.addr);
+	if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 28 : pkt->ip_end - 14, hop))
+		return fr_up(skb, PROG_ENTERS + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_1, reason_enters_not_forwarded,
-					 reason_enters_unreachable));
-	return enters_ipv4_send(skb, data, ip_end, partial, d, &hop_1, &fib_1);
+			     fr_unrouted(hop, PROG_ENTERS + reason_not_forwarded,
+					 PROG_ENTERS + reason_unreachable));
+	return enters_ipv4_send(skb, pkt, hop, fib);
 }
 
-static __always_inline int enters_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					    __u64 partial, struct val_doors *d,
-					    struct fr_hop *hop_2, struct bpf_fib_lookup *fib_2)
+static __always_inline int enters_ipv6_send(struct __sk_buff *skb, struct enters_packet *pkt,
+					    struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
@@ -684,125 +691,128 @@ static __always_inline int enters_ipv6_send(struct __sk_buff *skb, void *data, _
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->dst_port));
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(ld128(d->to.addr)) +
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(ld128(pkt->d->to.addr)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(d->to.port));
-	int direct = hop_2->state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->d->to.port));
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_enters_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_ENTERS + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_enters_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_ENTERS + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 42);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, hop_2);
+		fr_link(pkt->data, hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->dst, ld128(d->to.addr));
-	st16(&new_udp->dst_port, bpf_htons(d->to.port));
+	st128(new_ipv6->dst, ld128(pkt->d->to.addr));
+	st16(&new_udp->dst_port, bpf_htons(pkt->d->to.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_enters_fault);
+		return fr_drop(len, PROG_ENTERS + reason_fault);
 	fr_complete_end(skb, csum, 20, 42);
 
-	fr_count(reason_enters_sent, len);
+	fr_count(PROG_ENTERS + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int enters_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				       const struct fr_lease *lease, __u64 now)
+static __always_inline int enters_ipv6(struct __sk_buff *skb, struct enters_packet *pkt)
 {
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 ip_end, udp_end;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(asks, enters, truncated),
-		       FR_APART(asks, enters, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, FR_APART(asks, enters, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_ENTERS + why);
 
 	/* lookup: d: doors: ["udp.dst_port"] */
-	struct val_doors *d;
 	struct key_doors key __attribute__((aligned(8))) = {};
 
 	key.door = be16(&udp->dst_port);
-	enum fr_found found = find_doors(&key, lease, 0, &d, now);
+	enum fr_found found = find_doors(&key, pkt->lease, 0, &pkt->d, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_enters_no_doors, reason_enters_changing);
+		return fr_missed(skb, found, PROG_ENTERS + reason_no_doors,
+				 PROG_ENTERS + reason_changing);
 
 	/* do: [{set: {"ip.dst": "d.to.addr", "udp.dst_port": "d.to.port"}}, {send: via: "rout... */
-	if (fr_is_v4(d->to.addr) != 0)
-		return fr_up(skb, reason_enters_address_family);
+	if (fr_is_v4(pkt->d->to.addr) != 0)
+		return fr_up(skb, PROG_ENTERS + reason_address_family);
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_enters_hop_limit);
-	if (fr_multicast(d->to.addr))
-		return fr_up(skb, reason_enters_multicast);
-	if (!fr_unicast(d->to.addr))
-		return fr_up(skb, reason_enters_martian_destination);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
-		return fr_up(skb, reason_enters_partial_checksum);
+		return fr_up(skb, PROG_ENTERS + reason_hop_limit);
+	if (fr_multicast(pkt->d->to.addr))
+		return fr_up(skb, PROG_ENTERS + reason_multicast);
+	if (!fr_unicast(pkt->d->to.addr))
+		return fr_up(skb, PROG_ENTERS + reason_martian_destination);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      (pkt->partial >> 16) >= 62))
+		return fr_up(skb, PROG_ENTERS + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_enters_udp_checksum);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_enters_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_enters_partial_checksum);
-	__builtin_memset(&fib_2, 0, sizeof(fib_2));
-	fib_2.family = AF_INET6;
-	fib_2.src[0] = ld32(ipv6->src);
-	fib_2.src[1] = ld32(ipv6->src + 4);
-	fib_2.src[2] = ld32(ipv6->src + 8);
-	fib_2.src[3] = ld32(ipv6->src + 12);
-	fib_2.dst[0] = ld32(d->to.addr);
-	fib_2.dst[1] = ld32(d->to.addr + 4);
-	fib_2.dst[2] = ld32(d->to.addr + 8);
-	fib_2.dst[3] = ld32(d->to.addr + 12);
-	if (fr_route(skb, &fib_2, skb->gso_size ? skb->gso_size + 48 : ip_end - 14, &hop_2))
-		return fr_up(skb, reason_enters_too_big);
-	if (unlikely(!fr_usable(&hop_2)))
+		return fr_up(skb, PROG_ENTERS + reason_udp_checksum);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_ENTERS + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_ENTERS + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET6;
+	fib->src[0] = ld32(ipv6->src);
+	fib->src[1] = ld32(ipv6->src + 4);
+	fib->src[2] = ld32(ipv6->src + 8);
+	fib->src[3] = ld32(ipv6->src + 12);
+	fib->dst[0] = ld32(pkt->d->to.addr);
+	fib->dst[1] = ld32(pkt->d->to.addr + 4);
+	fib->dst[2] = ld32(pkt->d->to.addr + 8);
+	fib->dst[3] = ld32(pkt->d->to.addr + 12);
+	if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 48 : pkt->ip_end - 14, hop))
+		return fr_up(skb, PROG_ENTERS + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_2, reason_enters_not_forwarded,
-					 reason_enters_unreachable));
-	return enters_ipv6_send(skb, data, ip_end, partial, d, &hop_2, &fib_2);
+			     fr_unrouted(hop, PROG_ENTERS + reason_not_forwarded,
+					 PROG_ENTERS + reason_unreachable));
+	return enters_ipv6_send(skb, pkt, hop, fib);
 }
 
 SEC("tc") int prog_enters(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct enters_packet pkt;
+
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* enters: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_enters_inactive);
+	if (!fr_lease_valid(pkt.lease, pkt.now))
+		return fr_up(skb, PROG_ENTERS + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(asks, enters, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_ENTERS + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return enters_ipv4(skb, data, data_end, lease, now);
+		return enters_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return enters_ipv6(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_enters_not_ip);
+		return enters_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_ENTERS + reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 26
+#define FR_REASONS 27
 #define FR_NEEDS_NAMED 1
 #include "fastrelay.h"
 
@@ -75,99 +75,132 @@ struct {
 	__type(value, struct val_seen);
 } tbl_seen SEC(".maps");
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_no_match, reason_full_seen,
+	reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length, reason_not_ip,
+};
+
 /*
  * prog_inbound: tc/ingress
  *	eth ipv4 udp tag
  *	eth ipv6 udp tag
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_inbound_sent, reason_inbound_pass, reason_inbound_inactive, reason_inbound_vlan_tag,
-	reason_inbound_other_host, reason_inbound_link_broadcast, reason_inbound_link_multicast,
-	reason_inbound_truncated, reason_inbound_ipv4_version, reason_inbound_ip_options,
-	reason_inbound_ipv4_reserved, reason_inbound_fragment, reason_inbound_ipv4_total_length,
-	reason_inbound_ipv4_checksum, reason_inbound_martian_source, reason_inbound_multicast,
-	reason_inbound_martian_destination, reason_inbound_not_udp, reason_inbound_udp_length,
-	reason_inbound_gso_packet, reason_inbound_no_match, reason_inbound_full_seen,
-	reason_inbound_ipv6_version, reason_inbound_mapped_address,
-	reason_inbound_ipv6_payload_length, reason_inbound_not_ip,
+/* What is known of a packet. */
+struct inbound_packet {
+	void *data;
+	void *data_end;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_inbound_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_inbound_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_inbound_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_inbound_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int inbound_ipv4_send(struct __sk_buff *skb)
+static __always_inline int inbound_ipv4_send(struct __sk_buff *skb, struct inbound_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_inbound_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int inbound_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int inbound_ipv4(struct __sk_buff *skb, struct inbound_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_tag *tag = data + 42;
-	struct hdr_udp *udp = data + 34;
-	__u64 udp_end;
+	struct hdr_tag *tag = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_inbound_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_inbound_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_inbound_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_inbound_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_inbound_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_inbound_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_inbound_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_inbound_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_inbound_multicast);
-		return fr_up(skb, reason_inbound_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "tag"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_inbound_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: tag: fields: [{name: "id", bits: 32}] */
-	if ((void *)(tag + 1) > data_end || 46ULL > udp_end)
-		return fr_up(skb, reason_inbound_truncated);
+	if ((void *)(tag + 1) > pkt->data_end || 46ULL > udp_end)
+		return fr_up(skb, reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_inbound_gso_packet);
+		return fr_up(skb, reason_gso_packet);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_inbound_no_match);
+		return fr_up(skb, reason_no_match);
 
 	/* do: [{learn: seen: {key: ["tag.id"], value: ["udp.src", "udp.dst_port"]}}, {count: ... */
 	{
@@ -178,59 +211,71 @@ static __always_inline int inbound_ipv4(struct __sk_buff *skb, void *data, void 
 		fr_put_endpoint_v4(&val.client, ld32(ipv4->src), be16(&udp->src_port));
 		val.port = be16(&udp->dst_port);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_inbound_full_seen);
+			return fr_up(skb, reason_full_seen);
 	}
 	fr_named_add(0, 1);
-	return inbound_ipv4_send(skb);
+	return inbound_ipv4_send(skb, pkt);
 }
 
-static __always_inline int inbound_ipv6_send(struct __sk_buff *skb)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int inbound_ipv6_send(struct __sk_buff *skb, struct inbound_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_inbound_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int inbound_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int inbound_ipv6(struct __sk_buff *skb, struct inbound_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_tag *tag = data + 62;
-	struct hdr_udp *udp = data + 54;
-	__u64 udp_end;
+	struct hdr_tag *tag = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_inbound_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_inbound_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_inbound_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_inbound_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_inbound_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_inbound_multicast);
-		return fr_up(skb, reason_inbound_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "tag"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_inbound_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: tag: fields: [{name: "id", bits: 32}] */
-	if ((void *)(tag + 1) > data_end || 66ULL > udp_end)
-		return fr_up(skb, reason_inbound_truncated);
+	if ((void *)(tag + 1) > pkt->data_end || 66ULL > udp_end)
+		return fr_up(skb, reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_inbound_gso_packet);
+		return fr_up(skb, reason_gso_packet);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_inbound_no_match);
+		return fr_up(skb, reason_no_match);
 
 	/* do: [{learn: seen: {key: ["tag.id"], value: ["udp.src", "udp.dst_port"]}}, {count: ... */
 	{
@@ -241,43 +286,36 @@ static __always_inline int inbound_ipv6(struct __sk_buff *skb, void *data, void 
 		fr_put_endpoint_v6(&val.client, ipv6->src, be16(&udp->src_port), 0);
 		val.port = be16(&udp->dst_port);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_inbound_full_seen);
+			return fr_up(skb, reason_full_seen);
 	}
 	fr_named_add(0, 1);
-	return inbound_ipv6_send(skb);
+	return inbound_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_inbound(struct __sk_buff *skb)
 {
+	struct inbound_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 66);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: inbound: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inbound_inactive);
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_inbound_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_inbound_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_inbound_link_broadcast);
-		return fr_up(skb, reason_inbound_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_inbound_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return inbound_ipv4(skb, data, data_end);
+		return inbound_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return inbound_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_inbound_not_ip);
+		return inbound_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 67
+#define FR_REASONS 72
 #define FR_NEEDS_NAMED 1
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
@@ -67,146 +67,164 @@ struct hdr_ipv6 {
 	__u8 dst[16];
 } __attribute__((packed));
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_outer_magic, reason_outer_size,
+	reason_frame_type, reason_frame_length, reason_no_match, reason_length,
+	reason_partial_checksum, reason_fault, reason_no_memory, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
+	reason_tag_kind,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_PUT = 0, PROG_TAKE = 36 };
+
 /*
  * prog_put: tc/ingress
  *	eth ipv4 udp outer frame
  *	eth ipv6 udp outer frame
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_put_sent, reason_put_pass, reason_put_inactive, reason_put_vlan_tag,
-	reason_put_other_host, reason_put_link_broadcast, reason_put_link_multicast,
-	reason_put_truncated, reason_put_ipv4_version, reason_put_ip_options,
-	reason_put_ipv4_reserved, reason_put_fragment, reason_put_ipv4_total_length,
-	reason_put_ipv4_checksum, reason_put_martian_source, reason_put_multicast,
-	reason_put_martian_destination, reason_put_not_udp, reason_put_udp_length,
-	reason_put_gso_packet, reason_put_outer_magic, reason_put_outer_size, reason_put_frame_type,
-	reason_put_frame_length, reason_put_no_match, reason_put_length,
-	reason_put_partial_checksum, reason_put_no_memory, reason_put_fault,
-	reason_put_ipv6_version, reason_put_mapped_address, reason_put_ipv6_payload_length,
-	reason_put_udp_checksum, reason_put_not_ip,
+/* What is known of a packet. */
+struct put_packet {
+	void *data;
+	void *data_end;
+	__u64 udp_end;
+	__u64 outer_length_size;
+	__u64 outer_length;
+	__u64 outer_length_end;
+	void *at_outer_length_end;
+	__u64 frame_id_size;
+	__u64 frame_id_end;
+	void *at_frame_id_end;
+	__u64 frame_length_present;
+	__u64 frame_length_size;
+	__u64 frame_length;
+	__u64 frame_length_end;
+	void *at_frame_length_end;
+	__u64 payload_len;
+	__u64 partial;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_put_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_put_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_put_link_broadcast + of);
-		return fr_up(skb, reason_put_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_put_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_put_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_put_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_put_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_put_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_put_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_put_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_put_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_put_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_put_multicast + of);
-		return fr_up(skb, reason_put_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_put_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_put_truncated + of);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_put_udp_length + of);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_put_gso_packet + of);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_put_udp_length + of);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int
-put_ipv4_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 outer_length_2,
-	      __u64 outer_length_end, void *at_outer_length_end, __u64 frame_id_size,
-	      __u64 frame_id_end, void *at_frame_id_end, __u64 frame_length_present,
-	      __u64 frame_length_size, __u64 frame_length_2, __u64 frame_length_end,
-	      void *at_frame_length_end, __u64 payload_len, __u64 partial)
+static __always_inline int put_ipv4_send(struct __sk_buff *skb, struct put_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_outer *outer = data + 42;
-	struct hdr_frame *frame = at_outer_length_end;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_outer *outer = pkt->data + 42;
+	struct hdr_frame *frame = pkt->at_outer_length_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_total_length = bpf_htons(payload_len + (frame_length_end + 3 - 14));
-	__be16 udp_length = bpf_htons(payload_len + (frame_length_end + 3 - 34));
-	__be64 outer_length = bpf_cpu_to_be64(fr_varint_word(payload_len +
-		(frame_length_end + 3 - 42) + 1, outer_length_size));
-	__be64 frame_length = bpf_cpu_to_be64(fr_varint_word(payload_len + 3, frame_length_size));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->frame_length_end + 3 - 14));
+	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->frame_length_end + 3 - 34));
+	__be64 outer_length =
+		bpf_cpu_to_be64(fr_varint_word(pkt->payload_len + (pkt->frame_length_end + 3 - 42) +
+					       1, pkt->outer_length_size));
+	__be64 frame_length = bpf_cpu_to_be64(fr_varint_word(pkt->payload_len + 3,
+		pkt->frame_length_size));
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum64(skb, outer_length_end + 1, frame_id_size);
+	__u64 region_sum = fr_sum64(skb, pkt->outer_length_end + 1, pkt->frame_id_size);
 	__u64 odd_sum = region_sum;
-	odd_sum <<= 8 * (((outer_length_end + 1 - 34) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->outer_length_end + 1 - 34) & 1) != 0);
 	__u64 odd_sum_2 =
-		fr_add64(bpf_cpu_to_be64(frame_length_present ?
-					 fr_varint_word(frame_length_2, frame_length_size) : 0ULL));
-	odd_sum_2 <<= 8 * (((frame_id_end - 34) & 1) != 0);
+		fr_add64(bpf_cpu_to_be64(pkt->frame_length_present ?
+					 fr_varint_word(pkt->frame_length, pkt->frame_length_size) :
+					 0ULL));
+	odd_sum_2 <<= 8 * (((pkt->frame_id_end - 34) & 1) != 0);
 	__u8 old_frame_type = ld8(&frame->type);
 	__u64 odd_sum_3 = old_frame_type;
-	odd_sum_3 <<= 8 * (((outer_length_end - 34) & 1) != 0);
-	__u64 region_sum_2 = fr_sum64(skb, outer_length_end + 1, frame_id_size);
+	odd_sum_3 <<= 8 * (((pkt->outer_length_end - 34) & 1) != 0);
+	__u64 region_sum_2 = fr_sum64(skb, pkt->outer_length_end + 1, pkt->frame_id_size);
 	__u64 odd_sum_4 = region_sum_2;
-	odd_sum_4 <<= 8 * (((outer_length_end + 1 - 34) & 1) != 0);
+	odd_sum_4 <<= 8 * (((pkt->outer_length_end + 1 - 34) & 1) != 0);
 	__u64 odd_sum_5 =
-		fr_add64(bpf_cpu_to_be64(frame_length_present ?
-					 fr_varint_word(payload_len + 3, frame_length_size) :
-					 0ULL));
-	odd_sum_5 <<= 8 * (((frame_id_end - 34) & 1) != 0);
+		fr_add64(bpf_cpu_to_be64(pkt->frame_length_present ?
+					 fr_varint_word(pkt->payload_len + 3,
+							pkt->frame_length_size) : 0ULL));
+	odd_sum_5 <<= 8 * (((pkt->frame_id_end - 34) & 1) != 0);
 	__u64 odd_sum_6 = old_frame_type;
-	odd_sum_6 <<= 8 * (((outer_length_end - 34) & 1) != 0);
+	odd_sum_6 <<= 8 * (((pkt->outer_length_end - 34) & 1) != 0);
 	__u64 odd_sum_7 = 7;
-	odd_sum_7 <<= 8 * (((frame_length_end - 34) & 1) != 0);
+	odd_sum_7 <<= 8 * (((pkt->frame_length_end - 34) & 1) != 0);
 	__u64 odd_sum_8 = bpf_htons(set_kind);
-	odd_sum_8 <<= 8 * (((frame_length_end + 1 - 34) & 1) != 0);
+	odd_sum_8 <<= 8 * (((pkt->frame_length_end + 1 - 34) & 1) != 0);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__be16 old_udp_length = ld16(&udp->length);
 	__be16 old_outer_magic = ld16(&outer->magic);
@@ -214,16 +232,17 @@ put_ipv4_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
-					  fr_add64(bpf_cpu_to_be64(fr_varint_word(outer_length_2,
-					  outer_length_size))) + old_outer_magic + odd_sum +
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)old_udp_src_port + old_udp_length +
+					  fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->outer_length,
+					  pkt->outer_length_size))) + old_outer_magic + odd_sum +
 					  odd_sum_2 + odd_sum_3);
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((frame_length_end - 34) ^ (frame_length_end + 3 - 34)) & 1) != 0)
+	if ((((pkt->frame_length_end - 34) ^ (pkt->frame_length_end + 3 - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port + udp_length +
 					 fr_add64(outer_length) + old_outer_magic + odd_sum_4 +
@@ -236,249 +255,237 @@ put_ipv4_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ld16(&ipv4->total_length) + ipv4_total_length);
 
-	int err = fr_move(skb, frame_length_end, frame_length_end + 3, payload_len, FR_PAYLOAD);
+	int err = fr_move(skb, pkt->frame_length_end, pkt->frame_length_end + 3, pkt->payload_len,
+			  FR_PAYLOAD);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_put_fault, reason_put_no_memory);
+		return fr_failed(skb, len, err, PROG_PUT + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 45 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_put_fault);
-	at_frame_id_end = fr_pin(data + fr_bound(frame_id_end, 0x3f));
-	if (unlikely(at_frame_id_end + 0 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_put_fault);
-	at_frame_length_end = fr_pin(data + fr_bound(frame_length_end, 0x7f));
-	if (unlikely(at_frame_length_end + 3 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_put_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 45 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_PUT + reason_fault);
+	pkt->at_frame_id_end = fr_pin(pkt->data + fr_bound(pkt->frame_id_end, 0x3f));
+	if (unlikely(pkt->at_frame_id_end + 0 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_PUT + reason_fault);
+	pkt->at_frame_length_end = fr_pin(pkt->data + fr_bound(pkt->frame_length_end, 0x7f));
+	if (unlikely(pkt->at_frame_length_end + 3 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_PUT + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 44, outer_length_size);
-		csum = fr_complete_without(skb, csum, frame_id_end, frame_length_size);
+		csum = fr_complete_without(skb, csum, 44, pkt->outer_length_size);
+		csum = fr_complete_without(skb, csum, pkt->frame_id_end, pkt->frame_length_size);
 		csum = fr_complete_without(skb, csum, 16, 26);
-		csum = fr_complete_without(skb, csum, frame_length_end, 3);
+		csum = fr_complete_without(skb, csum, pkt->frame_length_end, 3);
 	}
 
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_tag *new_tag = at_frame_length_end;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_tag *new_tag = pkt->at_frame_length_end;
 
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st16(&new_udp->length, udp_length);
-	fr_put_varint(data + 44, (void *)(long)skb->data_end, outer_length, outer_length_size);
-	if (frame_length_present)
-		fr_put_varint(at_frame_id_end, (void *)(long)skb->data_end, frame_length,
-			      frame_length_size);
+	fr_put_varint(pkt->data + 44, (void *)(long)skb->data_end, outer_length,
+		      pkt->outer_length_size);
+	if (pkt->frame_length_present)
+		fr_put_varint(pkt->at_frame_id_end, (void *)(long)skb->data_end, frame_length,
+			      pkt->frame_length_size);
 	st8(&new_tag->kind, 7);
 	st16(&new_tag->number, bpf_htons(set_kind));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_put_fault);
+		return fr_drop(len, PROG_PUT + reason_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, frame_id_end, frame_length_size);
+		csum = fr_complete_with(skb, csum, pkt->frame_id_end, pkt->frame_length_size);
 		csum = fr_complete_with(skb, csum, 16, 26);
-		csum = fr_complete_with(skb, csum, frame_length_end, 3);
-		fr_complete(skb, csum, 44, outer_length_size);
+		csum = fr_complete_with(skb, csum, pkt->frame_length_end, 3);
+		fr_complete(skb, csum, 44, pkt->outer_length_size);
 	}
 
-	fr_count(reason_put_pass, len);
+	fr_count(PROG_PUT + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-put_ipv4_frame_length_end(struct __sk_buff *skb, void *data, void *data_end, __u64 udp_end,
-			  __u64 outer_length_size, __u64 outer_length, __u64 outer_length_end,
-			  void *at_outer_length_end, __u64 frame_id_size, __u64 frame_id_end,
-			  void *at_frame_id_end, __u64 frame_length_present,
-			  __u64 frame_length_size, __u64 frame_length)
+static __always_inline int put_ipv4_frame_length_end(struct __sk_buff *skb, struct put_packet *pkt)
 {
-	void *at_frame_length_end;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	__u64 frame_length_end = fr_forget(skb, frame_id_end + frame_length_size);
-	at_frame_length_end = fr_pin(data + fr_bound(frame_length_end, 0x7f));
-	if (at_frame_length_end > data_end)
-		return fr_up(skb, reason_put_truncated);
-	if (frame_length_end > udp_end)
-		return fr_up(skb, reason_put_truncated);
-	if (!(!frame_length_present || frame_length_end + frame_length == udp_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, reason_put_gso_packet);
-	if (!(!frame_length_present || frame_length_end + frame_length == udp_end))
-		return fr_up(skb, reason_put_frame_length);
+	pkt->frame_length_end = fr_forget(skb, pkt->frame_id_end + pkt->frame_length_size);
+	pkt->at_frame_length_end = fr_pin(pkt->data + fr_bound(pkt->frame_length_end, 0x7f));
+	if (pkt->at_frame_length_end > pkt->data_end)
+		return fr_up(skb, PROG_PUT + reason_truncated);
+	if (pkt->frame_length_end > pkt->udp_end)
+		return fr_up(skb, PROG_PUT + reason_truncated);
+	if (!(!pkt->frame_length_present ||
+	      pkt->frame_length_end + pkt->frame_length == pkt->udp_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_PUT + reason_gso_packet);
+	if (!(!pkt->frame_length_present ||
+	      pkt->frame_length_end + pkt->frame_length == pkt->udp_end))
+		return fr_up(skb, PROG_PUT + reason_frame_length);
 
 	/* stack: ["eth", "ip", "udp", "outer", "frame"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_put_gso_packet);
+		return fr_up(skb, PROG_PUT + reason_gso_packet);
 
 	/* match: "udp.dst_port": 4433 */
 	if (be16(&udp->dst_port) != 0x1151)
-		return fr_up(skb, reason_put_no_match);
+		return fr_up(skb, PROG_PUT + reason_no_match);
 
 	/* do: [{push: tag: {kind: 7, number: "setting.kind"}}, "pass"] */
-	__u64 payload_len = udp_end - frame_length_end;
-	if (payload_len + (frame_length_end + 3 - 14) > 0xffff ||
-	    payload_len + (frame_length_end + 3 - 34) > 0xffff ||
-	    payload_len + (frame_length_end + 3 - 42) + 1 > fr_varint_room(outer_length_size) ||
-	    !(!frame_length_present || payload_len + 3 <= fr_varint_room(frame_length_size)))
-		return fr_up(skb, reason_put_length);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40)))
-		return fr_up(skb, reason_put_partial_checksum);
-	return put_ipv4_send(skb, data, outer_length_size, outer_length, outer_length_end,
-			     at_outer_length_end, frame_id_size, frame_id_end, at_frame_id_end,
-			     frame_length_present, frame_length_size, frame_length,
-			     frame_length_end, at_frame_length_end, payload_len, partial);
+	pkt->payload_len = pkt->udp_end - pkt->frame_length_end;
+	if (pkt->payload_len + (pkt->frame_length_end + 3 - 14) > 0xffff ||
+	    pkt->payload_len + (pkt->frame_length_end + 3 - 34) > 0xffff ||
+	    pkt->payload_len + (pkt->frame_length_end + 3 - 42) +
+	    1 > fr_varint_room(pkt->outer_length_size) ||
+	    !(!pkt->frame_length_present ||
+	      pkt->payload_len + 3 <= fr_varint_room(pkt->frame_length_size)))
+		return fr_up(skb, PROG_PUT + reason_length);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40)))
+		return fr_up(skb, PROG_PUT + reason_partial_checksum);
+	return put_ipv4_send(skb, pkt);
 }
 
-static __always_inline int put_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int put_ipv4(struct __sk_buff *skb, struct put_packet *pkt)
 {
-	void *at_outer_length_end;
-	void *at_frame_id_end;
-	struct hdr_outer *outer = data + 42;
+	struct hdr_outer *outer = pkt->data + 42;
 	struct hdr_frame *frame;
-	__u64 ip_end, udp_end;
+	__u64 ip_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_PUT + why);
 
 	/* {name: "length", varint: "quic", counts: "all", bias: 1, reason: "outer_size"}, */
-	if ((void *)(outer + 1) > data_end || 44ULL > udp_end)
-		return fr_up(skb, reason_put_truncated);
+	if ((void *)(outer + 1) > pkt->data_end || 44ULL > pkt->udp_end)
+		return fr_up(skb, PROG_PUT + reason_truncated);
 
 	/* {name: "magic", bits: 16, is: 0xbeef}, */
 	if (be16(&outer->magic) != 0xbeef)
-		return fr_up(skb, reason_put_outer_magic);
-	__u64 outer_length;
-	__u64 outer_length_size = fr_varint(data + 44, data_end, &outer_length);
-	if (!outer_length_size)
-		return fr_up(skb, reason_put_truncated);
-	__u64 outer_length_end = fr_forget(skb, 44ULL + outer_length_size);
-	at_outer_length_end = fr_pin(data + fr_bound(outer_length_end, 0x3f));
-	if (at_outer_length_end > data_end)
-		return fr_up(skb, reason_put_truncated);
-	if (outer_length_end > udp_end)
-		return fr_up(skb, reason_put_truncated);
-	if (outer_length < 1 || outer_length - 1 < outer_length_end - 42)
-		return fr_up(skb, reason_put_outer_size);
-	if (!(42ULL + (outer_length - 1) == udp_end || skb->gso_size == 0))
-		return fr_up(skb, reason_put_gso_packet);
-	if (42ULL + (outer_length - 1) != udp_end)
-		return fr_up(skb, reason_put_outer_size);
+		return fr_up(skb, PROG_PUT + reason_outer_magic);
+	pkt->outer_length_size = fr_varint(pkt->data + 44, pkt->data_end, &pkt->outer_length);
+	if (!pkt->outer_length_size)
+		return fr_up(skb, PROG_PUT + reason_truncated);
+	pkt->outer_length_end = fr_forget(skb, 44ULL + pkt->outer_length_size);
+	pkt->at_outer_length_end = fr_pin(pkt->data + fr_bound(pkt->outer_length_end, 0x3f));
+	if (pkt->at_outer_length_end > pkt->data_end)
+		return fr_up(skb, PROG_PUT + reason_truncated);
+	if (pkt->outer_length_end > pkt->udp_end)
+		return fr_up(skb, PROG_PUT + reason_truncated);
+	if (pkt->outer_length < 1 || pkt->outer_length - 1 < pkt->outer_length_end - 42)
+		return fr_up(skb, PROG_PUT + reason_outer_size);
+	if (!(42ULL + (pkt->outer_length - 1) == pkt->udp_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_PUT + reason_gso_packet);
+	if (42ULL + (pkt->outer_length - 1) != pkt->udp_end)
+		return fr_up(skb, PROG_PUT + reason_outer_size);
 
 	/* {name: "id", varint: "quic"}, */
-	frame = at_outer_length_end;
-	if ((void *)(frame + 1) > data_end)
-		return fr_up(skb, reason_put_truncated);
-	if (outer_length_end + 1 > udp_end)
-		return fr_up(skb, reason_put_truncated);
+	frame = pkt->at_outer_length_end;
+	if ((void *)(frame + 1) > pkt->data_end)
+		return fr_up(skb, PROG_PUT + reason_truncated);
+	if (pkt->outer_length_end + 1 > pkt->udp_end)
+		return fr_up(skb, PROG_PUT + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&frame->type) >= 8 && be8(&frame->type) <= 15))
-		return fr_up(skb, reason_put_frame_type);
+		return fr_up(skb, PROG_PUT + reason_frame_type);
 	__u64 frame_id;
-	__u64 frame_id_size = fr_varint(at_outer_length_end + 1, data_end, &frame_id);
-	if (!frame_id_size)
-		return fr_up(skb, reason_put_truncated);
-	__u64 frame_id_end = fr_forget(skb, outer_length_end + 1 + frame_id_size);
-	at_frame_id_end = fr_pin(data + fr_bound(frame_id_end, 0x3f));
-	if (at_frame_id_end > data_end)
-		return fr_up(skb, reason_put_truncated);
-	if (frame_id_end > udp_end)
-		return fr_up(skb, reason_put_truncated);
+	pkt->frame_id_size = fr_varint(pkt->at_outer_length_end + 1, pkt->data_end, &frame_id);
+	if (!pkt->frame_id_size)
+		return fr_up(skb, PROG_PUT + reason_truncated);
+	pkt->frame_id_end = fr_forget(skb, pkt->outer_length_end + 1 + pkt->frame_id_size);
+	pkt->at_frame_id_end = fr_pin(pkt->data + fr_bound(pkt->frame_id_end, 0x3f));
+	if (pkt->at_frame_id_end > pkt->data_end)
+		return fr_up(skb, PROG_PUT + reason_truncated);
+	if (pkt->frame_id_end > pkt->udp_end)
+		return fr_up(skb, PROG_PUT + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	__u64 frame_length_present = !((be8(&frame->type) & 2) == 0);
-	__u64 frame_length;
-	__u64 frame_length_size;
-	if (frame_length_present) { /* length */
-		frame_length_size = fr_varint(at_frame_id_end, data_end, &frame_length);
-		if (!frame_length_size)
-			return fr_up(skb, reason_put_truncated);
+	pkt->frame_length_present = !((be8(&frame->type) & 2) == 0);
+	if (pkt->frame_length_present) { /* length */
+		pkt->frame_length_size = fr_varint(pkt->at_frame_id_end, pkt->data_end,
+						   &pkt->frame_length);
+		if (!pkt->frame_length_size)
+			return fr_up(skb, PROG_PUT + reason_truncated);
 	} else {
-		frame_length_size = 0;
-		frame_length = 0;
+		pkt->frame_length_size = 0;
+		pkt->frame_length = 0;
 	}
 
-	return put_ipv4_frame_length_end(skb, data, data_end, udp_end, outer_length_size,
-					 outer_length, outer_length_end, at_outer_length_end,
-					 frame_id_size, frame_id_end, at_frame_id_end,
-					 frame_length_present, frame_length_size, frame_length);
+	return put_ipv4_frame_length_end(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_put_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_put_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_put_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_put_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_put_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_put_multicast + of);
-		return fr_up(skb, reason_put_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_put_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int
-put_ipv6_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 outer_length_2,
-	      __u64 outer_length_end, void *at_outer_length_end, __u64 frame_id_size,
-	      __u64 frame_id_end, void *at_frame_id_end, __u64 frame_length_present,
-	      __u64 frame_length_size, __u64 frame_length_2, __u64 frame_length_end,
-	      void *at_frame_length_end, __u64 payload_len, __u64 partial)
+static __always_inline int put_ipv6_send(struct __sk_buff *skb, struct put_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-	struct hdr_outer *outer = data + 62;
-	struct hdr_frame *frame = at_outer_length_end;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_outer *outer = pkt->data + 62;
+	struct hdr_frame *frame = pkt->at_outer_length_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
-	__be16 ipv6_payload_length = bpf_htons(payload_len + (frame_length_end + 3 - 54));
-	__be64 outer_length = bpf_cpu_to_be64(fr_varint_word(payload_len +
-		(frame_length_end + 3 - 62) + 1, outer_length_size));
-	__be64 frame_length = bpf_cpu_to_be64(fr_varint_word(payload_len + 3, frame_length_size));
+	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len + (pkt->frame_length_end + 3 - 54));
+	__be64 outer_length =
+		bpf_cpu_to_be64(fr_varint_word(pkt->payload_len + (pkt->frame_length_end + 3 - 62) +
+					       1, pkt->outer_length_size));
+	__be64 frame_length = bpf_cpu_to_be64(fr_varint_word(pkt->payload_len + 3,
+		pkt->frame_length_size));
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum64(skb, outer_length_end + 1, frame_id_size);
+	__u64 region_sum = fr_sum64(skb, pkt->outer_length_end + 1, pkt->frame_id_size);
 	__u64 odd_sum = region_sum;
-	odd_sum <<= 8 * (((outer_length_end + 1 - 54) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->outer_length_end + 1 - 54) & 1) != 0);
 	__u64 odd_sum_2 =
-		fr_add64(bpf_cpu_to_be64(frame_length_present ?
-					 fr_varint_word(frame_length_2, frame_length_size) : 0ULL));
-	odd_sum_2 <<= 8 * (((frame_id_end - 54) & 1) != 0);
+		fr_add64(bpf_cpu_to_be64(pkt->frame_length_present ?
+					 fr_varint_word(pkt->frame_length, pkt->frame_length_size) :
+					 0ULL));
+	odd_sum_2 <<= 8 * (((pkt->frame_id_end - 54) & 1) != 0);
 	__u8 old_frame_type = ld8(&frame->type);
 	__u64 odd_sum_3 = old_frame_type;
-	odd_sum_3 <<= 8 * (((outer_length_end - 54) & 1) != 0);
-	__u64 region_sum_2 = fr_sum64(skb, outer_length_end + 1, frame_id_size);
+	odd_sum_3 <<= 8 * (((pkt->outer_length_end - 54) & 1) != 0);
+	__u64 region_sum_2 = fr_sum64(skb, pkt->outer_length_end + 1, pkt->frame_id_size);
 	__u64 odd_sum_4 = region_sum_2;
-	odd_sum_4 <<= 8 * (((outer_length_end + 1 - 54) & 1) != 0);
+	odd_sum_4 <<= 8 * (((pkt->outer_length_end + 1 - 54) & 1) != 0);
 	__u64 odd_sum_5 =
-		fr_add64(bpf_cpu_to_be64(frame_length_present ?
-					 fr_varint_word(payload_len + 3, frame_length_size) :
-					 0ULL));
-	odd_sum_5 <<= 8 * (((frame_id_end - 54) & 1) != 0);
+		fr_add64(bpf_cpu_to_be64(pkt->frame_length_present ?
+					 fr_varint_word(pkt->payload_len + 3,
+							pkt->frame_length_size) : 0ULL));
+	odd_sum_5 <<= 8 * (((pkt->frame_id_end - 54) & 1) != 0);
 	__u64 odd_sum_6 = old_frame_type;
-	odd_sum_6 <<= 8 * (((outer_length_end - 54) & 1) != 0);
+	odd_sum_6 <<= 8 * (((pkt->outer_length_end - 54) & 1) != 0);
 	__u64 odd_sum_7 = 7;
-	odd_sum_7 <<= 8 * (((frame_length_end - 54) & 1) != 0);
+	odd_sum_7 <<= 8 * (((pkt->frame_length_end - 54) & 1) != 0);
 	__u64 odd_sum_8 = bpf_htons(set_kind);
-	odd_sum_8 <<= 8 * (((frame_length_end + 1 - 54) & 1) != 0);
+	odd_sum_8 <<= 8 * (((pkt->frame_length_end + 1 - 54) & 1) != 0);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__be16 old_udp_length = ld16(&udp->length);
 	__be16 old_outer_magic = ld16(&outer->magic);
@@ -486,219 +493,212 @@ put_ipv6_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
-					  fr_add64(bpf_cpu_to_be64(fr_varint_word(outer_length_2,
-					  outer_length_size))) + old_outer_magic + odd_sum +
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)old_udp_src_port + old_udp_length +
+					  fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->outer_length,
+					  pkt->outer_length_size))) + old_outer_magic + odd_sum +
 					  odd_sum_2 + odd_sum_3);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((frame_length_end - 54) ^ (frame_length_end + 3 - 54)) & 1) != 0)
+	if ((((pkt->frame_length_end - 54) ^ (pkt->frame_length_end + 3 - 54)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
 					 ipv6_payload_length + fr_add64(outer_length) +
 					 old_outer_magic + odd_sum_4 + odd_sum_5 + odd_sum_6 +
 					 odd_sum_7 + odd_sum_8 + udp_new_pseudo);
 
-	int err = fr_move(skb, frame_length_end, frame_length_end + 3, payload_len, FR_PAYLOAD);
+	int err = fr_move(skb, pkt->frame_length_end, pkt->frame_length_end + 3, pkt->payload_len,
+			  FR_PAYLOAD);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_put_fault, reason_put_no_memory);
+		return fr_failed(skb, len, err, PROG_PUT + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 65 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_put_fault);
-	at_frame_id_end = fr_pin(data + fr_bound(frame_id_end, 0x7f));
-	if (unlikely(at_frame_id_end + 0 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_put_fault);
-	at_frame_length_end = fr_pin(data + fr_bound(frame_length_end, 0x7f));
-	if (unlikely(at_frame_length_end + 3 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_put_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 65 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_PUT + reason_fault);
+	pkt->at_frame_id_end = fr_pin(pkt->data + fr_bound(pkt->frame_id_end, 0x7f));
+	if (unlikely(pkt->at_frame_id_end + 0 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_PUT + reason_fault);
+	pkt->at_frame_length_end = fr_pin(pkt->data + fr_bound(pkt->frame_length_end, 0x7f));
+	if (unlikely(pkt->at_frame_length_end + 3 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_PUT + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 64, outer_length_size);
-		csum = fr_complete_without(skb, csum, frame_id_end, frame_length_size);
+		csum = fr_complete_without(skb, csum, 64, pkt->outer_length_size);
+		csum = fr_complete_without(skb, csum, pkt->frame_id_end, pkt->frame_length_size);
 		csum = fr_complete_without(skb, csum, 18, 44);
-		csum = fr_complete_without(skb, csum, frame_length_end, 3);
+		csum = fr_complete_without(skb, csum, pkt->frame_length_end, 3);
 	}
 
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_tag *new_tag = at_frame_length_end;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_tag *new_tag = pkt->at_frame_length_end;
 
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_udp->length, ipv6_payload_length);
-	fr_put_varint(data + 64, (void *)(long)skb->data_end, outer_length, outer_length_size);
-	if (frame_length_present)
-		fr_put_varint(at_frame_id_end, (void *)(long)skb->data_end, frame_length,
-			      frame_length_size);
+	fr_put_varint(pkt->data + 64, (void *)(long)skb->data_end, outer_length,
+		      pkt->outer_length_size);
+	if (pkt->frame_length_present)
+		fr_put_varint(pkt->at_frame_id_end, (void *)(long)skb->data_end, frame_length,
+			      pkt->frame_length_size);
 	st8(&new_tag->kind, 7);
 	st16(&new_tag->number, bpf_htons(set_kind));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_put_fault);
+		return fr_drop(len, PROG_PUT + reason_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, frame_id_end, frame_length_size);
+		csum = fr_complete_with(skb, csum, pkt->frame_id_end, pkt->frame_length_size);
 		csum = fr_complete_with(skb, csum, 18, 44);
-		csum = fr_complete_with(skb, csum, frame_length_end, 3);
-		fr_complete(skb, csum, 64, outer_length_size);
+		csum = fr_complete_with(skb, csum, pkt->frame_length_end, 3);
+		fr_complete(skb, csum, 64, pkt->outer_length_size);
 	}
 
-	fr_count(reason_put_pass, len);
+	fr_count(PROG_PUT + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-put_ipv6_frame_length_end(struct __sk_buff *skb, void *data, void *data_end, __u64 udp_end,
-			  __u64 outer_length_size, __u64 outer_length, __u64 outer_length_end,
-			  void *at_outer_length_end, __u64 frame_id_size, __u64 frame_id_end,
-			  void *at_frame_id_end, __u64 frame_length_present,
-			  __u64 frame_length_size, __u64 frame_length)
+static __always_inline int put_ipv6_frame_length_end(struct __sk_buff *skb, struct put_packet *pkt)
 {
-	void *at_frame_length_end;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	__u64 frame_length_end = fr_forget(skb, frame_id_end + frame_length_size);
-	at_frame_length_end = fr_pin(data + fr_bound(frame_length_end, 0x7f));
-	if (at_frame_length_end > data_end)
-		return fr_up(skb, reason_put_truncated);
-	if (frame_length_end > udp_end)
-		return fr_up(skb, reason_put_truncated);
-	if (!(!frame_length_present || frame_length_end + frame_length == udp_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, reason_put_gso_packet);
-	if (!(!frame_length_present || frame_length_end + frame_length == udp_end))
-		return fr_up(skb, reason_put_frame_length);
+	pkt->frame_length_end = fr_forget(skb, pkt->frame_id_end + pkt->frame_length_size);
+	pkt->at_frame_length_end = fr_pin(pkt->data + fr_bound(pkt->frame_length_end, 0x7f));
+	if (pkt->at_frame_length_end > pkt->data_end)
+		return fr_up(skb, PROG_PUT + reason_truncated);
+	if (pkt->frame_length_end > pkt->udp_end)
+		return fr_up(skb, PROG_PUT + reason_truncated);
+	if (!(!pkt->frame_length_present ||
+	      pkt->frame_length_end + pkt->frame_length == pkt->udp_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_PUT + reason_gso_packet);
+	if (!(!pkt->frame_length_present ||
+	      pkt->frame_length_end + pkt->frame_length == pkt->udp_end))
+		return fr_up(skb, PROG_PUT + reason_frame_length);
 
 	/* stack: ["eth", "ip", "udp", "outer", "frame"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_put_gso_packet);
+		return fr_up(skb, PROG_PUT + reason_gso_packet);
 
 	/* match: "udp.dst_port": 4433 */
 	if (be16(&udp->dst_port) != 0x1151)
-		return fr_up(skb, reason_put_no_match);
+		return fr_up(skb, PROG_PUT + reason_no_match);
 
 	/* do: [{push: tag: {kind: 7, number: "setting.kind"}}, "pass"] */
-	__u64 payload_len = udp_end - frame_length_end;
-	if (payload_len + (frame_length_end + 3 - 54) > 0xffff ||
-	    payload_len + (frame_length_end + 3 - 54) > 0xffff ||
-	    payload_len + (frame_length_end + 3 - 62) + 1 > fr_varint_room(outer_length_size) ||
-	    !(!frame_length_present || payload_len + 3 <= fr_varint_room(frame_length_size)))
-		return fr_up(skb, reason_put_length);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60)))
-		return fr_up(skb, reason_put_partial_checksum);
+	pkt->payload_len = pkt->udp_end - pkt->frame_length_end;
+	if (pkt->payload_len + (pkt->frame_length_end + 3 - 54) > 0xffff ||
+	    pkt->payload_len + (pkt->frame_length_end + 3 - 54) > 0xffff ||
+	    pkt->payload_len + (pkt->frame_length_end + 3 - 62) +
+	    1 > fr_varint_room(pkt->outer_length_size) ||
+	    !(!pkt->frame_length_present ||
+	      pkt->payload_len + 3 <= fr_varint_room(pkt->frame_length_size)))
+		return fr_up(skb, PROG_PUT + reason_length);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60)))
+		return fr_up(skb, PROG_PUT + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_put_udp_checksum);
-	return put_ipv6_send(skb, data, outer_length_size, outer_length, outer_length_end,
-			     at_outer_length_end, frame_id_size, frame_id_end, at_frame_id_end,
-			     frame_length_present, frame_length_size, frame_length,
-			     frame_length_end, at_frame_length_end, payload_len, partial);
+		return fr_up(skb, PROG_PUT + reason_udp_checksum);
+	return put_ipv6_send(skb, pkt);
 }
 
-static __always_inline int put_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int put_ipv6(struct __sk_buff *skb, struct put_packet *pkt)
 {
-	void *at_outer_length_end;
-	void *at_frame_id_end;
-	struct hdr_outer *outer = data + 62;
+	struct hdr_outer *outer = pkt->data + 62;
 	struct hdr_frame *frame;
-	__u64 ip_end, udp_end;
+	__u64 ip_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &pkt->udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_PUT + why);
 
 	/* {name: "length", varint: "quic", counts: "all", bias: 1, reason: "outer_size"}, */
-	if ((void *)(outer + 1) > data_end || 64ULL > udp_end)
-		return fr_up(skb, reason_put_truncated);
+	if ((void *)(outer + 1) > pkt->data_end || 64ULL > pkt->udp_end)
+		return fr_up(skb, PROG_PUT + reason_truncated);
 
 	/* {name: "magic", bits: 16, is: 0xbeef}, */
 	if (be16(&outer->magic) != 0xbeef)
-		return fr_up(skb, reason_put_outer_magic);
-	__u64 outer_length;
-	__u64 outer_length_size = fr_varint(data + 64, data_end, &outer_length);
-	if (!outer_length_size)
-		return fr_up(skb, reason_put_truncated);
-	__u64 outer_length_end = fr_forget(skb, 64ULL + outer_length_size);
-	at_outer_length_end = fr_pin(data + fr_bound(outer_length_end, 0x7f));
-	if (at_outer_length_end > data_end)
-		return fr_up(skb, reason_put_truncated);
-	if (outer_length_end > udp_end)
-		return fr_up(skb, reason_put_truncated);
-	if (outer_length < 1 || outer_length - 1 < outer_length_end - 62)
-		return fr_up(skb, reason_put_outer_size);
-	if (!(62ULL + (outer_length - 1) == udp_end || skb->gso_size == 0))
-		return fr_up(skb, reason_put_gso_packet);
-	if (62ULL + (outer_length - 1) != udp_end)
-		return fr_up(skb, reason_put_outer_size);
+		return fr_up(skb, PROG_PUT + reason_outer_magic);
+	pkt->outer_length_size = fr_varint(pkt->data + 64, pkt->data_end, &pkt->outer_length);
+	if (!pkt->outer_length_size)
+		return fr_up(skb, PROG_PUT + reason_truncated);
+	pkt->outer_length_end = fr_forget(skb, 64ULL + pkt->outer_length_size);
+	pkt->at_outer_length_end = fr_pin(pkt->data + fr_bound(pkt->outer_length_end, 0x7f));
+	if (pkt->at_outer_length_end > pkt->data_end)
+		return fr_up(skb, PROG_PUT + reason_truncated);
+	if (pkt->outer_length_end > pkt->udp_end)
+		return fr_up(skb, PROG_PUT + reason_truncated);
+	if (pkt->outer_length < 1 || pkt->outer_length - 1 < pkt->outer_length_end - 62)
+		return fr_up(skb, PROG_PUT + reason_outer_size);
+	if (!(62ULL + (pkt->outer_length - 1) == pkt->udp_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_PUT + reason_gso_packet);
+	if (62ULL + (pkt->outer_length - 1) != pkt->udp_end)
+		return fr_up(skb, PROG_PUT + reason_outer_size);
 
 	/* {name: "id", varint: "quic"}, */
-	frame = at_outer_length_end;
-	if ((void *)(frame + 1) > data_end)
-		return fr_up(skb, reason_put_truncated);
-	if (outer_length_end + 1 > udp_end)
-		return fr_up(skb, reason_put_truncated);
+	frame = pkt->at_outer_length_end;
+	if ((void *)(frame + 1) > pkt->data_end)
+		return fr_up(skb, PROG_PUT + reason_truncated);
+	if (pkt->outer_length_end + 1 > pkt->udp_end)
+		return fr_up(skb, PROG_PUT + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&frame->type) >= 8 && be8(&frame->type) <= 15))
-		return fr_up(skb, reason_put_frame_type);
+		return fr_up(skb, PROG_PUT + reason_frame_type);
 	__u64 frame_id;
-	__u64 frame_id_size = fr_varint(at_outer_length_end + 1, data_end, &frame_id);
-	if (!frame_id_size)
-		return fr_up(skb, reason_put_truncated);
-	__u64 frame_id_end = fr_forget(skb, outer_length_end + 1 + frame_id_size);
-	at_frame_id_end = fr_pin(data + fr_bound(frame_id_end, 0x7f));
-	if (at_frame_id_end > data_end)
-		return fr_up(skb, reason_put_truncated);
-	if (frame_id_end > udp_end)
-		return fr_up(skb, reason_put_truncated);
+	pkt->frame_id_size = fr_varint(pkt->at_outer_length_end + 1, pkt->data_end, &frame_id);
+	if (!pkt->frame_id_size)
+		return fr_up(skb, PROG_PUT + reason_truncated);
+	pkt->frame_id_end = fr_forget(skb, pkt->outer_length_end + 1 + pkt->frame_id_size);
+	pkt->at_frame_id_end = fr_pin(pkt->data + fr_bound(pkt->frame_id_end, 0x7f));
+	if (pkt->at_frame_id_end > pkt->data_end)
+		return fr_up(skb, PROG_PUT + reason_truncated);
+	if (pkt->frame_id_end > pkt->udp_end)
+		return fr_up(skb, PROG_PUT + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	__u64 frame_length_present = !((be8(&frame->type) & 2) == 0);
-	__u64 frame_length;
-	__u64 frame_length_size;
-	if (frame_length_present) { /* length */
-		frame_length_size = fr_varint(at_frame_id_end, data_end, &frame_length);
-		if (!frame_length_size)
-			return fr_up(skb, reason_put_truncated);
+	pkt->frame_length_present = !((be8(&frame->type) & 2) == 0);
+	if (pkt->frame_length_present) { /* length */
+		pkt->frame_length_size = fr_varint(pkt->at_frame_id_end, pkt->data_end,
+						   &pkt->frame_length);
+		if (!pkt->frame_length_size)
+			return fr_up(skb, PROG_PUT + reason_truncated);
 	} else {
-		frame_length_size = 0;
-		frame_length = 0;
+		pkt->frame_length_size = 0;
+		pkt->frame_length = 0;
 	}
 
-	return put_ipv6_frame_length_end(skb, data, data_end, udp_end, outer_length_size,
-					 outer_length, outer_length_end, at_outer_length_end,
-					 frame_id_size, frame_id_end, at_frame_id_end,
-					 frame_length_present, frame_length_size, frame_length);
+	return put_ipv6_frame_length_end(skb, pkt);
 }
 
 SEC("tc") int prog_put(struct __sk_buff *skb)
 {
+	struct put_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 89);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* put: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_put_inactive);
+		return fr_up(skb, PROG_PUT + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_PUT + why);
 
 	/* stack: ["eth", "ip", "udp", "outer", "frame"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return put_ipv4(skb, data, data_end);
+		return put_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return put_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_put_not_ip);
+		return put_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_PUT + reason_not_ip);
 }
 
 /*
@@ -707,60 +707,61 @@ SEC("tc") int prog_put(struct __sk_buff *skb)
  *	eth ipv6 udp frame tag
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_take_sent = 34, reason_take_pass, reason_take_inactive, reason_take_vlan_tag,
-	reason_take_other_host, reason_take_link_broadcast, reason_take_link_multicast,
-	reason_take_truncated, reason_take_ipv4_version, reason_take_ip_options,
-	reason_take_ipv4_reserved, reason_take_fragment, reason_take_ipv4_total_length,
-	reason_take_ipv4_checksum, reason_take_martian_source, reason_take_multicast,
-	reason_take_martian_destination, reason_take_not_udp, reason_take_udp_length,
-	reason_take_gso_packet, reason_take_frame_type, reason_take_frame_length,
-	reason_take_tag_kind, reason_take_no_match, reason_take_length,
-	reason_take_partial_checksum, reason_take_no_memory, reason_take_fault,
-	reason_take_ipv6_version, reason_take_mapped_address, reason_take_ipv6_payload_length,
-	reason_take_udp_checksum, reason_take_not_ip,
+/* What is known of a packet. */
+struct take_packet {
+	void *data;
+	void *data_end;
+	__u64 udp_end;
+	__u64 frame_id_size;
+	__u64 frame_id_end;
+	void *at_frame_id_end;
+	__u64 frame_length_present;
+	__u64 frame_length_size;
+	__u64 frame_length;
+	__u64 frame_length_end;
+	void *at_frame_length_end;
+	__u64 payload_len;
+	__u64 partial;
 };
 
-static __always_inline int take_ipv4_send(struct __sk_buff *skb)
+static __always_inline int take_ipv4_send(struct __sk_buff *skb, struct take_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_take_pass, len);
+	fr_count(PROG_TAKE + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-take_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 frame_id_end,
-		 void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
-		 __u64 frame_length_2, __u64 frame_length_end, void *at_frame_length_end,
-		 __u64 payload_len, __u64 partial)
+static __always_inline int take_ipv4_send_2(struct __sk_buff *skb, struct take_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_frame *frame = data + 42;
-	struct hdr_tag *tag = at_frame_length_end;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_frame *frame = pkt->data + 42;
+	struct hdr_tag *tag = pkt->at_frame_length_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_total_length = bpf_htons(payload_len + (frame_length_end - 14));
-	__be16 udp_length = bpf_htons(payload_len + (frame_length_end - 34));
-	__be64 frame_length = bpf_cpu_to_be64(fr_varint_word(payload_len, frame_length_size));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->frame_length_end - 14));
+	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->frame_length_end - 34));
+	__be64 frame_length = bpf_cpu_to_be64(fr_varint_word(pkt->payload_len,
+		pkt->frame_length_size));
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum64(skb, 43, frame_id_size);
+	__u64 region_sum = fr_sum64(skb, 43, pkt->frame_id_size);
 	__u64 odd_sum =
-		fr_add64(bpf_cpu_to_be64(frame_length_present ?
-					 fr_varint_word(frame_length_2, frame_length_size) : 0ULL));
-	odd_sum <<= 8 * (((frame_id_end - 34) & 1) != 0);
+		fr_add64(bpf_cpu_to_be64(pkt->frame_length_present ?
+					 fr_varint_word(pkt->frame_length, pkt->frame_length_size) :
+					 0ULL));
+	odd_sum <<= 8 * (((pkt->frame_id_end - 34) & 1) != 0);
 	__u64 odd_sum_2 = ld16(&tag->kind);
-	odd_sum_2 <<= 8 * (((frame_length_end - 34) & 1) != 0);
+	odd_sum_2 <<= 8 * (((pkt->frame_length_end - 34) & 1) != 0);
 	__u64 odd_sum_3 = ld8((void *)&tag->number + 1);
-	odd_sum_3 <<= 8 * (((frame_length_end + 2 - 34) & 1) != 0);
-	__u64 region_sum_2 = fr_sum64(skb, 43, frame_id_size);
+	odd_sum_3 <<= 8 * (((pkt->frame_length_end + 2 - 34) & 1) != 0);
+	__u64 region_sum_2 = fr_sum64(skb, 43, pkt->frame_id_size);
 	__u64 odd_sum_4 =
-		fr_add64(bpf_cpu_to_be64(frame_length_present ?
-					 fr_varint_word(payload_len, frame_length_size) : 0ULL));
-	odd_sum_4 <<= 8 * (((frame_id_end - 34) & 1) != 0);
+		fr_add64(bpf_cpu_to_be64(pkt->frame_length_present ?
+					 fr_varint_word(pkt->payload_len, pkt->frame_length_size) :
+					 0ULL));
+	odd_sum_4 <<= 8 * (((pkt->frame_id_end - 34) & 1) != 0);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u8 old_frame_type = ld8(&frame->type);
@@ -768,15 +769,15 @@ take_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 f
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
-					  ((__u64)region_sum << 8) + odd_sum + old_frame_type +
-					  odd_sum_2 + odd_sum_3);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)old_udp_src_port + old_udp_length + ((__u64)region_sum << 8) +
+			odd_sum + old_frame_type + odd_sum_2 + odd_sum_3);
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((frame_length_end + 3 - 34) ^ (frame_length_end - 34)) & 1) != 0)
+	if ((((pkt->frame_length_end + 3 - 34) ^ (pkt->frame_length_end - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port + udp_length +
 					 ((__u64)region_sum_2 << 8) + odd_sum_4 + old_frame_type +
@@ -788,187 +789,179 @@ take_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 f
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ld16(&ipv4->total_length) + ipv4_total_length);
 
-	int err = fr_move(skb, frame_length_end + 3, frame_length_end, payload_len, FR_PAYLOAD);
+	int err = fr_move(skb, pkt->frame_length_end + 3, pkt->frame_length_end, pkt->payload_len,
+			  FR_PAYLOAD);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_take_fault, reason_take_no_memory);
+		return fr_failed(skb, len, err, PROG_TAKE + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 42 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_take_fault);
-	at_frame_id_end = fr_pin(data + fr_bound(frame_id_end, 0x3f));
-	if (unlikely(at_frame_id_end + 0 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_take_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_TAKE + reason_fault);
+	pkt->at_frame_id_end = fr_pin(pkt->data + fr_bound(pkt->frame_id_end, 0x3f));
+	if (unlikely(pkt->at_frame_id_end + 0 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_TAKE + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, frame_id_end, frame_length_size);
+		csum = fr_complete_without(skb, csum, pkt->frame_id_end, pkt->frame_length_size);
 		csum = fr_complete_without(skb, csum, 16, 26);
 	}
 
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st16(&new_udp->length, udp_length);
-	if (frame_length_present)
-		fr_put_varint(at_frame_id_end, (void *)(long)skb->data_end, frame_length,
-			      frame_length_size);
+	if (pkt->frame_length_present)
+		fr_put_varint(pkt->at_frame_id_end, (void *)(long)skb->data_end, frame_length,
+			      pkt->frame_length_size);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_take_fault);
+		return fr_drop(len, PROG_TAKE + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 16, 26);
-		fr_complete(skb, csum, frame_id_end, frame_length_size);
+		fr_complete(skb, csum, pkt->frame_id_end, pkt->frame_length_size);
 	}
 
-	fr_count(reason_take_pass, len);
+	fr_count(PROG_TAKE + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int take_ipv4_gso_packet(struct __sk_buff *skb, void *data, __u64 udp_end,
-						__u64 frame_id_size, __u64 frame_id_end,
-						void *at_frame_id_end, __u64 frame_length_present,
-						__u64 frame_length_size, __u64 frame_length,
-						__u64 frame_length_end, void *at_frame_length_end)
+static __always_inline int take_ipv4_gso_packet(struct __sk_buff *skb, struct take_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_tag *tag = at_frame_length_end;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_tag *tag = pkt->at_frame_length_end;
 
 	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_take_gso_packet);
+		return fr_up(skb, PROG_TAKE + reason_gso_packet);
 
 	/* match: "udp.dst_port": 4434 */
 	if (be16(&udp->dst_port) != 0x1152)
-		return fr_up(skb, reason_take_no_match);
+		return fr_up(skb, PROG_TAKE + reason_no_match);
 
 	/* {when: "tag.number == 1", do: [{count: "kept"}, "pass"]}, */
 	if (be16(&tag->number) == 1) {
 		fr_named_add(0, 1);
-		return take_ipv4_send(skb);
+		return take_ipv4_send(skb, pkt);
 	}
 
 	/* {do: [{pop: "tag"}, "pass"]}, */
-	__u64 payload_len = udp_end - (frame_length_end + 3);
-	if (payload_len + (frame_length_end - 14) > 0xffff ||
-	    payload_len + (frame_length_end - 34) > 0xffff ||
-	    !(!frame_length_present || payload_len <= fr_varint_room(frame_length_size)))
-		return fr_up(skb, reason_take_length);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40)))
-		return fr_up(skb, reason_take_partial_checksum);
-	return take_ipv4_send_2(skb, data, frame_id_size, frame_id_end, at_frame_id_end,
-				frame_length_present, frame_length_size, frame_length,
-				frame_length_end, at_frame_length_end, payload_len, partial);
+	pkt->payload_len = pkt->udp_end - (pkt->frame_length_end + 3);
+	if (pkt->payload_len + (pkt->frame_length_end - 14) > 0xffff ||
+	    pkt->payload_len + (pkt->frame_length_end - 34) > 0xffff ||
+	    !(!pkt->frame_length_present ||
+	      pkt->payload_len <= fr_varint_room(pkt->frame_length_size)))
+		return fr_up(skb, PROG_TAKE + reason_length);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40)))
+		return fr_up(skb, PROG_TAKE + reason_partial_checksum);
+	return take_ipv4_send_2(skb, pkt);
 }
 
-static __always_inline int take_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int take_ipv4(struct __sk_buff *skb, struct take_packet *pkt)
 {
-	void *at_frame_id_end;
-	void *at_frame_length_end;
-	struct hdr_frame *frame = data + 42;
+	struct hdr_frame *frame = pkt->data + 42;
 	struct hdr_tag *tag;
-	__u64 ip_end, udp_end;
+	__u64 ip_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(put, take, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, FR_APART(put, take, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_TAKE + why);
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(frame + 1) > data_end || 43ULL > udp_end)
-		return fr_up(skb, reason_take_truncated);
+	if ((void *)(frame + 1) > pkt->data_end || 43ULL > pkt->udp_end)
+		return fr_up(skb, PROG_TAKE + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&frame->type) >= 8 && be8(&frame->type) <= 15))
-		return fr_up(skb, reason_take_frame_type);
+		return fr_up(skb, PROG_TAKE + reason_frame_type);
 	__u64 frame_id;
-	__u64 frame_id_size = fr_varint(data + 43, data_end, &frame_id);
-	if (!frame_id_size)
-		return fr_up(skb, reason_take_truncated);
-	__u64 frame_id_end = fr_forget(skb, 43ULL + frame_id_size);
-	at_frame_id_end = fr_pin(data + fr_bound(frame_id_end, 0x3f));
-	if (at_frame_id_end > data_end)
-		return fr_up(skb, reason_take_truncated);
-	if (frame_id_end > udp_end)
-		return fr_up(skb, reason_take_truncated);
+	pkt->frame_id_size = fr_varint(pkt->data + 43, pkt->data_end, &frame_id);
+	if (!pkt->frame_id_size)
+		return fr_up(skb, PROG_TAKE + reason_truncated);
+	pkt->frame_id_end = fr_forget(skb, 43ULL + pkt->frame_id_size);
+	pkt->at_frame_id_end = fr_pin(pkt->data + fr_bound(pkt->frame_id_end, 0x3f));
+	if (pkt->at_frame_id_end > pkt->data_end)
+		return fr_up(skb, PROG_TAKE + reason_truncated);
+	if (pkt->frame_id_end > pkt->udp_end)
+		return fr_up(skb, PROG_TAKE + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	__u64 frame_length_present = !((be8(&frame->type) & 2) == 0);
-	__u64 frame_length;
-	__u64 frame_length_size;
-	if (frame_length_present) { /* length */
-		frame_length_size = fr_varint(at_frame_id_end, data_end, &frame_length);
-		if (!frame_length_size)
-			return fr_up(skb, reason_take_truncated);
+	pkt->frame_length_present = !((be8(&frame->type) & 2) == 0);
+	if (pkt->frame_length_present) { /* length */
+		pkt->frame_length_size = fr_varint(pkt->at_frame_id_end, pkt->data_end,
+						   &pkt->frame_length);
+		if (!pkt->frame_length_size)
+			return fr_up(skb, PROG_TAKE + reason_truncated);
 	} else {
-		frame_length_size = 0;
-		frame_length = 0;
+		pkt->frame_length_size = 0;
+		pkt->frame_length = 0;
 	}
-	__u64 frame_length_end = fr_forget(skb, frame_id_end + frame_length_size);
-	at_frame_length_end = fr_pin(data + fr_bound(frame_length_end, 0x3f));
-	if (at_frame_length_end > data_end)
-		return fr_up(skb, reason_take_truncated);
-	if (frame_length_end > udp_end)
-		return fr_up(skb, reason_take_truncated);
-	if (!(!frame_length_present || frame_length_end + frame_length == udp_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, reason_take_gso_packet);
-	if (!(!frame_length_present || frame_length_end + frame_length == udp_end))
-		return fr_up(skb, reason_take_frame_length);
+	pkt->frame_length_end = fr_forget(skb, pkt->frame_id_end + pkt->frame_length_size);
+	pkt->at_frame_length_end = fr_pin(pkt->data + fr_bound(pkt->frame_length_end, 0x3f));
+	if (pkt->at_frame_length_end > pkt->data_end)
+		return fr_up(skb, PROG_TAKE + reason_truncated);
+	if (pkt->frame_length_end > pkt->udp_end)
+		return fr_up(skb, PROG_TAKE + reason_truncated);
+	if (!(!pkt->frame_length_present ||
+	      pkt->frame_length_end + pkt->frame_length == pkt->udp_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_TAKE + reason_gso_packet);
+	if (!(!pkt->frame_length_present ||
+	      pkt->frame_length_end + pkt->frame_length == pkt->udp_end))
+		return fr_up(skb, PROG_TAKE + reason_frame_length);
 
 	/* tag: fields: [{name: "kind", bits: 8, is: 7}, {name: "number", bits: 16}] */
-	tag = at_frame_length_end;
-	if ((void *)(tag + 1) > data_end)
-		return fr_up(skb, reason_take_truncated);
-	if (frame_length_end + 3 > udp_end)
-		return fr_up(skb, reason_take_truncated);
+	tag = pkt->at_frame_length_end;
+	if ((void *)(tag + 1) > pkt->data_end)
+		return fr_up(skb, PROG_TAKE + reason_truncated);
+	if (pkt->frame_length_end + 3 > pkt->udp_end)
+		return fr_up(skb, PROG_TAKE + reason_truncated);
 	if (be8(&tag->kind) != 7)
-		return fr_up(skb, reason_take_tag_kind);
+		return fr_up(skb, PROG_TAKE + reason_tag_kind);
 
-	return take_ipv4_gso_packet(skb, data, udp_end, frame_id_size, frame_id_end,
-				    at_frame_id_end, frame_length_present, frame_length_size,
-				    frame_length, frame_length_end, at_frame_length_end);
+	return take_ipv4_gso_packet(skb, pkt);
 }
 
-static __always_inline int take_ipv6_send(struct __sk_buff *skb)
+static __always_inline int take_ipv6_send(struct __sk_buff *skb, struct take_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_take_pass, len);
+	fr_count(PROG_TAKE + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-take_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 frame_id_end,
-		 void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
-		 __u64 frame_length_2, __u64 frame_length_end, void *at_frame_length_end,
-		 __u64 payload_len, __u64 partial)
+static __always_inline int take_ipv6_send_2(struct __sk_buff *skb, struct take_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-	struct hdr_frame *frame = data + 62;
-	struct hdr_tag *tag = at_frame_length_end;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_frame *frame = pkt->data + 62;
+	struct hdr_tag *tag = pkt->at_frame_length_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
-	__be16 ipv6_payload_length = bpf_htons(payload_len + (frame_length_end - 54));
-	__be64 frame_length = bpf_cpu_to_be64(fr_varint_word(payload_len, frame_length_size));
+	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len + (pkt->frame_length_end - 54));
+	__be64 frame_length = bpf_cpu_to_be64(fr_varint_word(pkt->payload_len,
+		pkt->frame_length_size));
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum64(skb, 63, frame_id_size);
+	__u64 region_sum = fr_sum64(skb, 63, pkt->frame_id_size);
 	__u64 odd_sum =
-		fr_add64(bpf_cpu_to_be64(frame_length_present ?
-					 fr_varint_word(frame_length_2, frame_length_size) : 0ULL));
-	odd_sum <<= 8 * (((frame_id_end - 54) & 1) != 0);
+		fr_add64(bpf_cpu_to_be64(pkt->frame_length_present ?
+					 fr_varint_word(pkt->frame_length, pkt->frame_length_size) :
+					 0ULL));
+	odd_sum <<= 8 * (((pkt->frame_id_end - 54) & 1) != 0);
 	__u64 odd_sum_2 = ld16(&tag->kind);
-	odd_sum_2 <<= 8 * (((frame_length_end - 54) & 1) != 0);
+	odd_sum_2 <<= 8 * (((pkt->frame_length_end - 54) & 1) != 0);
 	__u64 odd_sum_3 = ld8((void *)&tag->number + 1);
-	odd_sum_3 <<= 8 * (((frame_length_end + 2 - 54) & 1) != 0);
-	__u64 region_sum_2 = fr_sum64(skb, 63, frame_id_size);
+	odd_sum_3 <<= 8 * (((pkt->frame_length_end + 2 - 54) & 1) != 0);
+	__u64 region_sum_2 = fr_sum64(skb, 63, pkt->frame_id_size);
 	__u64 odd_sum_4 =
-		fr_add64(bpf_cpu_to_be64(frame_length_present ?
-					 fr_varint_word(payload_len, frame_length_size) : 0ULL));
-	odd_sum_4 <<= 8 * (((frame_id_end - 54) & 1) != 0);
+		fr_add64(bpf_cpu_to_be64(pkt->frame_length_present ?
+					 fr_varint_word(pkt->payload_len, pkt->frame_length_size) :
+					 0ULL));
+	odd_sum_4 <<= 8 * (((pkt->frame_id_end - 54) & 1) != 0);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u8 old_frame_type = ld8(&frame->type);
@@ -976,187 +969,181 @@ take_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 f
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
-					  ((__u64)region_sum << 8) + odd_sum + old_frame_type +
-					  odd_sum_2 + odd_sum_3);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)old_udp_src_port + old_udp_length + ((__u64)region_sum << 8) +
+			odd_sum + old_frame_type + odd_sum_2 + odd_sum_3);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((frame_length_end + 3 - 54) ^ (frame_length_end - 54)) & 1) != 0)
+	if ((((pkt->frame_length_end + 3 - 54) ^ (pkt->frame_length_end - 54)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
 					 ipv6_payload_length + ((__u64)region_sum_2 << 8) +
 					 odd_sum_4 + old_frame_type + udp_new_pseudo);
 
-	int err = fr_move(skb, frame_length_end + 3, frame_length_end, payload_len, FR_PAYLOAD);
+	int err = fr_move(skb, pkt->frame_length_end + 3, pkt->frame_length_end, pkt->payload_len,
+			  FR_PAYLOAD);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_take_fault, reason_take_no_memory);
+		return fr_failed(skb, len, err, PROG_TAKE + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 62 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_take_fault);
-	at_frame_id_end = fr_pin(data + fr_bound(frame_id_end, 0x7f));
-	if (unlikely(at_frame_id_end + 0 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_take_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_TAKE + reason_fault);
+	pkt->at_frame_id_end = fr_pin(pkt->data + fr_bound(pkt->frame_id_end, 0x7f));
+	if (unlikely(pkt->at_frame_id_end + 0 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_TAKE + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, frame_id_end, frame_length_size);
+		csum = fr_complete_without(skb, csum, pkt->frame_id_end, pkt->frame_length_size);
 		csum = fr_complete_without(skb, csum, 18, 44);
 	}
 
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_udp->length, ipv6_payload_length);
-	if (frame_length_present)
-		fr_put_varint(at_frame_id_end, (void *)(long)skb->data_end, frame_length,
-			      frame_length_size);
+	if (pkt->frame_length_present)
+		fr_put_varint(pkt->at_frame_id_end, (void *)(long)skb->data_end, frame_length,
+			      pkt->frame_length_size);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_take_fault);
+		return fr_drop(len, PROG_TAKE + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 18, 44);
-		fr_complete(skb, csum, frame_id_end, frame_length_size);
+		fr_complete(skb, csum, pkt->frame_id_end, pkt->frame_length_size);
 	}
 
-	fr_count(reason_take_pass, len);
+	fr_count(PROG_TAKE + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int take_ipv6_gso_packet(struct __sk_buff *skb, void *data, __u64 udp_end,
-						__u64 frame_id_size, __u64 frame_id_end,
-						void *at_frame_id_end, __u64 frame_length_present,
-						__u64 frame_length_size, __u64 frame_length,
-						__u64 frame_length_end, void *at_frame_length_end)
+static __always_inline int take_ipv6_gso_packet(struct __sk_buff *skb, struct take_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-	struct hdr_tag *tag = at_frame_length_end;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_tag *tag = pkt->at_frame_length_end;
 
 	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_take_gso_packet);
+		return fr_up(skb, PROG_TAKE + reason_gso_packet);
 
 	/* match: "udp.dst_port": 4434 */
 	if (be16(&udp->dst_port) != 0x1152)
-		return fr_up(skb, reason_take_no_match);
+		return fr_up(skb, PROG_TAKE + reason_no_match);
 
 	/* {when: "tag.number == 1", do: [{count: "kept"}, "pass"]}, */
 	if (be16(&tag->number) == 1) {
 		fr_named_add(0, 1);
-		return take_ipv6_send(skb);
+		return take_ipv6_send(skb, pkt);
 	}
 
 	/* {do: [{pop: "tag"}, "pass"]}, */
-	__u64 payload_len = udp_end - (frame_length_end + 3);
-	if (payload_len + (frame_length_end - 54) > 0xffff ||
-	    payload_len + (frame_length_end - 54) > 0xffff ||
-	    !(!frame_length_present || payload_len <= fr_varint_room(frame_length_size)))
-		return fr_up(skb, reason_take_length);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60)))
-		return fr_up(skb, reason_take_partial_checksum);
+	pkt->payload_len = pkt->udp_end - (pkt->frame_length_end + 3);
+	if (pkt->payload_len + (pkt->frame_length_end - 54) > 0xffff ||
+	    pkt->payload_len + (pkt->frame_length_end - 54) > 0xffff ||
+	    !(!pkt->frame_length_present ||
+	      pkt->payload_len <= fr_varint_room(pkt->frame_length_size)))
+		return fr_up(skb, PROG_TAKE + reason_length);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60)))
+		return fr_up(skb, PROG_TAKE + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_take_udp_checksum);
-	return take_ipv6_send_2(skb, data, frame_id_size, frame_id_end, at_frame_id_end,
-				frame_length_present, frame_length_size, frame_length,
-				frame_length_end, at_frame_length_end, payload_len, partial);
+		return fr_up(skb, PROG_TAKE + reason_udp_checksum);
+	return take_ipv6_send_2(skb, pkt);
 }
 
-static __always_inline int take_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int take_ipv6(struct __sk_buff *skb, struct take_packet *pkt)
 {
-	void *at_frame_id_end;
-	void *at_frame_length_end;
-	struct hdr_frame *frame = data + 62;
+	struct hdr_frame *frame = pkt->data + 62;
 	struct hdr_tag *tag;
-	__u64 ip_end, udp_end;
+	__u64 ip_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &pkt->udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(put, take, truncated),
-		       FR_APART(put, take, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, FR_APART(put, take, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_TAKE + why);
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(frame + 1) > data_end || 63ULL > udp_end)
-		return fr_up(skb, reason_take_truncated);
+	if ((void *)(frame + 1) > pkt->data_end || 63ULL > pkt->udp_end)
+		return fr_up(skb, PROG_TAKE + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&frame->type) >= 8 && be8(&frame->type) <= 15))
-		return fr_up(skb, reason_take_frame_type);
+		return fr_up(skb, PROG_TAKE + reason_frame_type);
 	__u64 frame_id;
-	__u64 frame_id_size = fr_varint(data + 63, data_end, &frame_id);
-	if (!frame_id_size)
-		return fr_up(skb, reason_take_truncated);
-	__u64 frame_id_end = fr_forget(skb, 63ULL + frame_id_size);
-	at_frame_id_end = fr_pin(data + fr_bound(frame_id_end, 0x7f));
-	if (at_frame_id_end > data_end)
-		return fr_up(skb, reason_take_truncated);
-	if (frame_id_end > udp_end)
-		return fr_up(skb, reason_take_truncated);
+	pkt->frame_id_size = fr_varint(pkt->data + 63, pkt->data_end, &frame_id);
+	if (!pkt->frame_id_size)
+		return fr_up(skb, PROG_TAKE + reason_truncated);
+	pkt->frame_id_end = fr_forget(skb, 63ULL + pkt->frame_id_size);
+	pkt->at_frame_id_end = fr_pin(pkt->data + fr_bound(pkt->frame_id_end, 0x7f));
+	if (pkt->at_frame_id_end > pkt->data_end)
+		return fr_up(skb, PROG_TAKE + reason_truncated);
+	if (pkt->frame_id_end > pkt->udp_end)
+		return fr_up(skb, PROG_TAKE + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	__u64 frame_length_present = !((be8(&frame->type) & 2) == 0);
-	__u64 frame_length;
-	__u64 frame_length_size;
-	if (frame_length_present) { /* length */
-		frame_length_size = fr_varint(at_frame_id_end, data_end, &frame_length);
-		if (!frame_length_size)
-			return fr_up(skb, reason_take_truncated);
+	pkt->frame_length_present = !((be8(&frame->type) & 2) == 0);
+	if (pkt->frame_length_present) { /* length */
+		pkt->frame_length_size = fr_varint(pkt->at_frame_id_end, pkt->data_end,
+						   &pkt->frame_length);
+		if (!pkt->frame_length_size)
+			return fr_up(skb, PROG_TAKE + reason_truncated);
 	} else {
-		frame_length_size = 0;
-		frame_length = 0;
+		pkt->frame_length_size = 0;
+		pkt->frame_length = 0;
 	}
-	__u64 frame_length_end = fr_forget(skb, frame_id_end + frame_length_size);
-	at_frame_length_end = fr_pin(data + fr_bound(frame_length_end, 0x7f));
-	if (at_frame_length_end > data_end)
-		return fr_up(skb, reason_take_truncated);
-	if (frame_length_end > udp_end)
-		return fr_up(skb, reason_take_truncated);
-	if (!(!frame_length_present || frame_length_end + frame_length == udp_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, reason_take_gso_packet);
-	if (!(!frame_length_present || frame_length_end + frame_length == udp_end))
-		return fr_up(skb, reason_take_frame_length);
+	pkt->frame_length_end = fr_forget(skb, pkt->frame_id_end + pkt->frame_length_size);
+	pkt->at_frame_length_end = fr_pin(pkt->data + fr_bound(pkt->frame_length_end, 0x7f));
+	if (pkt->at_frame_length_end > pkt->data_end)
+		return fr_up(skb, PROG_TAKE + reason_truncated);
+	if (pkt->frame_length_end > pkt->udp_end)
+		return fr_up(skb, PROG_TAKE + reason_truncated);
+	if (!(!pkt->frame_length_present ||
+	      pkt->frame_length_end + pkt->frame_length == pkt->udp_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_TAKE + reason_gso_packet);
+	if (!(!pkt->frame_length_present ||
+	      pkt->frame_length_end + pkt->frame_length == pkt->udp_end))
+		return fr_up(skb, PROG_TAKE + reason_frame_length);
 
 	/* tag: fields: [{name: "kind", bits: 8, is: 7}, {name: "number", bits: 16}] */
-	tag = at_frame_length_end;
-	if ((void *)(tag + 1) > data_end)
-		return fr_up(skb, reason_take_truncated);
-	if (frame_length_end + 3 > udp_end)
-		return fr_up(skb, reason_take_truncated);
+	tag = pkt->at_frame_length_end;
+	if ((void *)(tag + 1) > pkt->data_end)
+		return fr_up(skb, PROG_TAKE + reason_truncated);
+	if (pkt->frame_length_end + 3 > pkt->udp_end)
+		return fr_up(skb, PROG_TAKE + reason_truncated);
 	if (be8(&tag->kind) != 7)
-		return fr_up(skb, reason_take_tag_kind);
+		return fr_up(skb, PROG_TAKE + reason_tag_kind);
 
-	return take_ipv6_gso_packet(skb, data, udp_end, frame_id_size, frame_id_end,
-				    at_frame_id_end, frame_length_present, frame_length_size,
-				    frame_length, frame_length_end, at_frame_length_end);
+	return take_ipv6_gso_packet(skb, pkt);
 }
 
 SEC("tc") int prog_take(struct __sk_buff *skb)
 {
+	struct take_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 82);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* take: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_take_inactive);
+		return fr_up(skb, PROG_TAKE + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(put, take, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_TAKE + why);
 
 	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return take_ipv4(skb, data, data_end);
+		return take_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return take_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_take_not_ip);
+		return take_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_TAKE + reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 42
+#define FR_REASONS 44
 #define FR_NEEDS_ROWS 288
 #define FR_NEEDS_SHARED 1025
 #define FR_NEEDS_FACTS
@@ -120,6 +120,20 @@ static __always_inline enum fr_found find_flows(const struct key_flows *key,
 	return fr_find(&tbl_flows, key, lease, row_at, (void **)row, copy_flows, FR_CHANGES, NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_changing, reason_closed,
+	reason_address_family, reason_partial_checksum, reason_fault, reason_no_memory,
+	reason_too_big, reason_no_route, reason_local, reason_unreachable, reason_blackhole,
+	reason_prohibit, reason_xfrm, reason_rule, reason_encap, reason_no_neighbour,
+	reason_udp_checksum, reason_long_header, reason_no_flows, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_not_ip,
+};
+
 /*
  * prog_by_id: tc/ingress
  *	eth ipv4 udp id12
@@ -132,50 +146,99 @@ static __always_inline enum fr_found find_flows(const struct key_flows *key,
  *	eth ipv6 udp id0
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_by_id_sent, reason_by_id_pass, reason_by_id_inactive, reason_by_id_vlan_tag,
-	reason_by_id_other_host, reason_by_id_link_broadcast, reason_by_id_link_multicast,
-	reason_by_id_truncated, reason_by_id_ipv4_version, reason_by_id_ip_options,
-	reason_by_id_ipv4_reserved, reason_by_id_fragment, reason_by_id_ipv4_total_length,
-	reason_by_id_ipv4_checksum, reason_by_id_martian_source, reason_by_id_multicast,
-	reason_by_id_martian_destination, reason_by_id_not_udp, reason_by_id_udp_length,
-	reason_by_id_gso_packet, reason_by_id_changing, reason_by_id_closed,
-	reason_by_id_address_family, reason_by_id_partial_checksum, reason_by_id_no_memory,
-	reason_by_id_fault, reason_by_id_too_big, reason_by_id_no_route, reason_by_id_local,
-	reason_by_id_unreachable, reason_by_id_blackhole, reason_by_id_prohibit, reason_by_id_xfrm,
-	reason_by_id_rule, reason_by_id_encap, reason_by_id_udp_checksum, reason_by_id_long_header,
-	reason_by_id_no_flows, reason_by_id_ipv6_version, reason_by_id_mapped_address,
-	reason_by_id_ipv6_payload_length, reason_by_id_not_ip,
+/* What is known of a packet. */
+struct by_id_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 payload_len;
+	__u64 partial;
+	__u64 partial_2;
+	struct val_flows *f;
+	struct val_flows *f_2;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_by_id_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_by_id_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_by_id_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_by_id_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int by_id_ipv4_id12_send(struct __sk_buff *skb, void *data,
-						__u64 payload_len, __u64 partial,
-						struct val_flows *f)
+static __always_inline int by_id_ipv4_id12_send(struct __sk_buff *skb, struct by_id_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_id12 *id12 = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_id12 *id12 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 55, new_headers_len = 51, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -188,68 +251,68 @@ static __always_inline int by_id_ipv4_id12_send(struct __sk_buff *skb, void *dat
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_add64(ld64(&id12->long_flags)) +
-					  ld32((void *)&id12->id + 7) +
-					  ld8((void *)&id12->more + 3));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&id12->long_flags)) + ld32((void *)&id12->id + 7) +
+			ld8((void *)&id12->more + 3));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(f->from.addr) + fr_v4(f->to.addr) +
-		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
-			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(f->new)));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->f->from.addr) + fr_v4(pkt->f->to.addr) +
+		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f->from.port) + bpf_htons(pkt->f->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(payload_len + 37) +
-					 ipv4_ttl_protocol + fr_v4(f->from.addr) +
-					 fr_v4(f->to.addr) + 64);
-	int direct = f->hop_to.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 37) +
+					 ipv4_ttl_protocol + fr_v4(pkt->f->from.addr) +
+					 fr_v4(pkt->f->to.addr) + 64);
+	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_by_id_fault, reason_by_id_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_id8 *new_id8 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_id8 *new_id8 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &f->hop_to);
+		fr_link(pkt->data, &pkt->f->hop_to);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(f->from.addr));
-	st32(new_ipv4->dst, fr_v4(f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(f->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st32(new_ipv4->src, fr_v4(pkt->f->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->f->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(f->new));
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_by_id_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_by_id_sent, len);
-	return fr_send(&f->hop_to, direct);
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv4_id12_send_ipv6(struct __sk_buff *skb, void *data,
-						     __u64 payload_len, __u64 partial,
-						     struct val_flows *f)
+static __always_inline int by_id_ipv4_id12_send_ipv6(struct __sk_buff *skb,
+						     struct by_id_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_id12 *id12 = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_id12 *id12 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 55, new_headers_len = 71, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -262,91 +325,89 @@ static __always_inline int by_id_ipv4_id12_send_ipv6(struct __sk_buff *skb, void
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_add64(ld64(&id12->long_flags)) +
-					  ld32((void *)&id12->id + 7) +
-					  ld8((void *)&id12->more + 3));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
-		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
-			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(f->new)));
-	int direct = f->hop_to.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&id12->long_flags)) + ld32((void *)&id12->id + 7) +
+			ld8((void *)&id12->more + 3));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f->from.addr)) +
+		fr_add128(ld128(pkt->f->to.addr)) + bpf_htons(pkt->payload_len + 17) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f->from.port) + bpf_htons(pkt->f->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
+	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_by_id_fault, reason_by_id_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_id8 *new_id8 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_id8 *new_id8 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &f->hop_to);
+		fr_link(pkt->data, &pkt->f->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 17));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(f->from.addr));
-	st128(new_ipv6->dst, ld128(f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(f->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st128(new_ipv6->src, ld128(pkt->f->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->f->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(f->new));
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_by_id_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_by_id_sent, len);
-	return fr_send(&f->hop_to, direct);
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv4_id12(struct __sk_buff *skb, void *data, __u64 udp_end,
-					   struct val_flows *f)
+static __always_inline int by_id_ipv4_id12(struct __sk_buff *skb, struct by_id_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (f->new == 0)
-		return fr_drop(skb->len, reason_by_id_closed);
+	if (pkt->f->new == 0)
+		return fr_drop(skb->len, reason_closed);
 
 	/* {pop: "id12"}, {push: id8: {flags: "id12.flags", id: "f.new"}}, {count: "f.packets"... */
-	if (fr_is_v4(f->from.addr) != fr_is_v4(f->to.addr))
-		return fr_up(skb, reason_by_id_address_family);
-	__u64 payload_len = udp_end - 55;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 55 && (partial & 0xffff) < 55ULL + payload_len - 1)))
-		return fr_up(skb, reason_by_id_partial_checksum);
-	if (fr_is_v4(f->to.addr)) { /* ipv4 stays */
-		if (unlikely(!fr_fits(&f->hop_to, 37ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&f->hop_to, reason_by_id_no_route,
-					      reason_by_id_unreachable));
-		fr_shared_add(f->packets, 1);
-		return by_id_ipv4_id12_send(skb, data, payload_len, partial, f);
+	if (fr_is_v4(pkt->f->from.addr) != fr_is_v4(pkt->f->to.addr))
+		return fr_up(skb, reason_address_family);
+	pkt->payload_len = pkt->udp_end - 55;
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial >> 16) >= 55 &&
+	       (pkt->partial & 0xffff) < 55ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
+	if (fr_is_v4(pkt->f->to.addr)) { /* ipv4 stays */
+		if (unlikely(!fr_fits(&pkt->f->hop_to, 37ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
+		fr_shared_add(pkt->f->packets, 1);
+		return by_id_ipv4_id12_send(skb, pkt);
 	}
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_by_id_udp_checksum);
-	if (unlikely(!fr_fits(&f->hop_to, 57ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&f->hop_to, reason_by_id_no_route, reason_by_id_unreachable));
-	fr_shared_add(f->packets, 1);
-	return by_id_ipv4_id12_send_ipv6(skb, data, payload_len, partial, f);
+		return fr_up(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->f->hop_to, 57ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
+	fr_shared_add(pkt->f->packets, 1);
+	return by_id_ipv4_id12_send_ipv6(skb, pkt);
 }
 
-static __always_inline int by_id_ipv4_id8_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					       __u64 partial, struct val_flows *f)
+static __always_inline int by_id_ipv4_id8_send(struct __sk_buff *skb, struct by_id_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_id8 *id8 = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_id8 *id8 = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -357,62 +418,62 @@ static __always_inline int by_id_ipv4_id8_send(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  fr_odd64(ld64(&id8->id)));
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&id8->id)));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(f->from.addr) + fr_v4(f->to.addr) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
-			  bpf_htons(f->to.port) + fr_odd64(bpf_cpu_to_be64(f->new)));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->f_2->from.addr) + fr_v4(pkt->f_2->to.addr) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f_2->from.port) + bpf_htons(pkt->f_2->to.port) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f_2->new)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(f->from.addr) +
-					 fr_v4(f->to.addr) + 64);
-	int direct = f->hop_to.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->f_2->from.addr) + fr_v4(pkt->f_2->to.addr) +
+					 64);
+	int direct = pkt->f_2->hop_to.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_by_id_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 51 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_by_id_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 51 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 33);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_id8 *new_id8 = data + 42;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_id8 *new_id8 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &f->hop_to);
+		fr_link(pkt->data, &pkt->f_2->hop_to);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(f->from.addr));
-	st32(new_ipv4->dst, fr_v4(f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(f->to.port));
-	st64(&new_id8->id, bpf_cpu_to_be64(f->new));
+	st32(new_ipv4->src, fr_v4(pkt->f_2->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->f_2->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f_2->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f_2->to.port));
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f_2->new));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_by_id_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, 18, 33);
 
-	fr_count(reason_by_id_sent, len);
-	return fr_send(&f->hop_to, direct);
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f_2->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv4_id8_send_ipv6(struct __sk_buff *skb, void *data,
-						    __u64 payload_len, __u64 partial,
-						    struct val_flows *f)
+static __always_inline int by_id_ipv4_id8_send_ipv6(struct __sk_buff *skb, struct by_id_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_id8 *id8 = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_id8 *id8 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 51, new_headers_len = 71, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -425,93 +486,94 @@ static __always_inline int by_id_ipv4_id8_send_ipv6(struct __sk_buff *skb, void 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_odd64(ld64(&id8->id)));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
-		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
-			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) +
-			  fr_odd64(bpf_cpu_to_be64(f->new)));
-	int direct = f->hop_to.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&id8->id)));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f_2->from.addr)) +
+		fr_add128(ld128(pkt->f_2->to.addr)) + bpf_htons(pkt->payload_len + 17) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f_2->from.port) + bpf_htons(pkt->f_2->to.port) +
+			  bpf_htons(pkt->payload_len + 17) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f_2->new)));
+	int direct = pkt->f_2->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_by_id_fault, reason_by_id_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_id8 *new_id8 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_id8 *new_id8 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &f->hop_to);
+		fr_link(pkt->data, &pkt->f_2->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 17));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(f->from.addr));
-	st128(new_ipv6->dst, ld128(f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(f->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st128(new_ipv6->src, ld128(pkt->f_2->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->f_2->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f_2->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f_2->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(f->new));
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f_2->new));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_by_id_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_by_id_sent, len);
-	return fr_send(&f->hop_to, direct);
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f_2->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv4_id8_2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					    __u64 udp_end, struct val_flows *f)
+static __always_inline int by_id_ipv4_id8(struct __sk_buff *skb, struct by_id_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (f->new == 0)
-		return fr_drop(skb->len, reason_by_id_closed);
+	if (pkt->f_2->new == 0)
+		return fr_drop(skb->len, reason_closed);
 
 	/* {when: "id8", do: [{set: "short.id": "f.new"}, {count: "f.packets"}, {send: {from: ... */
-	if (fr_is_v4(f->from.addr) != fr_is_v4(f->to.addr))
-		return fr_up(skb, reason_by_id_address_family);
-	if (fr_is_v4(f->to.addr)) { /* ipv4 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 51) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_by_id_partial_checksum);
-		if (unlikely(!fr_fits(&f->hop_to, ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&f->hop_to, reason_by_id_no_route,
-					      reason_by_id_unreachable));
-		fr_shared_add(f->packets, 1);
-		return by_id_ipv4_id8_send(skb, data, ip_end, partial, f);
+	if (fr_is_v4(pkt->f_2->from.addr) != fr_is_v4(pkt->f_2->to.addr))
+		return fr_up(skb, reason_address_family);
+	if (fr_is_v4(pkt->f_2->to.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 51) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->f_2->hop_to, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
+		fr_shared_add(pkt->f_2->packets, 1);
+		return by_id_ipv4_id8_send(skb, pkt);
 	}
-	__u64 payload_len = udp_end - 51;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 51 && (partial & 0xffff) < 51ULL + payload_len - 1)))
-		return fr_up(skb, reason_by_id_partial_checksum);
+	pkt->payload_len = pkt->udp_end - 51;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_2 >> 16) >= 51 &&
+	       (pkt->partial_2 & 0xffff) < 51ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_by_id_udp_checksum);
-	if (unlikely(!fr_fits(&f->hop_to, 57ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&f->hop_to, reason_by_id_no_route, reason_by_id_unreachable));
-	fr_shared_add(f->packets, 1);
-	return by_id_ipv4_id8_send_ipv6(skb, data, payload_len, partial, f);
+		return fr_up(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->f_2->hop_to, 57ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
+	fr_shared_add(pkt->f_2->packets, 1);
+	return by_id_ipv4_id8_send_ipv6(skb, pkt);
 }
 
-static __always_inline int by_id_ipv4_id4_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					       __u64 partial, struct val_flows *f)
+static __always_inline int by_id_ipv4_id4_send(struct __sk_buff *skb, struct by_id_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_id4 *id4 = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_id4 *id4 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 47, new_headers_len = 51, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -524,67 +586,66 @@ static __always_inline int by_id_ipv4_id4_send(struct __sk_buff *skb, void *data
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld32(&id4->long_flags) +
-					  ld8((void *)&id4->id + 3));
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld32(&id4->long_flags) + ld8((void *)&id4->id + 3));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(f->from.addr) + fr_v4(f->to.addr) +
-		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
-			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(f->new)));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->f->from.addr) + fr_v4(pkt->f->to.addr) +
+		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f->from.port) + bpf_htons(pkt->f->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(payload_len + 37) +
-					 ipv4_ttl_protocol + fr_v4(f->from.addr) +
-					 fr_v4(f->to.addr) + 64);
-	int direct = f->hop_to.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 37) +
+					 ipv4_ttl_protocol + fr_v4(pkt->f->from.addr) +
+					 fr_v4(pkt->f->to.addr) + 64);
+	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_by_id_fault, reason_by_id_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_id8 *new_id8 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_id8 *new_id8 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &f->hop_to);
+		fr_link(pkt->data, &pkt->f->hop_to);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(f->from.addr));
-	st32(new_ipv4->dst, fr_v4(f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(f->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st32(new_ipv4->src, fr_v4(pkt->f->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->f->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(f->new));
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_by_id_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_by_id_sent, len);
-	return fr_send(&f->hop_to, direct);
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv4_id4_send_ipv6(struct __sk_buff *skb, void *data,
-						    __u64 payload_len, __u64 partial,
-						    struct val_flows *f)
+static __always_inline int by_id_ipv4_id4_send_ipv6(struct __sk_buff *skb, struct by_id_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_id4 *id4 = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_id4 *id4 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 47, new_headers_len = 71, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -597,106 +658,103 @@ static __always_inline int by_id_ipv4_id4_send_ipv6(struct __sk_buff *skb, void 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld32(&id4->long_flags) +
-					  ld8((void *)&id4->id + 3));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
-		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
-			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(f->new)));
-	int direct = f->hop_to.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld32(&id4->long_flags) + ld8((void *)&id4->id + 3));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f->from.addr)) +
+		fr_add128(ld128(pkt->f->to.addr)) + bpf_htons(pkt->payload_len + 17) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f->from.port) + bpf_htons(pkt->f->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
+	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_by_id_fault, reason_by_id_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_id8 *new_id8 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_id8 *new_id8 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &f->hop_to);
+		fr_link(pkt->data, &pkt->f->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 17));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(f->from.addr));
-	st128(new_ipv6->dst, ld128(f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(f->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st128(new_ipv6->src, ld128(pkt->f->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->f->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(f->new));
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_by_id_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_by_id_sent, len);
-	return fr_send(&f->hop_to, direct);
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv4_id4(struct __sk_buff *skb, void *data, __u64 udp_end,
-					  struct val_flows *f)
+static __always_inline int by_id_ipv4_id4_2(struct __sk_buff *skb, struct by_id_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (f->new == 0)
-		return fr_drop(skb->len, reason_by_id_closed);
+	if (pkt->f->new == 0)
+		return fr_drop(skb->len, reason_closed);
 
 	/* {pop: "id4"}, {push: id8: {flags: "id4.flags", id: "f.new"}}, {count: "f.packets"},... */
-	if (fr_is_v4(f->from.addr) != fr_is_v4(f->to.addr))
-		return fr_up(skb, reason_by_id_address_family);
-	__u64 payload_len = udp_end - 47;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 47 && (partial & 0xffff) < 47ULL + payload_len - 1)))
-		return fr_up(skb, reason_by_id_partial_checksum);
-	if (fr_is_v4(f->to.addr)) { /* ipv4 stays */
-		if (unlikely(!fr_fits(&f->hop_to, 37ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&f->hop_to, reason_by_id_no_route,
-					      reason_by_id_unreachable));
-		fr_shared_add(f->packets, 1);
-		return by_id_ipv4_id4_send(skb, data, payload_len, partial, f);
+	if (fr_is_v4(pkt->f->from.addr) != fr_is_v4(pkt->f->to.addr))
+		return fr_up(skb, reason_address_family);
+	pkt->payload_len = pkt->udp_end - 47;
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial >> 16) >= 47 &&
+	       (pkt->partial & 0xffff) < 47ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
+	if (fr_is_v4(pkt->f->to.addr)) { /* ipv4 stays */
+		if (unlikely(!fr_fits(&pkt->f->hop_to, 37ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
+		fr_shared_add(pkt->f->packets, 1);
+		return by_id_ipv4_id4_send(skb, pkt);
 	}
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_by_id_udp_checksum);
-	if (unlikely(!fr_fits(&f->hop_to, 57ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&f->hop_to, reason_by_id_no_route, reason_by_id_unreachable));
-	fr_shared_add(f->packets, 1);
-	return by_id_ipv4_id4_send_ipv6(skb, data, payload_len, partial, f);
+		return fr_up(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->f->hop_to, 57ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
+	fr_shared_add(pkt->f->packets, 1);
+	return by_id_ipv4_id4_send_ipv6(skb, pkt);
 }
 
-static __always_inline int check_id0(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 udp_end, const __u32 at)
+static __always_inline __u32 check_id0(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 udp_end, const __u32 at)
 {
 	struct hdr_id0 *id0 = data + at;
 
 	if ((void *)(id0 + 1) > data_end || at + sizeof(*id0) > udp_end)
-		return fr_up(skb, reason_by_id_truncated);
+		return reason_truncated;
 	if ((be8(&id0->long_flags) >> 7) != 0)
-		return fr_up(skb, reason_by_id_long_header);
+		return reason_long_header;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_by_id_gso_packet);
-
+		return reason_gso_packet;
 	return 0;
 }
 
-static __always_inline int by_id_ipv4_id0_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					       __u64 partial, struct val_flows *f)
+static __always_inline int by_id_ipv4_send(struct __sk_buff *skb, struct by_id_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_id0 *id0 = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_id0 *id0 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 43, new_headers_len = 51, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -709,66 +767,65 @@ static __always_inline int by_id_ipv4_id0_send(struct __sk_buff *skb, void *data
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld8(&id0->long_flags));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + ld8(&id0->long_flags));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(f->from.addr) + fr_v4(f->to.addr) +
-		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
-			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(f->new)));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->f_2->from.addr) + fr_v4(pkt->f_2->to.addr) +
+		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f_2->from.port) + bpf_htons(pkt->f_2->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f_2->new)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(payload_len + 37) +
-					 ipv4_ttl_protocol + fr_v4(f->from.addr) +
-					 fr_v4(f->to.addr) + 64);
-	int direct = f->hop_to.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 37) +
+					 ipv4_ttl_protocol + fr_v4(pkt->f_2->from.addr) +
+					 fr_v4(pkt->f_2->to.addr) + 64);
+	int direct = pkt->f_2->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_by_id_fault, reason_by_id_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_id8 *new_id8 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_id8 *new_id8 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &f->hop_to);
+		fr_link(pkt->data, &pkt->f_2->hop_to);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(f->from.addr));
-	st32(new_ipv4->dst, fr_v4(f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(f->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st32(new_ipv4->src, fr_v4(pkt->f_2->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->f_2->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f_2->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f_2->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(f->new));
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f_2->new));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_by_id_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_by_id_sent, len);
-	return fr_send(&f->hop_to, direct);
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f_2->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv4_id0_send_ipv6(struct __sk_buff *skb, void *data,
-						    __u64 payload_len, __u64 partial,
-						    struct val_flows *f)
+static __always_inline int by_id_ipv4_send_ipv6(struct __sk_buff *skb, struct by_id_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_id0 *id0 = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_id0 *id0 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 43, new_headers_len = 71, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -781,152 +838,97 @@ static __always_inline int by_id_ipv4_id0_send_ipv6(struct __sk_buff *skb, void 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld8(&id0->long_flags));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
-		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
-			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(f->new)));
-	int direct = f->hop_to.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + ld8(&id0->long_flags));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f_2->from.addr)) +
+		fr_add128(ld128(pkt->f_2->to.addr)) + bpf_htons(pkt->payload_len + 17) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f_2->from.port) + bpf_htons(pkt->f_2->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f_2->new)));
+	int direct = pkt->f_2->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_by_id_fault, reason_by_id_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_id8 *new_id8 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_id8 *new_id8 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &f->hop_to);
+		fr_link(pkt->data, &pkt->f_2->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 17));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(f->from.addr));
-	st128(new_ipv6->dst, ld128(f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(f->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st128(new_ipv6->src, ld128(pkt->f_2->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->f_2->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f_2->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f_2->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(f->new));
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f_2->new));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_by_id_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_by_id_sent, len);
-	return fr_send(&f->hop_to, direct);
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f_2->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv4_id0(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int by_id_ipv4_address_family(struct __sk_buff *skb,
+						     struct by_id_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-
-	/* id0: fields: front */
-	if (check_id0(skb, data, data_end, udp_end, 42))
-		return TC_ACT_UNSPEC;
-
-	/* lookup: f: flows: ["udp.src", "pick(id12, 12, pick(id8, 8, pick(id4, 4, 0)))", "pic... */
-	struct val_flows *f;
-	{
-		struct key_flows key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v4(&key.src, ld32(ipv4->src), be16(&udp->src_port));
-		key.length = 0;
-		key.id = 0;
-		key.more = 0;
-		enum fr_found found = find_flows(&key, lease, 216, &f);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_by_id_no_flows, reason_by_id_changing);
-	}
-
-	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (f->new == 0)
-		return fr_drop(skb->len, reason_by_id_closed);
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* {do: [{pop: "id0"}, {push: id8: {flags: "id0.flags", id: "f.new"}}, {count: "f.pack... */
-	if (fr_is_v4(f->from.addr) != fr_is_v4(f->to.addr))
-		return fr_up(skb, reason_by_id_address_family);
-	__u64 payload_len = udp_end - 43;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 43 && (partial & 0xffff) < 43ULL + payload_len - 1)))
-		return fr_up(skb, reason_by_id_partial_checksum);
-	if (fr_is_v4(f->to.addr)) { /* ipv4 stays */
-		if (unlikely(!fr_fits(&f->hop_to, 37ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&f->hop_to, reason_by_id_no_route,
-					      reason_by_id_unreachable));
-		fr_shared_add(f->packets, 1);
-		return by_id_ipv4_id0_send(skb, data, payload_len, partial, f);
+	if (fr_is_v4(pkt->f_2->from.addr) != fr_is_v4(pkt->f_2->to.addr))
+		return fr_up(skb, reason_address_family);
+	pkt->payload_len = pkt->udp_end - 43;
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial >> 16) >= 43 &&
+	       (pkt->partial & 0xffff) < 43ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
+	if (fr_is_v4(pkt->f_2->to.addr)) { /* ipv4 stays */
+		if (unlikely(!fr_fits(&pkt->f_2->hop_to, 37ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
+		fr_shared_add(pkt->f_2->packets, 1);
+		return by_id_ipv4_send(skb, pkt);
 	}
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_by_id_udp_checksum);
-	if (unlikely(!fr_fits(&f->hop_to, 57ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&f->hop_to, reason_by_id_no_route, reason_by_id_unreachable));
-	fr_shared_add(f->packets, 1);
-	return by_id_ipv4_id0_send_ipv6(skb, data, payload_len, partial, f);
+		return fr_up(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->f_2->hop_to, 57ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
+	fr_shared_add(pkt->f_2->packets, 1);
+	return by_id_ipv4_send_ipv6(skb, pkt);
 }
 
-static __always_inline int by_id_ipv4_id8(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease, __u64 ip_end, __u64 udp_end)
+static __always_inline int by_id_ipv4_id4(struct __sk_buff *skb, struct by_id_packet *pkt)
 {
-	struct hdr_id8 *id8 = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_id4 *id4 = data + 42;
-
-	/* id8: fields: [front[0], front[1], {name: "id", bits: 64}] */
-	struct val_flows *f;
-	if (51ULL <= skb->len) { /* id8 */
-		if ((void *)(id8 + 1) > data_end)
-			return fr_up(skb, reason_by_id_truncated);
-		if (51ULL <= udp_end) { /* id8 */
-			/* let front = [{name: "long", bits: 1, is: 0, reason: "long_header"},... */
-			if ((be8(&id8->long_flags) >> 7) == 0) { /* id8 */
-				/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", ... */
-				if (skb->gso_size != 0)
-					return fr_up(skb, reason_by_id_gso_packet);
-
-				/* lookup: f: flows: ["udp.src", "pick(id12, 12, pick(id8, 8, ... */
-				{
-					struct key_flows key __attribute__((aligned(8))) = {};
-
-					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
-							   be16(&udp->src_port));
-					key.length = 8;
-					key.id = be64(&id8->id);
-					key.more = 0;
-					enum fr_found found = find_flows(&key, lease, 72, &f);
-					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_by_id_changing);
-					if (found == FR_MISSING)
-						f = NULL;
-				}
-				if (fr_has(f))
-					return by_id_ipv4_id8_2(skb, data, ip_end, udp_end, f);
-			}
-		}
-	}
+	struct hdr_id4 *id4 = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* id4: fields: [front[0], front[1], {name: "id", bits: 32}] */
-	struct val_flows *f_2;
 	if (47ULL <= skb->len) { /* id4 */
-		if ((void *)(id4 + 1) > data_end)
-			return fr_up(skb, reason_by_id_truncated);
-		if (47ULL <= udp_end) { /* id4 */
+		if ((void *)(id4 + 1) > pkt->data_end)
+			return fr_up(skb, reason_truncated);
+		if (47ULL <= pkt->udp_end) { /* id4 */
+			/* let front = [{name: "long", bits: 1, is: 0, reason: "long_header"},... */
 			if ((be8(&id4->long_flags) >> 7) == 0) { /* id4 */
+				/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", ... */
 				if (skb->gso_size != 0)
-					return fr_up(skb, reason_by_id_gso_packet);
+					return fr_up(skb, reason_gso_packet);
+
+				/* lookup: f: flows: ["udp.src", "pick(id12, 12, pick(id8, 8, ... */
 				{
 					struct key_flows key __attribute__((aligned(8))) = {};
 
@@ -935,70 +937,64 @@ static __always_inline int by_id_ipv4_id8(struct __sk_buff *skb, void *data, voi
 					key.length = 4;
 					key.id = be32(&id4->id);
 					key.more = 0;
-					enum fr_found found = find_flows(&key, lease, 144, &f_2);
+					enum fr_found found = find_flows(&key, pkt->lease, 144,
+						&pkt->f);
 					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_by_id_changing);
+						return fr_up(skb, reason_changing);
 					if (found == FR_MISSING)
-						f_2 = NULL;
+						pkt->f = NULL;
 				}
-				if (fr_has(f_2))
-					return by_id_ipv4_id4(skb, data, udp_end, f_2);
+				if (fr_has(pkt->f))
+					return by_id_ipv4_id4_2(skb, pkt);
 			}
 		}
 	}
 
-	return by_id_ipv4_id0(skb, data, data_end, lease, udp_end);
-}
+	/* id0: fields: front */
+	__u32 why = check_id0(skb, pkt->data, pkt->data_end, pkt->udp_end, 42);
+	if (why)
+		return fr_up(skb, why);
+	{
+		struct key_flows key __attribute__((aligned(8))) = {};
 
-static __always_inline int by_id_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_id12 *id12 = data + 42;
-	struct hdr_udp *udp = data + 34;
-	__u64 udp_end;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_by_id_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_by_id_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_by_id_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_by_id_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_by_id_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_by_id_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_by_id_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_by_id_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_by_id_multicast);
-		return fr_up(skb, reason_by_id_martian_destination);
+		fr_put_endpoint_v4(&key.src, ld32(ipv4->src), be16(&udp->src_port));
+		key.length = 0;
+		key.id = 0;
+		key.more = 0;
+		enum fr_found found = find_flows(&key, pkt->lease, 216, &pkt->f_2);
+		if (found != FR_FOUND)
+			return fr_missed(skb, found, reason_no_flows, reason_changing);
 	}
 
-	/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", "id0"], by: "lookup"}] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_by_id_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
+	if (pkt->f_2->new == 0)
+		return fr_drop(skb->len, reason_closed);
+
+	return by_id_ipv4_address_family(skb, pkt);
+}
+
+static __always_inline int by_id_ipv4(struct __sk_buff *skb, struct by_id_packet *pkt)
+{
+	struct hdr_id12 *id12 = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_id8 *id8 = pkt->data + 42;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
+
+	if (why)
+		return fr_up(skb, why);
 
 	/* id12: fields: [front[0], front[1], {name: "id", bits: 64}, {name: "more", bits: 32}] */
-	struct val_flows *f;
 	if (55ULL <= skb->len) { /* id12 */
-		if ((void *)(id12 + 1) > data_end)
-			return fr_up(skb, reason_by_id_truncated);
-		if (55ULL <= udp_end) { /* id12 */
+		if ((void *)(id12 + 1) > pkt->data_end)
+			return fr_up(skb, reason_truncated);
+		if (55ULL <= pkt->udp_end) { /* id12 */
 			/* let front = [{name: "long", bits: 1, is: 0, reason: "long_header"},... */
 			if ((be8(&id12->long_flags) >> 7) == 0) { /* id12 */
+				/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", ... */
 				if (skb->gso_size != 0)
-					return fr_up(skb, reason_by_id_gso_packet);
+					return fr_up(skb, reason_gso_packet);
 
 				/* lookup: f: flows: ["udp.src", "pick(id12, 12, pick(id8, 8, ... */
 				{
@@ -1009,29 +1005,85 @@ static __always_inline int by_id_ipv4(struct __sk_buff *skb, void *data, void *d
 					key.length = 12;
 					key.id = be64(&id12->id);
 					key.more = be32(&id12->more);
-					enum fr_found found = find_flows(&key, lease, 0, &f);
+					enum fr_found found = find_flows(&key, pkt->lease, 0,
+						&pkt->f);
 					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_by_id_changing);
+						return fr_up(skb, reason_changing);
 					if (found == FR_MISSING)
-						f = NULL;
+						pkt->f = NULL;
 				}
-				if (fr_has(f))
-					return by_id_ipv4_id12(skb, data, udp_end, f);
+				if (fr_has(pkt->f))
+					return by_id_ipv4_id12(skb, pkt);
 			}
 		}
 	}
 
-	return by_id_ipv4_id8(skb, data, data_end, lease, ip_end, udp_end);
+	/* id8: fields: [front[0], front[1], {name: "id", bits: 64}] */
+	if (51ULL <= skb->len) { /* id8 */
+		if ((void *)(id8 + 1) > pkt->data_end)
+			return fr_up(skb, reason_truncated);
+		if (51ULL <= pkt->udp_end) { /* id8 */
+			if ((be8(&id8->long_flags) >> 7) == 0) { /* id8 */
+				if (skb->gso_size != 0)
+					return fr_up(skb, reason_gso_packet);
+				{
+					struct key_flows key __attribute__((aligned(8))) = {};
+
+					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							   be16(&udp->src_port));
+					key.length = 8;
+					key.id = be64(&id8->id);
+					key.more = 0;
+					enum fr_found found = find_flows(&key, pkt->lease, 72,
+						&pkt->f_2);
+					if (unlikely(found == FR_CHANGING))
+						return fr_up(skb, reason_changing);
+					if (found == FR_MISSING)
+						pkt->f_2 = NULL;
+				}
+				if (fr_has(pkt->f_2))
+					return by_id_ipv4_id8(skb, pkt);
+			}
+		}
+	}
+
+	return by_id_ipv4_id4(skb, pkt);
 }
 
-static __always_inline int by_id_ipv6_id12_send(struct __sk_buff *skb, void *data,
-						__u64 payload_len, __u64 partial,
-						struct val_flows *f)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_id12 *id12 = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int by_id_ipv6_id12_send(struct __sk_buff *skb, struct by_id_packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_id12 *id12 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 75, new_headers_len = 71, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -1045,58 +1097,59 @@ static __always_inline int by_id_ipv6_id12_send(struct __sk_buff *skb, void *dat
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_add64(ld64(&id12->long_flags)) +
-					  ld32((void *)&id12->id + 7) +
-					  ld8((void *)&id12->more + 3));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
-		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
-			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(f->new)));
-	int direct = f->hop_to.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&id12->long_flags)) + ld32((void *)&id12->id + 7) +
+			ld8((void *)&id12->more + 3));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f->from.addr)) +
+		fr_add128(ld128(pkt->f->to.addr)) + bpf_htons(pkt->payload_len + 17) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f->from.port) + bpf_htons(pkt->f->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
+	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_by_id_fault, reason_by_id_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_id8 *new_id8 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_id8 *new_id8 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &f->hop_to);
+		fr_link(pkt->data, &pkt->f->hop_to);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 17));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(f->from.addr));
-	st128(new_ipv6->dst, ld128(f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(f->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st128(new_ipv6->src, ld128(pkt->f->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->f->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(f->new));
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_by_id_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_by_id_sent, len);
-	return fr_send(&f->hop_to, direct);
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv6_id12_send_ipv4(struct __sk_buff *skb, void *data,
-						     __u64 payload_len, __u64 partial,
-						     struct val_flows *f)
+static __always_inline int by_id_ipv6_id12_send_ipv4(struct __sk_buff *skb,
+						     struct by_id_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_id12 *id12 = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_id12 *id12 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 75, new_headers_len = 51, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -1109,98 +1162,95 @@ static __always_inline int by_id_ipv6_id12_send_ipv4(struct __sk_buff *skb, void
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_add64(ld64(&id12->long_flags)) +
-					  ld32((void *)&id12->id + 7) +
-					  ld8((void *)&id12->more + 3));
-	__u64 udp_new_pseudo = (__u64)fr_v4(f->from.addr) + fr_v4(f->to.addr) +
-		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
-			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(f->new)));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&id12->long_flags)) + ld32((void *)&id12->id + 7) +
+			ld8((void *)&id12->more + 3));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->f->from.addr) + fr_v4(pkt->f->to.addr) +
+		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f->from.port) + bpf_htons(pkt->f->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 37) + fr_v4(f->from.addr) +
-					   fr_v4(f->to.addr) + 0x1180);
-	int direct = f->hop_to.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 37) +
+			    fr_v4(pkt->f->from.addr) + fr_v4(pkt->f->to.addr) + 0x1180);
+	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_by_id_fault, reason_by_id_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_id8 *new_id8 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_id8 *new_id8 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &f->hop_to);
+		fr_link(pkt->data, &pkt->f->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(f->from.addr));
-	st32(new_ipv4->dst, fr_v4(f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(f->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st32(new_ipv4->src, fr_v4(pkt->f->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->f->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(f->new));
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_by_id_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_by_id_sent, len);
-	return fr_send(&f->hop_to, direct);
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv6_id12(struct __sk_buff *skb, void *data, __u64 udp_end,
-					   struct val_flows *f)
+static __always_inline int by_id_ipv6_id12(struct __sk_buff *skb, struct by_id_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (f->new == 0)
-		return fr_drop(skb->len, reason_by_id_closed);
+	if (pkt->f->new == 0)
+		return fr_drop(skb->len, reason_closed);
 
 	/* {pop: "id12"}, {push: id8: {flags: "id12.flags", id: "f.new"}}, {count: "f.packets"... */
-	if (fr_is_v4(f->from.addr) != fr_is_v4(f->to.addr))
-		return fr_up(skb, reason_by_id_address_family);
-	__u64 payload_len = udp_end - 75;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 75 && (partial & 0xffff) < 75ULL + payload_len - 1)))
-		return fr_up(skb, reason_by_id_partial_checksum);
+	if (fr_is_v4(pkt->f->from.addr) != fr_is_v4(pkt->f->to.addr))
+		return fr_up(skb, reason_address_family);
+	pkt->payload_len = pkt->udp_end - 75;
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial >> 16) >= 75 &&
+	       (pkt->partial & 0xffff) < 75ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_by_id_udp_checksum);
-	if (!fr_is_v4(f->to.addr)) { /* ipv6 stays */
-		if (unlikely(!fr_fits(&f->hop_to, 57ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&f->hop_to, reason_by_id_no_route,
-					      reason_by_id_unreachable));
-		fr_shared_add(f->packets, 1);
-		return by_id_ipv6_id12_send(skb, data, payload_len, partial, f);
+		return fr_up(skb, reason_udp_checksum);
+	if (!fr_is_v4(pkt->f->to.addr)) { /* ipv6 stays */
+		if (unlikely(!fr_fits(&pkt->f->hop_to, 57ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
+		fr_shared_add(pkt->f->packets, 1);
+		return by_id_ipv6_id12_send(skb, pkt);
 	}
-	if (unlikely(!fr_fits(&f->hop_to, 37ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&f->hop_to, reason_by_id_no_route, reason_by_id_unreachable));
-	fr_shared_add(f->packets, 1);
-	return by_id_ipv6_id12_send_ipv4(skb, data, payload_len, partial, f);
+	if (unlikely(!fr_fits(&pkt->f->hop_to, 37ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
+	fr_shared_add(pkt->f->packets, 1);
+	return by_id_ipv6_id12_send_ipv4(skb, pkt);
 }
 
-static __always_inline int by_id_ipv6_id8_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					       __u64 partial, struct val_flows *f)
+static __always_inline int by_id_ipv6_id8_send(struct __sk_buff *skb, struct by_id_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_id8 *id8 = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_id8 *id8 = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -1212,54 +1262,53 @@ static __always_inline int by_id_ipv6_id8_send(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  fr_odd64(ld64(&id8->id)));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
-		fr_add128(ld128(f->to.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
-			  bpf_htons(f->to.port) + fr_odd64(bpf_cpu_to_be64(f->new)));
-	int direct = f->hop_to.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&id8->id)));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f_2->from.addr)) +
+		fr_add128(ld128(pkt->f_2->to.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f_2->from.port) + bpf_htons(pkt->f_2->to.port) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f_2->new)));
+	int direct = pkt->f_2->hop_to.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_by_id_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 71 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_by_id_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 71 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 57);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_id8 *new_id8 = data + 62;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_id8 *new_id8 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &f->hop_to);
+		fr_link(pkt->data, &pkt->f_2->hop_to);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(f->from.addr));
-	st128(new_ipv6->dst, ld128(f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(f->to.port));
-	st64(&new_id8->id, bpf_cpu_to_be64(f->new));
+	st128(new_ipv6->src, ld128(pkt->f_2->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->f_2->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f_2->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f_2->to.port));
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f_2->new));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_by_id_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 57);
 
-	fr_count(reason_by_id_sent, len);
-	return fr_send(&f->hop_to, direct);
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f_2->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv6_id8_send_ipv4(struct __sk_buff *skb, void *data,
-						    __u64 payload_len, __u64 partial,
-						    struct val_flows *f)
+static __always_inline int by_id_ipv6_id8_send_ipv4(struct __sk_buff *skb, struct by_id_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_id8 *id8 = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_id8 *id8 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 51, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -1272,103 +1321,103 @@ static __always_inline int by_id_ipv6_id8_send_ipv4(struct __sk_buff *skb, void 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_odd64(ld64(&id8->id)));
-	__u64 udp_new_pseudo = (__u64)fr_v4(f->from.addr) + fr_v4(f->to.addr) +
-		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
-			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) +
-			  fr_odd64(bpf_cpu_to_be64(f->new)));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&id8->id)));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->f_2->from.addr) + fr_v4(pkt->f_2->to.addr) +
+		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f_2->from.port) + bpf_htons(pkt->f_2->to.port) +
+			  bpf_htons(pkt->payload_len + 17) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f_2->new)));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 37) + fr_v4(f->from.addr) +
-					   fr_v4(f->to.addr) + 0x1180);
-	int direct = f->hop_to.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 37) +
+			    fr_v4(pkt->f_2->from.addr) + fr_v4(pkt->f_2->to.addr) + 0x1180);
+	int direct = pkt->f_2->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_by_id_fault, reason_by_id_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_id8 *new_id8 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_id8 *new_id8 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &f->hop_to);
+		fr_link(pkt->data, &pkt->f_2->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(f->from.addr));
-	st32(new_ipv4->dst, fr_v4(f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(f->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st32(new_ipv4->src, fr_v4(pkt->f_2->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->f_2->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f_2->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f_2->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(f->new));
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f_2->new));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_by_id_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_by_id_sent, len);
-	return fr_send(&f->hop_to, direct);
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f_2->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv6_id8_2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					    __u64 udp_end, struct val_flows *f)
+static __always_inline int by_id_ipv6_id8(struct __sk_buff *skb, struct by_id_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (f->new == 0)
-		return fr_drop(skb->len, reason_by_id_closed);
+	if (pkt->f_2->new == 0)
+		return fr_drop(skb->len, reason_closed);
 
 	/* {when: "id8", do: [{set: "short.id": "f.new"}, {count: "f.packets"}, {send: {from: ... */
-	if (fr_is_v4(f->from.addr) != fr_is_v4(f->to.addr))
-		return fr_up(skb, reason_by_id_address_family);
-	if (!fr_is_v4(f->to.addr)) { /* ipv6 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 71))
-			return fr_up(skb, reason_by_id_partial_checksum);
+	if (fr_is_v4(pkt->f_2->from.addr) != fr_is_v4(pkt->f_2->to.addr))
+		return fr_up(skb, reason_address_family);
+	if (!fr_is_v4(pkt->f_2->to.addr)) { /* ipv6 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 71))
+			return fr_up(skb, reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_by_id_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_by_id_partial_checksum);
-		if (unlikely(!fr_fits(&f->hop_to, ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&f->hop_to, reason_by_id_no_route,
-					      reason_by_id_unreachable));
-		fr_shared_add(f->packets, 1);
-		return by_id_ipv6_id8_send(skb, data, ip_end, partial, f);
+			return fr_up(skb, reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->f_2->hop_to, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
+		fr_shared_add(pkt->f_2->packets, 1);
+		return by_id_ipv6_id8_send(skb, pkt);
 	}
-	__u64 payload_len = udp_end - 71;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 71 && (partial & 0xffff) < 71ULL + payload_len - 1)))
-		return fr_up(skb, reason_by_id_partial_checksum);
+	pkt->payload_len = pkt->udp_end - 71;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 71 &&
+	       (pkt->partial_2 & 0xffff) < 71ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_by_id_udp_checksum);
-	if (unlikely(!fr_fits(&f->hop_to, 37ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&f->hop_to, reason_by_id_no_route, reason_by_id_unreachable));
-	fr_shared_add(f->packets, 1);
-	return by_id_ipv6_id8_send_ipv4(skb, data, payload_len, partial, f);
+		return fr_up(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->f_2->hop_to, 37ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
+	fr_shared_add(pkt->f_2->packets, 1);
+	return by_id_ipv6_id8_send_ipv4(skb, pkt);
 }
 
-static __always_inline int by_id_ipv6_id4_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					       __u64 partial, struct val_flows *f)
+static __always_inline int by_id_ipv6_id4_send(struct __sk_buff *skb, struct by_id_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_id4 *id4 = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_id4 *id4 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 67, new_headers_len = 71, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -1382,57 +1431,57 @@ static __always_inline int by_id_ipv6_id4_send(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld32(&id4->long_flags) +
-					  ld8((void *)&id4->id + 3));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
-		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
-			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(f->new)));
-	int direct = f->hop_to.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld32(&id4->long_flags) + ld8((void *)&id4->id + 3));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f->from.addr)) +
+		fr_add128(ld128(pkt->f->to.addr)) + bpf_htons(pkt->payload_len + 17) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f->from.port) + bpf_htons(pkt->f->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
+	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_by_id_fault, reason_by_id_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_id8 *new_id8 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_id8 *new_id8 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &f->hop_to);
+		fr_link(pkt->data, &pkt->f->hop_to);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 17));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(f->from.addr));
-	st128(new_ipv6->dst, ld128(f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(f->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st128(new_ipv6->src, ld128(pkt->f->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->f->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(f->new));
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_by_id_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_by_id_sent, len);
-	return fr_send(&f->hop_to, direct);
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv6_id4_send_ipv4(struct __sk_buff *skb, void *data,
-						    __u64 payload_len, __u64 partial,
-						    struct val_flows *f)
+static __always_inline int by_id_ipv6_id4_send_ipv4(struct __sk_buff *skb, struct by_id_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_id4 *id4 = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_id4 *id4 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 67, new_headers_len = 51, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -1445,98 +1494,95 @@ static __always_inline int by_id_ipv6_id4_send_ipv4(struct __sk_buff *skb, void 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld32(&id4->long_flags) +
-					  ld8((void *)&id4->id + 3));
-	__u64 udp_new_pseudo = (__u64)fr_v4(f->from.addr) + fr_v4(f->to.addr) +
-		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
-			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(f->new)));
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld32(&id4->long_flags) + ld8((void *)&id4->id + 3));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->f->from.addr) + fr_v4(pkt->f->to.addr) +
+		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f->from.port) + bpf_htons(pkt->f->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 37) + fr_v4(f->from.addr) +
-					   fr_v4(f->to.addr) + 0x1180);
-	int direct = f->hop_to.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 37) +
+			    fr_v4(pkt->f->from.addr) + fr_v4(pkt->f->to.addr) + 0x1180);
+	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_by_id_fault, reason_by_id_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_id8 *new_id8 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_id8 *new_id8 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &f->hop_to);
+		fr_link(pkt->data, &pkt->f->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(f->from.addr));
-	st32(new_ipv4->dst, fr_v4(f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(f->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st32(new_ipv4->src, fr_v4(pkt->f->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->f->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(f->new));
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_by_id_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_by_id_sent, len);
-	return fr_send(&f->hop_to, direct);
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv6_id4(struct __sk_buff *skb, void *data, __u64 udp_end,
-					  struct val_flows *f)
+static __always_inline int by_id_ipv6_id4_2(struct __sk_buff *skb, struct by_id_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (f->new == 0)
-		return fr_drop(skb->len, reason_by_id_closed);
+	if (pkt->f->new == 0)
+		return fr_drop(skb->len, reason_closed);
 
 	/* {pop: "id4"}, {push: id8: {flags: "id4.flags", id: "f.new"}}, {count: "f.packets"},... */
-	if (fr_is_v4(f->from.addr) != fr_is_v4(f->to.addr))
-		return fr_up(skb, reason_by_id_address_family);
-	__u64 payload_len = udp_end - 67;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 67 && (partial & 0xffff) < 67ULL + payload_len - 1)))
-		return fr_up(skb, reason_by_id_partial_checksum);
+	if (fr_is_v4(pkt->f->from.addr) != fr_is_v4(pkt->f->to.addr))
+		return fr_up(skb, reason_address_family);
+	pkt->payload_len = pkt->udp_end - 67;
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial >> 16) >= 67 &&
+	       (pkt->partial & 0xffff) < 67ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_by_id_udp_checksum);
-	if (!fr_is_v4(f->to.addr)) { /* ipv6 stays */
-		if (unlikely(!fr_fits(&f->hop_to, 57ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&f->hop_to, reason_by_id_no_route,
-					      reason_by_id_unreachable));
-		fr_shared_add(f->packets, 1);
-		return by_id_ipv6_id4_send(skb, data, payload_len, partial, f);
+		return fr_up(skb, reason_udp_checksum);
+	if (!fr_is_v4(pkt->f->to.addr)) { /* ipv6 stays */
+		if (unlikely(!fr_fits(&pkt->f->hop_to, 57ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
+		fr_shared_add(pkt->f->packets, 1);
+		return by_id_ipv6_id4_send(skb, pkt);
 	}
-	if (unlikely(!fr_fits(&f->hop_to, 37ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&f->hop_to, reason_by_id_no_route, reason_by_id_unreachable));
-	fr_shared_add(f->packets, 1);
-	return by_id_ipv6_id4_send_ipv4(skb, data, payload_len, partial, f);
+	if (unlikely(!fr_fits(&pkt->f->hop_to, 37ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
+	fr_shared_add(pkt->f->packets, 1);
+	return by_id_ipv6_id4_send_ipv4(skb, pkt);
 }
 
-static __always_inline int by_id_ipv6_id0_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					       __u64 partial, struct val_flows *f)
+static __always_inline int by_id_ipv6_send(struct __sk_buff *skb, struct by_id_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_id0 *id0 = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_id0 *id0 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 63, new_headers_len = 71, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -1550,56 +1596,56 @@ static __always_inline int by_id_ipv6_id0_send(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld8(&id0->long_flags));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
-		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
-			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(f->new)));
-	int direct = f->hop_to.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + ld8(&id0->long_flags));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f_2->from.addr)) +
+		fr_add128(ld128(pkt->f_2->to.addr)) + bpf_htons(pkt->payload_len + 17) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f_2->from.port) + bpf_htons(pkt->f_2->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f_2->new)));
+	int direct = pkt->f_2->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_by_id_fault, reason_by_id_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_id8 *new_id8 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_id8 *new_id8 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &f->hop_to);
+		fr_link(pkt->data, &pkt->f_2->hop_to);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 17));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(f->from.addr));
-	st128(new_ipv6->dst, ld128(f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(f->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st128(new_ipv6->src, ld128(pkt->f_2->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->f_2->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f_2->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f_2->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(f->new));
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f_2->new));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_by_id_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_by_id_sent, len);
-	return fr_send(&f->hop_to, direct);
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f_2->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv6_id0_send_ipv4(struct __sk_buff *skb, void *data,
-						    __u64 payload_len, __u64 partial,
-						    struct val_flows *f)
+static __always_inline int by_id_ipv6_send_ipv4(struct __sk_buff *skb, struct by_id_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_id0 *id0 = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_id0 *id0 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 63, new_headers_len = 51, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -1612,159 +1658,103 @@ static __always_inline int by_id_ipv6_id0_send_ipv4(struct __sk_buff *skb, void 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld8(&id0->long_flags));
-	__u64 udp_new_pseudo = (__u64)fr_v4(f->from.addr) + fr_v4(f->to.addr) +
-		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
-			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(f->new)));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + ld8(&id0->long_flags));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->f_2->from.addr) + fr_v4(pkt->f_2->to.addr) +
+		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f_2->from.port) + bpf_htons(pkt->f_2->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f_2->new)));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 37) + fr_v4(f->from.addr) +
-					   fr_v4(f->to.addr) + 0x1180);
-	int direct = f->hop_to.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 37) +
+			    fr_v4(pkt->f_2->from.addr) + fr_v4(pkt->f_2->to.addr) + 0x1180);
+	int direct = pkt->f_2->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_by_id_fault, reason_by_id_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_id8 *new_id8 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_id8 *new_id8 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &f->hop_to);
+		fr_link(pkt->data, &pkt->f_2->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(f->from.addr));
-	st32(new_ipv4->dst, fr_v4(f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(f->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st32(new_ipv4->src, fr_v4(pkt->f_2->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->f_2->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f_2->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f_2->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(f->new));
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f_2->new));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_by_id_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_by_id_sent, len);
-	return fr_send(&f->hop_to, direct);
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f_2->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv6_id0(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int by_id_ipv6_address_family(struct __sk_buff *skb,
+						     struct by_id_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-
-	/* id0: fields: front */
-	if (check_id0(skb, data, data_end, udp_end, 62))
-		return TC_ACT_UNSPEC;
-
-	/* lookup: f: flows: ["udp.src", "pick(id12, 12, pick(id8, 8, pick(id4, 4, 0)))", "pic... */
-	struct val_flows *f;
-	{
-		struct key_flows key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v6(&key.src, ipv6->src, be16(&udp->src_port), 0);
-		key.length = 0;
-		key.id = 0;
-		key.more = 0;
-		enum fr_found found = find_flows(&key, lease, 216, &f);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_by_id_no_flows, reason_by_id_changing);
-	}
-
-	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (f->new == 0)
-		return fr_drop(skb->len, reason_by_id_closed);
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* {do: [{pop: "id0"}, {push: id8: {flags: "id0.flags", id: "f.new"}}, {count: "f.pack... */
-	if (fr_is_v4(f->from.addr) != fr_is_v4(f->to.addr))
-		return fr_up(skb, reason_by_id_address_family);
-	__u64 payload_len = udp_end - 63;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 63 && (partial & 0xffff) < 63ULL + payload_len - 1)))
-		return fr_up(skb, reason_by_id_partial_checksum);
+	if (fr_is_v4(pkt->f_2->from.addr) != fr_is_v4(pkt->f_2->to.addr))
+		return fr_up(skb, reason_address_family);
+	pkt->payload_len = pkt->udp_end - 63;
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial >> 16) >= 63 &&
+	       (pkt->partial & 0xffff) < 63ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_by_id_udp_checksum);
-	if (!fr_is_v4(f->to.addr)) { /* ipv6 stays */
-		if (unlikely(!fr_fits(&f->hop_to, 57ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&f->hop_to, reason_by_id_no_route,
-					      reason_by_id_unreachable));
-		fr_shared_add(f->packets, 1);
-		return by_id_ipv6_id0_send(skb, data, payload_len, partial, f);
+		return fr_up(skb, reason_udp_checksum);
+	if (!fr_is_v4(pkt->f_2->to.addr)) { /* ipv6 stays */
+		if (unlikely(!fr_fits(&pkt->f_2->hop_to, 57ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
+		fr_shared_add(pkt->f_2->packets, 1);
+		return by_id_ipv6_send(skb, pkt);
 	}
-	if (unlikely(!fr_fits(&f->hop_to, 37ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&f->hop_to, reason_by_id_no_route, reason_by_id_unreachable));
-	fr_shared_add(f->packets, 1);
-	return by_id_ipv6_id0_send_ipv4(skb, data, payload_len, partial, f);
+	if (unlikely(!fr_fits(&pkt->f_2->hop_to, 37ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
+	fr_shared_add(pkt->f_2->packets, 1);
+	return by_id_ipv6_send_ipv4(skb, pkt);
 }
 
-static __always_inline int by_id_ipv6_id8(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease, __u64 ip_end, __u64 udp_end)
+static __always_inline int by_id_ipv6_id4(struct __sk_buff *skb, struct by_id_packet *pkt)
 {
-	struct hdr_id8 *id8 = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_id4 *id4 = data + 62;
-
-	/* id8: fields: [front[0], front[1], {name: "id", bits: 64}] */
-	struct val_flows *f;
-	if (71ULL <= skb->len) { /* id8 */
-		if ((void *)(id8 + 1) > data_end)
-			return fr_up(skb, reason_by_id_truncated);
-		if (71ULL <= udp_end) { /* id8 */
-			/* let front = [{name: "long", bits: 1, is: 0, reason: "long_header"},... */
-			if ((be8(&id8->long_flags) >> 7) == 0) { /* id8 */
-				/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", ... */
-				if (skb->gso_size != 0)
-					return fr_up(skb, reason_by_id_gso_packet);
-
-				/* lookup: f: flows: ["udp.src", "pick(id12, 12, pick(id8, 8, ... */
-				{
-					struct key_flows key __attribute__((aligned(8))) = {};
-
-					fr_put_endpoint_v6(&key.src, ipv6->src,
-							   be16(&udp->src_port), 0);
-					key.length = 8;
-					key.id = be64(&id8->id);
-					key.more = 0;
-					enum fr_found found = find_flows(&key, lease, 72, &f);
-					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_by_id_changing);
-					if (found == FR_MISSING)
-						f = NULL;
-				}
-				if (fr_has(f))
-					return by_id_ipv6_id8_2(skb, data, ip_end, udp_end, f);
-			}
-		}
-	}
+	struct hdr_id4 *id4 = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* id4: fields: [front[0], front[1], {name: "id", bits: 32}] */
-	struct val_flows *f_2;
 	if (67ULL <= skb->len) { /* id4 */
-		if ((void *)(id4 + 1) > data_end)
-			return fr_up(skb, reason_by_id_truncated);
-		if (67ULL <= udp_end) { /* id4 */
+		if ((void *)(id4 + 1) > pkt->data_end)
+			return fr_up(skb, reason_truncated);
+		if (67ULL <= pkt->udp_end) { /* id4 */
+			/* let front = [{name: "long", bits: 1, is: 0, reason: "long_header"},... */
 			if ((be8(&id4->long_flags) >> 7) == 0) { /* id4 */
+				/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", ... */
 				if (skb->gso_size != 0)
-					return fr_up(skb, reason_by_id_gso_packet);
+					return fr_up(skb, reason_gso_packet);
+
+				/* lookup: f: flows: ["udp.src", "pick(id12, 12, pick(id8, 8, ... */
 				{
 					struct key_flows key __attribute__((aligned(8))) = {};
 
@@ -1773,62 +1763,64 @@ static __always_inline int by_id_ipv6_id8(struct __sk_buff *skb, void *data, voi
 					key.length = 4;
 					key.id = be32(&id4->id);
 					key.more = 0;
-					enum fr_found found = find_flows(&key, lease, 144, &f_2);
+					enum fr_found found = find_flows(&key, pkt->lease, 144,
+						&pkt->f);
 					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_by_id_changing);
+						return fr_up(skb, reason_changing);
 					if (found == FR_MISSING)
-						f_2 = NULL;
+						pkt->f = NULL;
 				}
-				if (fr_has(f_2))
-					return by_id_ipv6_id4(skb, data, udp_end, f_2);
+				if (fr_has(pkt->f))
+					return by_id_ipv6_id4_2(skb, pkt);
 			}
 		}
 	}
 
-	return by_id_ipv6_id0(skb, data, data_end, lease, udp_end);
-}
+	/* id0: fields: front */
+	__u32 why = check_id0(skb, pkt->data, pkt->data_end, pkt->udp_end, 62);
+	if (why)
+		return fr_up(skb, why);
+	{
+		struct key_flows key __attribute__((aligned(8))) = {};
 
-static __always_inline int by_id_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_id12 *id12 = data + 62;
-	struct hdr_udp *udp = data + 54;
-	__u64 udp_end;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_by_id_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_by_id_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_by_id_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_by_id_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_by_id_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_by_id_multicast);
-		return fr_up(skb, reason_by_id_martian_destination);
+		fr_put_endpoint_v6(&key.src, ipv6->src, be16(&udp->src_port), 0);
+		key.length = 0;
+		key.id = 0;
+		key.more = 0;
+		enum fr_found found = find_flows(&key, pkt->lease, 216, &pkt->f_2);
+		if (found != FR_FOUND)
+			return fr_missed(skb, found, reason_no_flows, reason_changing);
 	}
 
-	/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", "id0"], by: "lookup"}] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_by_id_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
+	if (pkt->f_2->new == 0)
+		return fr_drop(skb->len, reason_closed);
+
+	return by_id_ipv6_address_family(skb, pkt);
+}
+
+static __always_inline int by_id_ipv6(struct __sk_buff *skb, struct by_id_packet *pkt)
+{
+	struct hdr_id12 *id12 = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_id8 *id8 = pkt->data + 62;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+
+	if (why)
+		return fr_up(skb, why);
 
 	/* id12: fields: [front[0], front[1], {name: "id", bits: 64}, {name: "more", bits: 32}] */
-	struct val_flows *f;
 	if (75ULL <= skb->len) { /* id12 */
-		if ((void *)(id12 + 1) > data_end)
-			return fr_up(skb, reason_by_id_truncated);
-		if (75ULL <= udp_end) { /* id12 */
+		if ((void *)(id12 + 1) > pkt->data_end)
+			return fr_up(skb, reason_truncated);
+		if (75ULL <= pkt->udp_end) { /* id12 */
 			/* let front = [{name: "long", bits: 1, is: 0, reason: "long_header"},... */
 			if ((be8(&id12->long_flags) >> 7) == 0) { /* id12 */
+				/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", ... */
 				if (skb->gso_size != 0)
-					return fr_up(skb, reason_by_id_gso_packet);
+					return fr_up(skb, reason_gso_packet);
 
 				/* lookup: f: flows: ["udp.src", "pick(id12, 12, pick(id8, 8, ... */
 				{
@@ -1839,52 +1831,76 @@ static __always_inline int by_id_ipv6(struct __sk_buff *skb, void *data, void *d
 					key.length = 12;
 					key.id = be64(&id12->id);
 					key.more = be32(&id12->more);
-					enum fr_found found = find_flows(&key, lease, 0, &f);
+					enum fr_found found = find_flows(&key, pkt->lease, 0,
+						&pkt->f);
 					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_by_id_changing);
+						return fr_up(skb, reason_changing);
 					if (found == FR_MISSING)
-						f = NULL;
+						pkt->f = NULL;
 				}
-				if (fr_has(f))
-					return by_id_ipv6_id12(skb, data, udp_end, f);
+				if (fr_has(pkt->f))
+					return by_id_ipv6_id12(skb, pkt);
 			}
 		}
 	}
 
-	return by_id_ipv6_id8(skb, data, data_end, lease, ip_end, udp_end);
+	/* id8: fields: [front[0], front[1], {name: "id", bits: 64}] */
+	if (71ULL <= skb->len) { /* id8 */
+		if ((void *)(id8 + 1) > pkt->data_end)
+			return fr_up(skb, reason_truncated);
+		if (71ULL <= pkt->udp_end) { /* id8 */
+			if ((be8(&id8->long_flags) >> 7) == 0) { /* id8 */
+				if (skb->gso_size != 0)
+					return fr_up(skb, reason_gso_packet);
+				{
+					struct key_flows key __attribute__((aligned(8))) = {};
+
+					fr_put_endpoint_v6(&key.src, ipv6->src,
+							   be16(&udp->src_port), 0);
+					key.length = 8;
+					key.id = be64(&id8->id);
+					key.more = 0;
+					enum fr_found found = find_flows(&key, pkt->lease, 72,
+						&pkt->f_2);
+					if (unlikely(found == FR_CHANGING))
+						return fr_up(skb, reason_changing);
+					if (found == FR_MISSING)
+						pkt->f_2 = NULL;
+				}
+				if (fr_has(pkt->f_2))
+					return by_id_ipv6_id8(skb, pkt);
+			}
+		}
+	}
+
+	return by_id_ipv6_id4(skb, pkt);
 }
 
 SEC("tc") int prog_by_id(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct by_id_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 75);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: by_id: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_by_id_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_by_id_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_by_id_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_by_id_link_broadcast);
-		return fr_up(skb, reason_by_id_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_by_id_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", "id0"], by: "lookup"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return by_id_ipv4(skb, data, data_end, lease);
+		return by_id_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return by_id_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_by_id_not_ip);
+		return by_id_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 84
+#define FR_REASONS 116
 #define FR_NEEDS_ROWS 64
 #define FR_NEEDS_SHARED 1025
 #define FR_NEEDS_NAMED 1
@@ -177,134 +177,133 @@ static __always_inline struct receiver_taps *receiver_of_taps(const struct list_
 	return bpf_map_lookup_elem(&rcv_taps, &row);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_no_match, reason_no_peers,
+	reason_changing, reason_address_family, reason_partial_checksum, reason_fault,
+	reason_no_memory, reason_too_big, reason_no_route, reason_local, reason_unreachable,
+	reason_blackhole, reason_prohibit, reason_xfrm, reason_rule, reason_encap,
+	reason_no_neighbour, reason_udp_checksum, reason_ipv6_version, reason_mapped_address,
+	reason_ipv6_payload_length, reason_not_ip, reason_no_taps, reason_address_family_2,
+	reason_too_big_2, reason_no_route_2, reason_local_2, reason_unreachable_2,
+	reason_blackhole_2, reason_prohibit_2, reason_xfrm_2, reason_rule_2, reason_encap_2,
+	reason_no_neighbour_2, reason_copy, reason_refused_by_device, reason_udp_checksum_2,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_RENUMBER = 0, PROG_TAP = 58 };
+
 /*
  * prog_renumber: tc/ingress
  *	eth ipv4 udp msg
  *	eth ipv6 udp msg
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_renumber_sent, reason_renumber_pass, reason_renumber_inactive,
-	reason_renumber_vlan_tag, reason_renumber_other_host, reason_renumber_link_broadcast,
-	reason_renumber_link_multicast, reason_renumber_truncated, reason_renumber_ipv4_version,
-	reason_renumber_ip_options, reason_renumber_ipv4_reserved, reason_renumber_fragment,
-	reason_renumber_ipv4_total_length, reason_renumber_ipv4_checksum,
-	reason_renumber_martian_source, reason_renumber_multicast,
-	reason_renumber_martian_destination, reason_renumber_not_udp, reason_renumber_udp_length,
-	reason_renumber_gso_packet, reason_renumber_no_match, reason_renumber_no_peers,
-	reason_renumber_changing, reason_renumber_address_family, reason_renumber_partial_checksum,
-	reason_renumber_no_memory, reason_renumber_fault, reason_renumber_too_big,
-	reason_renumber_no_route, reason_renumber_local, reason_renumber_unreachable,
-	reason_renumber_blackhole, reason_renumber_prohibit, reason_renumber_xfrm,
-	reason_renumber_rule, reason_renumber_encap, reason_renumber_udp_checksum,
-	reason_renumber_ipv6_version, reason_renumber_mapped_address,
-	reason_renumber_ipv6_payload_length, reason_renumber_not_ip,
+/* What is known of a packet. */
+struct renumber_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 length;
+	__u64 limit;
+	__u64 peers;
+	__u64 sent;
+	__u64 renumber;
+	__u64 partial;
+	__u64 payload_len;
+	__u64 partial_2;
+	struct val_peers *p;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_renumber_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_renumber_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_renumber_link_broadcast + of);
-		return fr_up(skb, reason_renumber_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_renumber_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_renumber_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_renumber_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_renumber_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_renumber_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_renumber_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_renumber_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_renumber_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_renumber_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_renumber_multicast + of);
-		return fr_up(skb, reason_renumber_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_renumber_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_renumber_truncated + of);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_renumber_udp_length + of);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_renumber_gso_packet + of);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_renumber_udp_length + of);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int check_msg(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 udp_end, const __u32 at)
-{
-	struct hdr_msg *msg = data + at;
-
-	if ((void *)(msg + 1) > data_end || at + sizeof(*msg) > udp_end)
-		return fr_up(skb, reason_renumber_truncated);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_renumber_gso_packet);
-	if (be8(&msg->kind) != 1)
-		return fr_up(skb, reason_renumber_no_match);
-
-	return 0;
-}
-
-static __always_inline int renumber_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					      __u64 length, __u64 limit, __u64 peers, __u64 sent,
-					      __u64 renumber, __u64 partial, struct val_peers *p)
+static __always_inline int renumber_ipv4_send(struct __sk_buff *skb, struct renumber_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_msg *msg = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_msg *msg = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 
 	/* {let: {number: "low(alloc(p.next), 32)", kind: "msg.kind + 1", dst: "udp.dst", leng... */
-	__u64 next = fr_alloc(p->next, 1);
+	__u64 next = fr_alloc(pkt->p->next, 1);
 	__u64 number = next & 0xffffffffULL;
 
 	/* {emit: sent: {number: "number", kind: "renumber", dst: "dst"}}, */
@@ -313,8 +312,10 @@ static __always_inline int renumber_ipv4_send(struct __sk_buff *skb, void *data,
 	st64((void *)said0 + 8, ((__u64)ld32(ipv4->dst) << 32) | 0xffff0000ULL);
 	__u64 said0_2 = be16(&udp->dst_port);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 msg_kind = renumber;
-	__be32 msg_number = bpf_htonl((number + limit + peers + sent + length) & 0xffffffffULL);
+	__u8 msg_kind = pkt->renumber;
+	__be32 msg_number =
+		bpf_htonl((number + pkt->limit + pkt->peers + pkt->sent +
+			   pkt->length) & 0xffffffffULL);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
@@ -322,59 +323,62 @@ static __always_inline int renumber_ipv4_send(struct __sk_buff *skb, void *data,
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  ld8(&msg->kind) + ((__u64)ld32(&msg->number) << 8));
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + ld8(&msg->kind) +
+					  ((__u64)ld32(&msg->number) << 8));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port) + msg_kind + ((__u64)msg_number << 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
+			  msg_kind + ((__u64)msg_number << 8));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->remote.addr) + 64);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+					 64);
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_renumber_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_RENUMBER + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 47 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_renumber_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 47 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_RENUMBER + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 29);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_msg *new_msg = data + 42;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_msg *new_msg = pkt->data + 42;
 	if (direct)
-		fr_link(data, &p->hop_remote);
+		fr_link(pkt->data, &pkt->p->hop_remote);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
 	st8(&new_msg->kind, msg_kind);
 	st32(&new_msg->number, msg_number);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_renumber_fault);
+		return fr_drop(len, PROG_RENUMBER + reason_fault);
 	fr_complete_end(skb, csum, 18, 29);
 
-	fr_count(reason_renumber_sent, len);
+	fr_count(PROG_RENUMBER + reason_sent, len);
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (event0) {
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
 		st8((void *)event0 + 21, 0);
 		event0->number = number;
-		event0->kind = renumber;
+		event0->kind = pkt->renumber;
 		st16((void *)event0 + 22, ld16((void *)said0));
 		st64((void *)event0 + 24, ld64((void *)said0 + 2));
 		st32((void *)event0 + 32, ld32((void *)said0 + 10));
@@ -384,24 +388,22 @@ static __always_inline int renumber_ipv4_send(struct __sk_buff *skb, void *data,
 	} else {
 		fr_lose(1);
 	}
-	return fr_send(&p->hop_remote, direct);
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int renumber_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 length,
-						   __u64 limit, __u64 peers, __u64 sent,
-						   __u64 renumber, __u64 payload_len, __u64 partial,
-						   struct val_peers *p)
+static __always_inline int renumber_ipv4_send_ipv6(struct __sk_buff *skb,
+						   struct renumber_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_msg *msg = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_msg *msg = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 47, new_headers_len = 67, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
 
 	/* {let: {number: "low(alloc(p.next), 32)", kind: "msg.kind + 1", dst: "udp.dst", leng... */
-	__u64 next = fr_alloc(p->next, 1);
+	__u64 next = fr_alloc(pkt->p->next, 1);
 	__u64 number = next & 0xffffffffULL;
 
 	/* {emit: sent: {number: "number", kind: "renumber", dst: "dst"}}, */
@@ -412,60 +414,63 @@ static __always_inline int renumber_ipv4_send_ipv6(struct __sk_buff *skb, void *
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 msg_kind = renumber;
-	__be32 msg_number = bpf_htonl((number + limit + peers + sent + length) & 0xffffffffULL);
+	__u8 msg_kind = pkt->renumber;
+	__be32 msg_number =
+		bpf_htonl((number + pkt->limit + pkt->peers + pkt->sent +
+			   pkt->length) & 0xffffffffULL);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld8(&msg->kind) +
-					  ((__u64)ld32(&msg->number) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 13) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld8(&msg->kind) + ((__u64)ld32(&msg->number) << 8));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->remote.addr)) + bpf_htons(pkt->payload_len + 13) +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 13) + msg_kind +
-			  ((__u64)msg_number << 8));
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
+			  bpf_htons(pkt->payload_len + 13) + msg_kind + ((__u64)msg_number << 8));
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_renumber_fault, reason_renumber_no_memory);
+		return fr_failed(skb, len, err, PROG_RENUMBER + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_msg *new_msg = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_msg *new_msg = pkt->data + 62;
 	if (direct)
-		fr_link(data, &p->hop_remote);
+		fr_link(pkt->data, &pkt->p->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 13));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 13));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 13));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 13));
 	st8(&new_msg->kind, msg_kind);
 	st32(&new_msg->number, msg_number);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_renumber_fault);
+		return fr_drop(len, PROG_RENUMBER + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_renumber_sent, len);
+	fr_count(PROG_RENUMBER + reason_sent, len);
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (event0) {
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
 		st8((void *)event0 + 21, 0);
 		event0->number = number;
-		event0->kind = renumber;
+		event0->kind = pkt->renumber;
 		st16((void *)event0 + 22, ld16((void *)said0));
 		st64((void *)event0 + 24, ld64((void *)said0 + 2));
 		st32((void *)event0 + 32, ld32((void *)said0 + 10));
@@ -475,119 +480,122 @@ static __always_inline int renumber_ipv4_send_ipv6(struct __sk_buff *skb, void *
 	} else {
 		fr_lose(1);
 	}
-	return fr_send(&p->hop_remote, direct);
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int renumber_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					 const struct fr_lease *lease)
+static __always_inline int renumber_ipv4(struct __sk_buff *skb, struct renumber_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_msg *msg = data + 42;
-	struct hdr_udp *udp = data + 34;
-	__u64 ip_end, udp_end;
+	struct hdr_msg *msg = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_RENUMBER + why);
 
 	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
-	if (check_msg(skb, data, data_end, udp_end, 42))
-		return TC_ACT_UNSPEC;
+	if ((void *)(msg + 1) > pkt->data_end || 47ULL > udp_end)
+		return fr_up(skb, PROG_RENUMBER + reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "msg"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, PROG_RENUMBER + reason_gso_packet);
+
+	/* match: "msg.kind": 1 */
+	if (be8(&msg->kind) != 1)
+		return fr_up(skb, PROG_RENUMBER + reason_no_match);
 
 	/* lookup: p: peers: ["ip.src"] */
-	struct val_peers *p;
 	struct key_peers key __attribute__((aligned(8))) = {};
 
 	fr_put_v4(key.who, ld32(ipv4->src));
-	enum fr_found found = find_peers(&key, lease, 0, &p);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_renumber_no_peers, reason_renumber_changing);
+		return fr_missed(skb, found, PROG_RENUMBER + reason_no_peers,
+				 PROG_RENUMBER + reason_changing);
 
 	/* {let: {number: "low(alloc(p.next), 32)", kind: "msg.kind + 1", dst: "udp.dst", leng... */
 	__u64 kind = be8(&msg->kind) + 1;
-	__u64 length = udp_end - 42;
+	pkt->length = udp_end - 42;
 
 	/* {let: {limit: "setting.limit", peers: "p.number", sent: "msg.number", renumber: "lo... */
-	__u64 limit = set_limit;
-	__u64 peers = p->number;
-	__u64 sent = be32(&msg->number);
-	__u64 renumber = kind & 255;
+	pkt->limit = set_limit;
+	pkt->peers = pkt->p->number;
+	pkt->sent = be32(&msg->number);
+	pkt->renumber = kind & 255;
 
 	/* {send: {from: "p.local", to: "p.remote"}}, */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
-		return fr_up(skb, reason_renumber_address_family);
-	if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 47) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_renumber_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_remote, reason_renumber_no_route,
-					      reason_renumber_unreachable));
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
+		return fr_up(skb, PROG_RENUMBER + reason_address_family);
+	if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 47) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_RENUMBER + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_remote, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_remote, PROG_RENUMBER + reason_too_big);
 
 		/* {count: "seen"}, */
 		fr_named_add(0, 1);
-		return renumber_ipv4_send(skb, data, ip_end, length, limit, peers, sent, renumber,
-					  partial, p);
+		return renumber_ipv4_send(skb, pkt);
 	}
-	__u64 payload_len = udp_end - 47;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 47 && (partial & 0xffff) < 47ULL + payload_len - 1)))
-		return fr_up(skb, reason_renumber_partial_checksum);
+	pkt->payload_len = udp_end - 47;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_2 >> 16) >= 47 &&
+	       (pkt->partial_2 & 0xffff) < 47ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_RENUMBER + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_renumber_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_remote, 53ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_remote, reason_renumber_no_route,
-				      reason_renumber_unreachable));
+		return fr_up(skb, PROG_RENUMBER + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, 53ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_remote, PROG_RENUMBER + reason_too_big);
 	fr_named_add(0, 1);
-	return renumber_ipv4_send_ipv6(skb, data, length, limit, peers, sent, renumber, payload_len,
-				       partial, p);
+	return renumber_ipv4_send_ipv6(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_renumber_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_renumber_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_renumber_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_renumber_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_renumber_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_renumber_multicast + of);
-		return fr_up(skb, reason_renumber_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_renumber_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int renumber_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					      __u64 length, __u64 limit, __u64 peers, __u64 sent,
-					      __u64 renumber, __u64 partial, struct val_peers *p)
+static __always_inline int renumber_ipv6_send(struct __sk_buff *skb, struct renumber_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_msg *msg = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_msg *msg = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 
 	/* {let: {number: "low(alloc(p.next), 32)", kind: "msg.kind + 1", dst: "udp.dst", leng... */
-	__u64 next = fr_alloc(p->next, 1);
+	__u64 next = fr_alloc(pkt->p->next, 1);
 	__u64 number = next & 0xffffffffULL;
 
 	/* {emit: sent: {number: "number", kind: "renumber", dst: "dst"}}, */
@@ -599,58 +607,62 @@ static __always_inline int renumber_ipv6_send(struct __sk_buff *skb, void *data,
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__u8 msg_kind = renumber;
-	__be32 msg_number = bpf_htonl((number + limit + peers + sent + length) & 0xffffffffULL);
+	__u8 msg_kind = pkt->renumber;
+	__be32 msg_number =
+		bpf_htonl((number + pkt->limit + pkt->peers + pkt->sent +
+			   pkt->length) & 0xffffffffULL);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  ld8(&msg->kind) + ((__u64)ld32(&msg->number) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port) + msg_kind + ((__u64)msg_number << 8));
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + ld8(&msg->kind) +
+					  ((__u64)ld32(&msg->number) << 8));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
+			  msg_kind + ((__u64)msg_number << 8));
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_renumber_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_RENUMBER + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 67 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_renumber_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 67 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_RENUMBER + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 53);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_msg *new_msg = data + 62;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_msg *new_msg = pkt->data + 62;
 	if (direct)
-		fr_link(data, &p->hop_remote);
+		fr_link(pkt->data, &pkt->p->hop_remote);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
 	st8(&new_msg->kind, msg_kind);
 	st32(&new_msg->number, msg_number);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_renumber_fault);
+		return fr_drop(len, PROG_RENUMBER + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 53);
 
-	fr_count(reason_renumber_sent, len);
+	fr_count(PROG_RENUMBER + reason_sent, len);
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (event0) {
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
 		st8((void *)event0 + 21, 0);
 		event0->number = number;
-		event0->kind = renumber;
+		event0->kind = pkt->renumber;
 		st16((void *)event0 + 22, ld16((void *)said0));
 		st64((void *)event0 + 24, ld64((void *)said0 + 2));
 		st32((void *)event0 + 32, ld32((void *)said0 + 10));
@@ -660,24 +672,22 @@ static __always_inline int renumber_ipv6_send(struct __sk_buff *skb, void *data,
 	} else {
 		fr_lose(1);
 	}
-	return fr_send(&p->hop_remote, direct);
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int renumber_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 length,
-						   __u64 limit, __u64 peers, __u64 sent,
-						   __u64 renumber, __u64 payload_len, __u64 partial,
-						   struct val_peers *p)
+static __always_inline int renumber_ipv6_send_ipv4(struct __sk_buff *skb,
+						   struct renumber_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_msg *msg = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_msg *msg = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 67, new_headers_len = 47, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
 
 	/* {let: {number: "low(alloc(p.next), 32)", kind: "msg.kind + 1", dst: "udp.dst", leng... */
-	__u64 next = fr_alloc(p->next, 1);
+	__u64 next = fr_alloc(pkt->p->next, 1);
 	__u64 number = next & 0xffffffffULL;
 
 	/* {emit: sent: {number: "number", kind: "renumber", dst: "dst"}}, */
@@ -688,66 +698,69 @@ static __always_inline int renumber_ipv6_send_ipv4(struct __sk_buff *skb, void *
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 msg_kind = renumber;
-	__be32 msg_number = bpf_htonl((number + limit + peers + sent + length) & 0xffffffffULL);
+	__u8 msg_kind = pkt->renumber;
+	__be32 msg_number =
+		bpf_htonl((number + pkt->limit + pkt->peers + pkt->sent +
+			   pkt->length) & 0xffffffffULL);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld8(&msg->kind) +
-					  ((__u64)ld32(&msg->number) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
-		bpf_htons(payload_len + 13) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 13) + msg_kind +
-			  ((__u64)msg_number << 8));
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld8(&msg->kind) + ((__u64)ld32(&msg->number) << 8));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+		bpf_htons(pkt->payload_len + 13) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
+			  bpf_htons(pkt->payload_len + 13) + msg_kind + ((__u64)msg_number << 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 33) + fr_v4(p->local.addr) +
-					   fr_v4(p->remote.addr) + 0x1180);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 33) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) + 0x1180);
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_renumber_fault, reason_renumber_no_memory);
+		return fr_failed(skb, len, err, PROG_RENUMBER + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_msg *new_msg = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_msg *new_msg = pkt->data + 42;
 	if (direct)
-		fr_link(data, &p->hop_remote);
+		fr_link(pkt->data, &pkt->p->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 33));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 33));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 13));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 13));
 	st8(&new_msg->kind, msg_kind);
 	st32(&new_msg->number, msg_number);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_renumber_fault);
+		return fr_drop(len, PROG_RENUMBER + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_renumber_sent, len);
+	fr_count(PROG_RENUMBER + reason_sent, len);
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (event0) {
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
 		st8((void *)event0 + 21, 0);
 		event0->number = number;
-		event0->kind = renumber;
+		event0->kind = pkt->renumber;
 		st16((void *)event0 + 22, ld16((void *)said0));
 		st64((void *)event0 + 24, ld64((void *)said0 + 2));
 		st32((void *)event0 + 32, ld32((void *)said0 + 10));
@@ -757,105 +770,113 @@ static __always_inline int renumber_ipv6_send_ipv4(struct __sk_buff *skb, void *
 	} else {
 		fr_lose(1);
 	}
-	return fr_send(&p->hop_remote, direct);
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int renumber_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					 const struct fr_lease *lease)
+static __always_inline int renumber_ipv6(struct __sk_buff *skb, struct renumber_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_msg *msg = data + 62;
-	struct hdr_udp *udp = data + 54;
-	__u64 ip_end, udp_end;
+	struct hdr_msg *msg = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_RENUMBER + why);
 
 	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
-	if (check_msg(skb, data, data_end, udp_end, 62))
-		return TC_ACT_UNSPEC;
+	if ((void *)(msg + 1) > pkt->data_end || 67ULL > udp_end)
+		return fr_up(skb, PROG_RENUMBER + reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "msg"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, PROG_RENUMBER + reason_gso_packet);
+
+	/* match: "msg.kind": 1 */
+	if (be8(&msg->kind) != 1)
+		return fr_up(skb, PROG_RENUMBER + reason_no_match);
 
 	/* lookup: p: peers: ["ip.src"] */
-	struct val_peers *p;
 	struct key_peers key __attribute__((aligned(8))) = {};
 
 	fr_put_v6(key.who, ipv6->src, 0);
-	enum fr_found found = find_peers(&key, lease, 0, &p);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_renumber_no_peers, reason_renumber_changing);
+		return fr_missed(skb, found, PROG_RENUMBER + reason_no_peers,
+				 PROG_RENUMBER + reason_changing);
 
 	/* {let: {number: "low(alloc(p.next), 32)", kind: "msg.kind + 1", dst: "udp.dst", leng... */
 	__u64 kind = be8(&msg->kind) + 1;
-	__u64 length = udp_end - 62;
+	pkt->length = udp_end - 62;
 
 	/* {let: {limit: "setting.limit", peers: "p.number", sent: "msg.number", renumber: "lo... */
-	__u64 limit = set_limit;
-	__u64 peers = p->number;
-	__u64 sent = be32(&msg->number);
-	__u64 renumber = kind & 255;
+	pkt->limit = set_limit;
+	pkt->peers = pkt->p->number;
+	pkt->sent = be32(&msg->number);
+	pkt->renumber = kind & 255;
 
 	/* {send: {from: "p.local", to: "p.remote"}}, */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
-		return fr_up(skb, reason_renumber_address_family);
-	if (!fr_is_v4(p->remote.addr)) { /* ipv6 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 67))
-			return fr_up(skb, reason_renumber_partial_checksum);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
+		return fr_up(skb, PROG_RENUMBER + reason_address_family);
+	if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 67))
+			return fr_up(skb, PROG_RENUMBER + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_renumber_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_renumber_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_remote, reason_renumber_no_route,
-					      reason_renumber_unreachable));
+			return fr_up(skb, PROG_RENUMBER + reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_RENUMBER + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_remote, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_remote, PROG_RENUMBER + reason_too_big);
 
 		/* {count: "seen"}, */
 		fr_named_add(0, 1);
-		return renumber_ipv6_send(skb, data, ip_end, length, limit, peers, sent, renumber,
-					  partial, p);
+		return renumber_ipv6_send(skb, pkt);
 	}
-	__u64 payload_len = udp_end - 67;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 67 && (partial & 0xffff) < 67ULL + payload_len - 1)))
-		return fr_up(skb, reason_renumber_partial_checksum);
+	pkt->payload_len = udp_end - 67;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 67 &&
+	       (pkt->partial_2 & 0xffff) < 67ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_RENUMBER + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_renumber_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_remote, 33ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_remote, reason_renumber_no_route,
-				      reason_renumber_unreachable));
+		return fr_up(skb, PROG_RENUMBER + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, 33ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_remote, PROG_RENUMBER + reason_too_big);
 	fr_named_add(0, 1);
-	return renumber_ipv6_send_ipv4(skb, data, length, limit, peers, sent, renumber, payload_len,
-				       partial, p);
+	return renumber_ipv6_send_ipv4(skb, pkt);
 }
 
 SEC("tc") int prog_renumber(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct renumber_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 67);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* renumber: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_renumber_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_RENUMBER + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_RENUMBER + why);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return renumber_ipv4(skb, data, data_end, lease);
+		return renumber_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return renumber_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_renumber_not_ip);
+		return renumber_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_RENUMBER + reason_not_ip);
 }
 
 /*
@@ -864,21 +885,13 @@ SEC("tc") int prog_renumber(struct __sk_buff *skb)
  *	eth ipv6 udp msg
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_tap_sent = 41, reason_tap_pass, reason_tap_inactive, reason_tap_vlan_tag,
-	reason_tap_other_host, reason_tap_link_broadcast, reason_tap_link_multicast,
-	reason_tap_truncated, reason_tap_ipv4_version, reason_tap_ip_options,
-	reason_tap_ipv4_reserved, reason_tap_fragment, reason_tap_ipv4_total_length,
-	reason_tap_ipv4_checksum, reason_tap_martian_source, reason_tap_multicast,
-	reason_tap_martian_destination, reason_tap_not_udp, reason_tap_udp_length,
-	reason_tap_gso_packet, reason_tap_no_match, reason_tap_partial_checksum, reason_tap_no_taps,
-	reason_tap_no_memory, reason_tap_fault, reason_tap_address_family, reason_tap_too_big,
-	reason_tap_no_route, reason_tap_local, reason_tap_unreachable, reason_tap_blackhole,
-	reason_tap_prohibit, reason_tap_xfrm, reason_tap_rule, reason_tap_encap,
-	reason_tap_no_neighbour, reason_tap_copy, reason_tap_refused_by_device,
-	reason_tap_ipv6_version, reason_tap_mapped_address, reason_tap_ipv6_payload_length,
-	reason_tap_udp_checksum, reason_tap_not_ip,
+/* What is known of a packet. */
+struct tap_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
+	__u64 number;
+	__u64 taps;
 };
 
 /* What is the same for all receivers. */
@@ -899,8 +912,8 @@ struct tap_fan1 {
 	void *front;
 };
 
-static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *skb, void *front,
-				      __u64 local, __u64 kind, struct receiver_taps *r)
+static __always_inline long tap_copy1(struct __sk_buff *skb, void *front, __u64 local, __u64 kind,
+				      struct receiver_taps *r, struct tap_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
@@ -924,7 +937,7 @@ static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 47 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_tap_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_TAP + reason_refused_by_device);
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
@@ -945,7 +958,7 @@ static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *
 		fr_complete(skb, same->csum, 18, 29);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_tap_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_TAP + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -970,21 +983,18 @@ static __noinline long tap_turn1(__u32 i, struct tap_fan1 *fan)
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_tap_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_address_family_2);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_tap_unreachable,
-					      fr_unusable(&r->hop_remote, reason_tap_no_route,
-							  reason_tap_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_TAP + reason_no_route_2));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_tap_too_big);
-	return tap_copy1(same, skb, front, local, kind, r);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_too_big_2);
+	return tap_copy1(skb, front, local, kind, r, same);
 }
 
-static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 number,
-				    __u64 taps)
+static __always_inline int tap_fan1(struct __sk_buff *skb, struct tap_packet *pkt)
 {
-	struct hdr_msg *msg = data + 42;
+	struct hdr_msg *msg = pkt->data + 42;
 	__u32 len = skb->len;
 
 	/* {fan_out: { */
@@ -994,15 +1004,15 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	key.number = be32(&msg->number);
 	list = list_of_taps(&key);
 	if (!list)
-		return fr_up(skb, reason_tap_no_taps);
+		return fr_up(skb, PROG_TAP + reason_no_taps);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_tap_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_TAP + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 47);
 	if (!front)
-		return fr_up(skb, reason_tap_no_memory);
+		return fr_up(skb, PROG_TAP + reason_no_memory);
 	struct tap_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_msg *saved_msg = front + 42;
@@ -1015,7 +1025,7 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_tap_no_memory);
+		return fr_up(skb, PROG_TAP + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -1027,9 +1037,9 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
 		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->ip_end = ip_end;
-	same->number = number;
-	same->taps = taps;
+	same->ip_end = pkt->ip_end;
+	same->number = pkt->number;
+	same->taps = pkt->taps;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -1048,47 +1058,47 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	bpf_loop(list->count, tap_turn1, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 47, 0))
-		return fr_drop(len, reason_tap_fault);
+		return fr_drop(len, PROG_TAP + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 29);
 
-	fr_count_copies(reason_tap_copy, same->copies0, skb->len);
-	fr_count(reason_tap_pass, len);
+	fr_count_copies(PROG_TAP + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_TAP + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int tap_ipv4(struct __sk_buff *skb, struct tap_packet *pkt)
 {
-	struct hdr_msg *msg = data + 42;
-	__u64 ip_end, udp_end;
+	struct hdr_msg *msg = pkt->data + 42;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(renumber, tap, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
-		      FR_APART(renumber, tap, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_TAP + why);
 
 	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
-	if ((void *)(msg + 1) > data_end || 47ULL > udp_end)
-		return fr_up(skb, reason_tap_truncated);
+	if ((void *)(msg + 1) > pkt->data_end || 47ULL > udp_end)
+		return fr_up(skb, PROG_TAP + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_tap_gso_packet);
+		return fr_up(skb, PROG_TAP + reason_gso_packet);
 
 	/* match: "msg.kind": 2 */
 	if (be8(&msg->kind) != 2)
-		return fr_up(skb, reason_tap_no_match);
+		return fr_up(skb, PROG_TAP + reason_no_match);
 
 	/* {let: {number: "msg.number + 1", taps: "msg.kind"}}, */
-	__u64 number = be32(&msg->number) + 1;
-	__u64 taps = be8(&msg->kind);
+	pkt->number = be32(&msg->number) + 1;
+	pkt->taps = be8(&msg->kind);
 
 	/* {fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 47) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_tap_partial_checksum);
-	return tap_fan1(skb, data, ip_end, number, taps);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_TAP + reason_partial_checksum);
+	return tap_fan1(skb, pkt);
 }
 
 /* What is the same for all receivers. */
@@ -1108,8 +1118,8 @@ struct tap_fan2 {
 	void *front;
 };
 
-static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *skb, void *front,
-				      __u64 local, __u64 kind, struct receiver_taps *r)
+static __always_inline long tap_copy2(struct __sk_buff *skb, void *front, __u64 local, __u64 kind,
+				      struct receiver_taps *r, struct tap_same2 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
@@ -1129,7 +1139,7 @@ static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 67 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_tap_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_TAP + reason_refused_by_device);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -1154,7 +1164,7 @@ static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *
 		fr_complete(skb, same->csum, ETH_HLEN, 53);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_tap_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_TAP + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -1180,23 +1190,20 @@ static __noinline long tap_turn2(__u32 i, struct tap_fan2 *fan)
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_tap_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_address_family_2);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_tap_udp_checksum);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_udp_checksum_2);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_tap_unreachable,
-					      fr_unusable(&r->hop_remote, reason_tap_no_route,
-							  reason_tap_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_TAP + reason_no_route_2));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_tap_too_big);
-	return tap_copy2(same, skb, front, local, kind, r);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_too_big_2);
+	return tap_copy2(skb, front, local, kind, r, same);
 }
 
-static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 number,
-				    __u64 taps)
+static __always_inline int tap_fan2(struct __sk_buff *skb, struct tap_packet *pkt)
 {
-	struct hdr_msg *msg = data + 62;
+	struct hdr_msg *msg = pkt->data + 62;
 	__u32 len = skb->len;
 
 	/* {fan_out: { */
@@ -1206,15 +1213,15 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 	key.number = be32(&msg->number);
 	list = list_of_taps(&key);
 	if (!list)
-		return fr_up(skb, reason_tap_no_taps);
+		return fr_up(skb, PROG_TAP + reason_no_taps);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_tap_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_TAP + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 67);
 	if (!front)
-		return fr_up(skb, reason_tap_no_memory);
+		return fr_up(skb, PROG_TAP + reason_no_memory);
 	struct tap_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_msg *saved_msg = front + 62;
@@ -1228,7 +1235,7 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_tap_no_memory);
+		return fr_up(skb, PROG_TAP + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -1237,9 +1244,9 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 		  ((__u64)ld32(&saved_msg->number) << 8) + fr_add64(ld64(saved_ipv6->src)) +
 		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
 		  fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->ip_end = ip_end;
-	same->number = number;
-	same->taps = taps;
+	same->ip_end = pkt->ip_end;
+	same->number = pkt->number;
+	same->taps = pkt->taps;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -1258,72 +1265,73 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 	bpf_loop(list->count, tap_turn2, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 67, 0))
-		return fr_drop(len, reason_tap_fault);
+		return fr_drop(len, PROG_TAP + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 53);
 
-	fr_count_copies(reason_tap_copy, same->copies0, skb->len);
-	fr_count(reason_tap_pass, len);
+	fr_count_copies(PROG_TAP + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_TAP + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int tap_ipv6(struct __sk_buff *skb, struct tap_packet *pkt)
 {
-	struct hdr_msg *msg = data + 62;
-	__u64 ip_end, udp_end;
+	struct hdr_msg *msg = pkt->data + 62;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(renumber, tap, truncated),
-		       FR_APART(renumber, tap, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
-		      FR_APART(renumber, tap, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_TAP + why);
 
 	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
-	if ((void *)(msg + 1) > data_end || 67ULL > udp_end)
-		return fr_up(skb, reason_tap_truncated);
+	if ((void *)(msg + 1) > pkt->data_end || 67ULL > udp_end)
+		return fr_up(skb, PROG_TAP + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_tap_gso_packet);
+		return fr_up(skb, PROG_TAP + reason_gso_packet);
 
 	/* match: "msg.kind": 2 */
 	if (be8(&msg->kind) != 2)
-		return fr_up(skb, reason_tap_no_match);
+		return fr_up(skb, PROG_TAP + reason_no_match);
 
 	/* {let: {number: "msg.number + 1", taps: "msg.kind"}}, */
-	__u64 number = be32(&msg->number) + 1;
-	__u64 taps = be8(&msg->kind);
+	pkt->number = be32(&msg->number) + 1;
+	pkt->taps = be8(&msg->kind);
 
 	/* {fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 67) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_tap_partial_checksum);
-	return tap_fan2(skb, data, ip_end, number, taps);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_TAP + reason_partial_checksum);
+	return tap_fan2(skb, pkt);
 }
 
 SEC("tc") int prog_tap(struct __sk_buff *skb)
 {
+	struct tap_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 67);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* tap: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_tap_inactive);
+		return fr_up(skb, PROG_TAP + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(renumber, tap, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_TAP + why);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return tap_ipv4(skb, data, data_end);
+		return tap_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return tap_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_tap_not_ip);
+		return tap_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_TAP + reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 127
+#define FR_REASONS 195
 #define FR_NEEDS_ROWS 120
 #define FR_NEEDS_SLOTS 1024
 #define FR_USAGES 1
@@ -311,119 +311,124 @@ static __always_inline struct receiver_clients *receiver_of_clients(const struct
 	return bpf_map_lookup_elem(&rcv_clients, &row);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_partial_checksum,
+	reason_no_clients, reason_fault, reason_no_memory, reason_address_family,
+	reason_martian_source_2, reason_too_big, reason_no_route, reason_local, reason_unreachable,
+	reason_blackhole, reason_prohibit, reason_xfrm, reason_rule, reason_encap,
+	reason_no_neighbour, reason_copy, reason_refused_by_device, reason_closed,
+	reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum,
+	reason_not_ip, reason_no_match, reason_changing, reason_address_family_2, reason_too_big_2,
+	reason_no_route_2, reason_local_2, reason_unreachable_2, reason_blackhole_2,
+	reason_prohibit_2, reason_xfrm_2, reason_rule_2, reason_encap_2, reason_no_neighbour_2,
+	reason_not_forwarded, reason_forwarding_off, reason_no_nets, reason_net, reason_no_rule,
+	reason_udp_checksum_2, reason_no_by_client,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_DOWNSTREAM = 0, PROG_UPSTREAM = 65, PROG_CALLS = 130 };
+
 /*
  * prog_downstream: tc/ingress
  *	eth ipv4 udp short
  *	eth ipv6 udp short
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_downstream_sent, reason_downstream_pass, reason_downstream_inactive,
-	reason_downstream_vlan_tag, reason_downstream_other_host, reason_downstream_link_broadcast,
-	reason_downstream_link_multicast, reason_downstream_truncated,
-	reason_downstream_ipv4_version, reason_downstream_ip_options,
-	reason_downstream_ipv4_reserved, reason_downstream_fragment,
-	reason_downstream_ipv4_total_length, reason_downstream_ipv4_checksum,
-	reason_downstream_martian_source, reason_downstream_multicast,
-	reason_downstream_martian_destination, reason_downstream_not_udp,
-	reason_downstream_udp_length, reason_downstream_gso_packet,
-	reason_downstream_partial_checksum, reason_downstream_no_clients,
-	reason_downstream_no_memory, reason_downstream_fault, reason_downstream_address_family,
-	reason_downstream_martian_source_2, reason_downstream_too_big, reason_downstream_no_route,
-	reason_downstream_local, reason_downstream_unreachable, reason_downstream_blackhole,
-	reason_downstream_prohibit, reason_downstream_xfrm, reason_downstream_rule,
-	reason_downstream_encap, reason_downstream_no_neighbour, reason_downstream_copy,
-	reason_downstream_refused_by_device, reason_downstream_closed,
-	reason_downstream_ipv6_version, reason_downstream_mapped_address,
-	reason_downstream_ipv6_payload_length, reason_downstream_udp_checksum,
-	reason_downstream_not_ip,
+/* What is known of a packet. */
+struct downstream_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
+	__u64 priority;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_downstream_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_downstream_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_downstream_link_broadcast + of);
-		return fr_up(skb, reason_downstream_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_downstream_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_downstream_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_downstream_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_downstream_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_downstream_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_downstream_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_downstream_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_downstream_multicast + of);
-		return fr_up(skb, reason_downstream_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_downstream_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_downstream_truncated + of);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_downstream_udp_length + of);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_downstream_gso_packet + of);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_downstream_udp_length + of);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int check_short(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 udp_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_short *v_short = data + at;
 
 	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > udp_end)
-		return fr_up(skb, reason_downstream_truncated + of);
+		return reason_truncated;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_downstream_gso_packet + of);
+		return reason_gso_packet;
 	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
 	__u64 priority = priority_value < 3 ? priority_value : 2ULL;
 
@@ -452,9 +457,9 @@ struct downstream_fan1 {
 	void *front;
 };
 
-static __always_inline long downstream_copy1(struct downstream_same1 *same, struct __sk_buff *skb,
-					     void *front, __u64 priority,
-					     struct receiver_clients *r)
+static __always_inline long downstream_copy1(struct __sk_buff *skb, void *front, __u64 priority,
+					     struct receiver_clients *r,
+					     struct downstream_same1 *same)
 {
 	struct hdr_short *saved_short = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -479,7 +484,7 @@ static __always_inline long downstream_copy1(struct downstream_same1 *same, stru
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 61 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 
 	struct hdr_short *new_short = data + 42;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -500,45 +505,45 @@ static __always_inline long downstream_copy1(struct downstream_same1 *same, stru
 		fr_complete(skb, same->csum, 18, 43);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
-static __always_inline long downstream_copy2(struct downstream_same1 *same, struct __sk_buff *skb,
-					     void *front, __u64 priority,
-					     struct receiver_clients *r)
+static __always_inline long downstream_copy2(struct __sk_buff *skb, void *front, __u64 priority,
+					     struct receiver_clients *r,
+					     struct downstream_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_short *saved_short = front + 42;
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo_2 = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
-	__be16 udp_checksum_2;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	__be16 udp_checksum;
 	if (same->kind2 == FR_SUM_PARTIAL)
-		udp_checksum_2 = fr_fold(same->rest2 + udp_new_pseudo_2);
+		udp_checksum = fr_fold(same->rest2 + udp_new_pseudo);
 	else
-		udp_checksum_2 = fr_checksum_not_0(same->rest2 + udp_new_pseudo_2 +
-						   bpf_htons(r->local.port) +
-						   bpf_htons(r->remote.port) +
-						   fr_odd64((__be64)((be8(&saved_short->kind_hint) &
-						   15) == 0 ? ld64(r->id[fr_level(priority, 3)]) :
-						   ld64(r->other))) +
-						   ((__u64)bpf_htonl((be32(&saved_short->number) +
-						   (__u64)r->base[fr_level(priority, 3)]) &
-						   0xffffffffULL) << 8));
+		udp_checksum = fr_checksum_not_0(same->rest2 + udp_new_pseudo +
+						 bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_odd64((__be64)((be8(&saved_short->kind_hint) &
+						 15) == 0 ? ld64(r->id[fr_level(priority, 3)]) :
+						 ld64(r->other))) +
+						 ((__u64)bpf_htonl((be32(&saved_short->number) +
+						 (__u64)r->base[fr_level(priority, 3)]) &
+						 0xffffffffULL) << 8));
 	if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum_2 = 0;
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum_2 = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					   fr_v4(r->remote.addr));
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 61 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
@@ -557,13 +562,13 @@ static __always_inline long downstream_copy2(struct downstream_same1 *same, stru
 	st32(&new_short->number,
 	     bpf_htonl((be32(&saved_short->number) +
 			(__u64)r->base[fr_level(priority, 3)]) & 0xffffffffULL));
-	st16(&new_udp->checksum, udp_checksum_2);
-	st16(&new_ipv4->checksum, ip_checksum_2);
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 43);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote_2.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 
@@ -604,46 +609,41 @@ static __noinline long downstream_turn1(__u32 i, struct downstream_fan1 *fan)
 	if ((be8(&saved_short->kind_hint) & 15) == 5) {
 		if (fr_is_v4(r->ends[fr_level(priority, 3)].addr) != fr_is_v4(r->remote.addr) ||
 		    !fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
+			return fr_decline(r->receiver, skb->len,
+					  PROG_DOWNSTREAM + reason_address_family);
 		if (!fr_unicast(r->ends[fr_level(priority, 3)].addr))
 			return fr_decline(r->receiver, skb->len,
-					  reason_downstream_martian_source_2);
+					  PROG_DOWNSTREAM + reason_martian_source_2);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
-						      fr_unusable(&r->hop_remote,
-						      reason_downstream_no_route,
-						      reason_downstream_unreachable)));
+					  fr_indirect(&r->hop_remote,
+						      PROG_DOWNSTREAM + reason_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
-		return downstream_copy1(same, skb, front, priority, r);
+			return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
+		return downstream_copy1(skb, front, priority, r, same);
 	}
 
 	/* {when: "!r.open[priority] || r.id[priority][7] == 0 || r.id[2] == r.other", do: [{d... */
 	if (!r->open[fr_level(priority, 3)] || ld8(r->id[fr_level(priority, 3)] + 7) == 0 ||
 	    ld64(r->id[2]) == ld64(r->other))
-		return fr_decline(r->receiver, skb->len, reason_downstream_closed);
+		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_closed);
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_address_family);
 	if (unlikely(r->hop_remote_2.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote_2, reason_downstream_unreachable,
-					      fr_unusable(&r->hop_remote_2,
-							  reason_downstream_no_route,
-							  reason_downstream_unreachable)));
+				  fr_indirect(&r->hop_remote_2, PROG_DOWNSTREAM + reason_no_route));
 	if (ip_end - 14 > r->hop_remote_2.mtu)
-		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
-	return downstream_copy2(same, skb, front, priority, r);
+		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
+	return downstream_copy2(skb, front, priority, r, same);
 }
 
-static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   __u64 priority)
+static __always_inline int downstream_fan1(struct __sk_buff *skb, struct downstream_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short *v_short = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short *v_short = pkt->data + 42;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -659,15 +659,15 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	     ld16(v_short->id + 6));
 	list = list_of_clients(&key);
 	if (!list)
-		return fr_up(skb, reason_downstream_no_clients);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_clients);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_downstream_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 61);
 	if (!front)
-		return fr_up(skb, reason_downstream_no_memory);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 	struct downstream_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -680,7 +680,7 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_downstream_no_memory);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -698,7 +698,7 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind2 == FR_SUM_FAULT)
-		return fr_up(skb, reason_downstream_no_memory);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -707,8 +707,8 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 		 ld32(saved_ipv4->dst));
 	same->quiet = 0;
 	same->clock = 0;
-	same->ip_end = ip_end;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -729,58 +729,60 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, 61, 0))
-		return fr_drop(len, reason_downstream_fault);
+		return fr_drop(len, PROG_DOWNSTREAM + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 43);
 
-	fr_count_copies(reason_downstream_copy, same->copies0, skb->len);
-	fr_count(reason_downstream_pass, len);
+	fr_count_copies(PROG_DOWNSTREAM + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_DOWNSTREAM + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int downstream_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int downstream_ipv4(struct __sk_buff *skb, struct downstream_packet *pkt)
 {
-	__u64 ip_end, udp_end, priority;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_DOWNSTREAM + why);
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	if (check_short(skb, data, data_end, udp_end, 42, &priority, 0))
-		return TC_ACT_UNSPEC;
+	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 42, &pkt->priority);
+	if (why)
+		return fr_up(skb, PROG_DOWNSTREAM + why);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 61) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_downstream_partial_checksum);
-	return downstream_fan1(skb, data, ip_end, priority);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_DOWNSTREAM + reason_partial_checksum);
+	return downstream_fan1(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_downstream_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_downstream_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_downstream_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_downstream_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_downstream_multicast + of);
-		return fr_up(skb, reason_downstream_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_downstream_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
@@ -806,9 +808,9 @@ struct downstream_fan2 {
 	void *front;
 };
 
-static __always_inline long downstream_copy3(struct downstream_same2 *same, struct __sk_buff *skb,
-					     void *front, __u64 priority,
-					     struct receiver_clients *r)
+static __always_inline long downstream_copy3(struct __sk_buff *skb, void *front, __u64 priority,
+					     struct receiver_clients *r,
+					     struct downstream_same2 *same)
 {
 	struct hdr_short *saved_short = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -828,7 +830,7 @@ static __always_inline long downstream_copy3(struct downstream_same2 *same, stru
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 81 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 
 	struct hdr_short *new_short = data + 62;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
@@ -853,41 +855,41 @@ static __always_inline long downstream_copy3(struct downstream_same2 *same, stru
 		fr_complete(skb, fr_complete_with(skb, same->csum, 78, 3), ETH_HLEN, 64);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
-static __always_inline long downstream_copy4(struct downstream_same2 *same, struct __sk_buff *skb,
-					     void *front, __u64 priority,
-					     struct receiver_clients *r)
+static __always_inline long downstream_copy4(struct __sk_buff *skb, void *front, __u64 priority,
+					     struct receiver_clients *r,
+					     struct downstream_same2 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_short *saved_short = front + 62;
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo_2 = (__u64)fr_add64(ld64(r->local.addr)) +
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
 		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
 		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum_2;
+	__be16 udp_checksum;
 	if (same->kind1 == FR_SUM_PARTIAL)
-		udp_checksum_2 = fr_fold(same->rest1 + udp_new_pseudo_2);
+		udp_checksum = fr_fold(same->rest1 + udp_new_pseudo);
 	else
-		udp_checksum_2 = fr_checksum_not_0(same->rest1 + udp_new_pseudo_2 +
-						   bpf_htons(r->local.port) +
-						   bpf_htons(r->remote.port) +
-						   fr_odd64((__be64)((be8(&saved_short->kind_hint) &
-						   15) == 0 ? ld64(r->id[fr_level(priority, 3)]) :
-						   ld64(r->other))) +
-						   ((__u64)bpf_htonl((be32(&saved_short->number) +
-						   (__u64)r->base[fr_level(priority, 3)]) &
-						   0xffffffffULL) << 8));
+		udp_checksum = fr_checksum_not_0(same->rest1 + udp_new_pseudo +
+						 bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_odd64((__be64)((be8(&saved_short->kind_hint) &
+						 15) == 0 ? ld64(r->id[fr_level(priority, 3)]) :
+						 ld64(r->other))) +
+						 ((__u64)bpf_htonl((be32(&saved_short->number) +
+						 (__u64)r->base[fr_level(priority, 3)]) &
+						 0xffffffffULL) << 8));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 81 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -911,12 +913,12 @@ static __always_inline long downstream_copy4(struct downstream_same2 *same, stru
 	st32(&new_short->number,
 	     bpf_htonl((be32(&saved_short->number) +
 			(__u64)r->base[fr_level(priority, 3)]) & 0xffffffffULL));
-	st16(&new_udp->checksum, udp_checksum_2);
+	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, fr_complete_with(skb, same->csum, 78, 3), ETH_HLEN, 64);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote_2.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 
@@ -958,50 +960,46 @@ static __noinline long downstream_turn2(__u32 i, struct downstream_fan2 *fan)
 	if ((be8(&saved_short->kind_hint) & 15) == 5) {
 		if (fr_is_v4(r->ends[fr_level(priority, 3)].addr) != fr_is_v4(r->remote.addr) ||
 		    fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
+			return fr_decline(r->receiver, skb->len,
+					  PROG_DOWNSTREAM + reason_address_family);
 		if (!fr_unicast(r->ends[fr_level(priority, 3)].addr))
 			return fr_decline(r->receiver, skb->len,
-					  reason_downstream_martian_source_2);
+					  PROG_DOWNSTREAM + reason_martian_source_2);
 		if (be16(&saved_udp->checksum) == 0)
-			return fr_decline(r->receiver, skb->len, reason_downstream_udp_checksum);
+			return fr_decline(r->receiver, skb->len,
+					  PROG_DOWNSTREAM + reason_udp_checksum);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_downstream_unreachable,
-						      fr_unusable(&r->hop_remote,
-						      reason_downstream_no_route,
-						      reason_downstream_unreachable)));
+					  fr_indirect(&r->hop_remote,
+						      PROG_DOWNSTREAM + reason_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
-		return downstream_copy3(same, skb, front, priority, r);
+			return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
+		return downstream_copy3(skb, front, priority, r, same);
 	}
 
 	/* {when: "!r.open[priority] || r.id[priority][7] == 0 || r.id[2] == r.other", do: [{d... */
 	if (!r->open[fr_level(priority, 3)] || ld8(r->id[fr_level(priority, 3)] + 7) == 0 ||
 	    ld64(r->id[2]) == ld64(r->other))
-		return fr_decline(r->receiver, skb->len, reason_downstream_closed);
+		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_closed);
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_address_family);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_downstream_udp_checksum);
+		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_udp_checksum);
 	if (unlikely(r->hop_remote_2.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote_2, reason_downstream_unreachable,
-					      fr_unusable(&r->hop_remote_2,
-							  reason_downstream_no_route,
-							  reason_downstream_unreachable)));
+				  fr_indirect(&r->hop_remote_2, PROG_DOWNSTREAM + reason_no_route));
 	if (ip_end - 14 > r->hop_remote_2.mtu)
-		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
-	return downstream_copy4(same, skb, front, priority, r);
+		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
+	return downstream_copy4(skb, front, priority, r, same);
 }
 
-static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   __u64 priority)
+static __always_inline int downstream_fan2(struct __sk_buff *skb, struct downstream_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_short *v_short = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short *v_short = pkt->data + 62;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -1017,15 +1015,15 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 	     ld16(v_short->id + 6));
 	list = list_of_clients(&key);
 	if (!list)
-		return fr_up(skb, reason_downstream_no_clients);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_clients);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_downstream_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 81);
 	if (!front)
-		return fr_up(skb, reason_downstream_no_memory);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 	struct downstream_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -1039,7 +1037,7 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_downstream_no_memory);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -1056,7 +1054,7 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind1 == FR_SUM_FAULT)
-		return fr_up(skb, reason_downstream_no_memory);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
 	same->rest1 = same->kind1 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -1067,8 +1065,8 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 		  fr_add64(ld64(saved_ipv6->dst + 8)));
 	same->quiet = 0;
 	same->clock = 0;
-	same->ip_end = ip_end;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -1091,59 +1089,63 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, 81, 0))
-		return fr_drop(len, reason_downstream_fault);
+		return fr_drop(len, PROG_DOWNSTREAM + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, fr_complete_with(skb, same->csum, 78, 3), ETH_HLEN, 64);
 
-	fr_count_copies(reason_downstream_copy, same->copies0, skb->len);
-	fr_count(reason_downstream_pass, len);
+	fr_count_copies(PROG_DOWNSTREAM + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_DOWNSTREAM + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int downstream_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int downstream_ipv6(struct __sk_buff *skb, struct downstream_packet *pkt)
 {
-	__u64 ip_end, udp_end, priority;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_DOWNSTREAM + why);
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	if (check_short(skb, data, data_end, udp_end, 62, &priority, 0))
-		return TC_ACT_UNSPEC;
+	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 62, &pkt->priority);
+	if (why)
+		return fr_up(skb, PROG_DOWNSTREAM + why);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 81) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_downstream_partial_checksum);
-	return downstream_fan2(skb, data, ip_end, priority);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_DOWNSTREAM + reason_partial_checksum);
+	return downstream_fan2(skb, pkt);
 }
 
 SEC("tc") int prog_downstream(struct __sk_buff *skb)
 {
+	struct downstream_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 81);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* downstream: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_downstream_inactive);
+		return fr_up(skb, PROG_DOWNSTREAM + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_DOWNSTREAM + why);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return downstream_ipv4(skb, data, data_end);
+		return downstream_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return downstream_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_downstream_not_ip);
+		return downstream_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_DOWNSTREAM + reason_not_ip);
 }
 
 /*
@@ -1152,47 +1154,38 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
  *	eth ipv6 udp short
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_upstream_sent = 44, reason_upstream_pass, reason_upstream_inactive,
-	reason_upstream_vlan_tag, reason_upstream_other_host, reason_upstream_link_broadcast,
-	reason_upstream_link_multicast, reason_upstream_truncated, reason_upstream_ipv4_version,
-	reason_upstream_ip_options, reason_upstream_ipv4_reserved, reason_upstream_fragment,
-	reason_upstream_ipv4_total_length, reason_upstream_ipv4_checksum,
-	reason_upstream_martian_source, reason_upstream_multicast,
-	reason_upstream_martian_destination, reason_upstream_not_udp, reason_upstream_udp_length,
-	reason_upstream_gso_packet, reason_upstream_no_match, reason_upstream_changing,
-	reason_upstream_address_family, reason_upstream_partial_checksum, reason_upstream_no_memory,
-	reason_upstream_fault, reason_upstream_too_big, reason_upstream_not_forwarded,
-	reason_upstream_forwarding_off, reason_upstream_unreachable, reason_upstream_blackhole,
-	reason_upstream_prohibit, reason_upstream_xfrm, reason_upstream_rule, reason_upstream_encap,
-	reason_upstream_no_nets, reason_upstream_net, reason_upstream_no_rule,
-	reason_upstream_ipv6_version, reason_upstream_mapped_address,
-	reason_upstream_ipv6_payload_length, reason_upstream_udp_checksum, reason_upstream_not_ip,
+/* What is known of a packet. */
+struct upstream_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 priority;
+	__u64 partial;
+	struct val_backends *b;
+	struct val_shares *s;
 };
 
-static __always_inline int upstream_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					      __u64 priority, __u64 partial, struct val_backends *b,
-					      struct val_shares *s, struct fr_hop *hop_1,
-					      struct bpf_fib_lookup *fib_1)
+static __always_inline int upstream_ipv4_send(struct __sk_buff *skb, struct upstream_packet *pkt,
+					      struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short *v_short = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short *v_short = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ld32(ipv4->dst);
-	__be32 ipv4_dst = fr_v4(b->server[fr_level(priority, 3)].addr);
+	__be32 ipv4_dst = fr_v4(pkt->b->server[fr_level(pkt->priority, 3)].addr);
 	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = bpf_htons(b->server[fr_level(priority, 3)].port);
+	__be16 udp_dst_port = bpf_htons(pkt->b->server[fr_level(pkt->priority, 3)].port);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + bpf_htons(IPPROTO_UDP);
@@ -1202,24 +1195,24 @@ static __always_inline int upstream_ipv4_send(struct __sk_buff *skb, void *data,
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					  old_ipv4_src) + ipv4_ttl_protocol + ipv4_dst + 64);
-	__u32 new_mark = (__u64)b->seen[fr_level(priority, 3)] +
-		(__u64)s->mark[fr_level((be8(&v_short->kind_hint) & 15) % 3, 3)];
-	int direct = hop_1->state == FR_HOP_DIRECT;
+	__u32 new_mark = (__u64)pkt->b->seen[fr_level(pkt->priority, 3)] +
+		(__u64)pkt->s->mark[fr_level((be8(&v_short->kind_hint) & 15) % 3, 3)];
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_upstream_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_UPSTREAM + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_upstream_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_UPSTREAM + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -1230,106 +1223,103 @@ static __always_inline int upstream_ipv4_send(struct __sk_buff *skb, void *data,
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_upstream_fault);
+		return fr_drop(len, PROG_UPSTREAM + reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 	skb->mark = new_mark;
 
-	fr_count(reason_upstream_sent, len);
+	fr_count(PROG_UPSTREAM + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					 const struct fr_lease *lease)
+static __always_inline int upstream_ipv4(struct __sk_buff *skb, struct upstream_packet *pkt)
 {
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_short *v_short = data + 42;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 ip_end, udp_end;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_short *v_short = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end,
-		       FR_APART(downstream, upstream, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
-		      FR_APART(downstream, upstream, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_UPSTREAM + why);
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	if ((void *)(v_short + 1) > data_end || 61ULL > udp_end)
-		return fr_up(skb, reason_upstream_truncated);
+	if ((void *)(v_short + 1) > pkt->data_end || 61ULL > udp_end)
+		return fr_up(skb, PROG_UPSTREAM + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_upstream_gso_packet);
+		return fr_up(skb, PROG_UPSTREAM + reason_gso_packet);
 
 	/* match: "udp.dst_port": 443 */
 	if (be16(&udp->dst_port) != 0x1bb)
-		return fr_up(skb, reason_upstream_no_match);
+		return fr_up(skb, PROG_UPSTREAM + reason_no_match);
 
 	/* priority: {levels: 3, from: "short.id[0] & 3"} */
 	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
-	__u64 priority = priority_value < 3 ? priority_value : 2ULL;
+	pkt->priority = priority_value < 3 ? priority_value : 2ULL;
 
 	/* lookup: {b: backends: ["short.id"], s: shares: ["short.kind"]} */
-	struct val_backends *b;
 	{
 		struct key_backends key __attribute__((aligned(8))) = {};
 
 		st64((void *)&key, ld64(v_short->id));
-		enum fr_found found = find_backends(&key, lease, 0, &b);
+		enum fr_found found = find_backends(&key, pkt->lease, 0, &pkt->b);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_upstream_changing);
+			return fr_up(skb, PROG_UPSTREAM + reason_changing);
 		if (found == FR_MISSING)
-			b = NULL;
+			pkt->b = NULL;
 	}
-	struct val_shares *s;
-	if (fr_has(b)) {
+	if (fr_has(pkt->b)) {
 		{
 			__u32 key = be8(&v_short->kind_hint) >> 4;
 
-			enum fr_found found = find_shares(&key, lease, 112, &s);
+			enum fr_found found = find_shares(&key, pkt->lease, 112, &pkt->s);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_upstream_changing);
+				return fr_up(skb, PROG_UPSTREAM + reason_changing);
 			if (found == FR_MISSING)
-				s = NULL;
+				pkt->s = NULL;
 		}
-		if (fr_has(s)) {
+		if (fr_has(pkt->s)) {
 			/* when: "b.open[priority] && b.server[priority].port > 1000 && b.at[p... */
-			if (b->open[fr_level(priority, 3)] &&
-			    b->server[fr_level(priority, 3)].port > 0x3e8 &&
-			    ld64(b->at[fr_level(priority, 3)]) == 0 &&
-			    ld64(b->at[fr_level(priority, 3)] +
+			if (pkt->b->open[fr_level(pkt->priority, 3)] &&
+			    pkt->b->server[fr_level(pkt->priority, 3)].port > 0x3e8 &&
+			    ld64(pkt->b->at[fr_level(pkt->priority, 3)]) == 0 &&
+			    ld64(pkt->b->at[fr_level(pkt->priority, 3)] +
 				 8) == (((__u64)ld32(ipv4->src) << 32) | 0xffff0000ULL)) {
 				/* do: [{mark: mark: "b.seen[priority] + s.mark[short.hint % 3... */
-				if (!fr_is_v4(b->server[fr_level(priority, 3)].addr))
-					return fr_up(skb, reason_upstream_address_family);
-				if (fr_multicast(b->server[fr_level(priority, 3)].addr))
-					return fr_up(skb, reason_upstream_multicast);
-				if (!fr_unicast(b->server[fr_level(priority, 3)].addr))
-					return fr_up(skb, reason_upstream_martian_destination);
-				__u64 partial = fr_partial(skb);
-				if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-				      (partial >> 16) >= 61) ||
-				    !(skb->len <= ip_end ||
-				      ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-					return fr_up(skb, reason_upstream_partial_checksum);
-				__builtin_memset(&fib_1, 0, sizeof(fib_1));
-				fib_1.family = AF_INET;
-				fib_1.src[0] = ld32(ipv4->dst);
-				fib_1.dst[0] = fr_v4(b->server[fr_level(priority, 3)].addr);
-				fr_flow(&fib_1, IPPROTO_UDP, be16(&udp->dst_port),
-					b->server[fr_level(priority, 3)].port);
-				if (fr_route(skb, &fib_1, ip_end - 14, &hop_1))
-					return fr_up(skb, reason_upstream_too_big);
-				if (unlikely(!fr_usable(&hop_1)))
+				if (!fr_is_v4(pkt->b->server[fr_level(pkt->priority, 3)].addr))
+					return fr_up(skb, PROG_UPSTREAM + reason_address_family_2);
+				if (fr_multicast(pkt->b->server[fr_level(pkt->priority, 3)].addr))
+					return fr_up(skb, PROG_UPSTREAM + reason_multicast);
+				if (!fr_unicast(pkt->b->server[fr_level(pkt->priority, 3)].addr))
 					return fr_up(skb,
-						     fr_unrouted(&hop_1,
-						     reason_upstream_not_forwarded,
-						     reason_upstream_unreachable));
-				return upstream_ipv4_send(skb, data, ip_end, priority, partial, b,
-							  s, &hop_1, &fib_1);
+						     PROG_UPSTREAM + reason_martian_destination);
+				pkt->partial = fr_partial(skb);
+				if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+				      (pkt->partial >> 16) >= 61) ||
+				    !(skb->len <= pkt->ip_end ||
+				      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+					return fr_up(skb, PROG_UPSTREAM + reason_partial_checksum);
+				__builtin_memset(fib, 0, sizeof(*fib));
+				fib->family = AF_INET;
+				fib->src[0] = ld32(ipv4->dst);
+				fib->dst[0] =
+					fr_v4(pkt->b->server[fr_level(pkt->priority, 3)].addr);
+				fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port),
+					pkt->b->server[fr_level(pkt->priority, 3)].port);
+				if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+					return fr_up(skb, PROG_UPSTREAM + reason_too_big_2);
+				if (unlikely(!fr_usable(hop)))
+					return fr_up(skb,
+						     fr_unrouted(hop,
+						     PROG_UPSTREAM + reason_not_forwarded,
+						     PROG_UPSTREAM + reason_unreachable_2));
+				return upstream_ipv4_send(skb, pkt, hop, fib);
 			}
 		}
 	}
@@ -1344,23 +1334,21 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void
 		n = find_nets(&key);
 	}
 	if (!n)
-		return fr_up(skb, reason_upstream_no_nets);
-	if (ld8(n->id[fr_level(priority, 3)] + 4) == (be8(&v_short->kind_hint) & 15) &&
+		return fr_up(skb, PROG_UPSTREAM + reason_no_nets);
+	if (ld8(n->id[fr_level(pkt->priority, 3)] + 4) == (be8(&v_short->kind_hint) & 15) &&
 	    n->first < 7)
-		return fr_drop(skb->len, reason_upstream_net);
+		return fr_drop(skb->len, PROG_UPSTREAM + reason_net);
 
 	/* upstream: { */
-	return fr_up(skb, reason_upstream_no_rule);
+	return fr_up(skb, PROG_UPSTREAM + reason_no_rule);
 }
 
-static __always_inline int upstream_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					      __u64 priority, __u64 partial, struct val_backends *b,
-					      struct val_shares *s, struct fr_hop *hop_2,
-					      struct bpf_fib_lookup *fib_2)
+static __always_inline int upstream_ipv6_send(struct __sk_buff *skb, struct upstream_packet *pkt,
+					      struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_short *v_short = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short *v_short = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -1368,37 +1356,37 @@ static __always_inline int upstream_ipv6_send(struct __sk_buff *skb, void *data,
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 	__be128 ipv6_src = ld128(ipv6->dst);
-	__be128 ipv6_dst = ld128(b->server[fr_level(priority, 3)].addr);
+	__be128 ipv6_dst = ld128(pkt->b->server[fr_level(pkt->priority, 3)].addr);
 	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = bpf_htons(b->server[fr_level(priority, 3)].port);
+	__be16 udp_dst_port = bpf_htons(pkt->b->server[fr_level(pkt->priority, 3)].port);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ipv6_src) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, udp_dst_port);
-	__u32 new_mark = (__u64)b->seen[fr_level(priority, 3)] +
-		(__u64)s->mark[fr_level((be8(&v_short->kind_hint) & 15) % 3, 3)];
-	int direct = hop_2->state == FR_HOP_DIRECT;
+	__u32 new_mark = (__u64)pkt->b->seen[fr_level(pkt->priority, 3)] +
+		(__u64)pkt->s->mark[fr_level((be8(&v_short->kind_hint) & 15) % 3, 3)];
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_upstream_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_UPSTREAM + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_upstream_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_UPSTREAM + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, hop_2);
+		fr_link(pkt->data, hop);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -1408,114 +1396,114 @@ static __always_inline int upstream_ipv6_send(struct __sk_buff *skb, void *data,
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_upstream_fault);
+		return fr_drop(len, PROG_UPSTREAM + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 	skb->mark = new_mark;
 
-	fr_count(reason_upstream_sent, len);
+	fr_count(PROG_UPSTREAM + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					 const struct fr_lease *lease)
+static __always_inline int upstream_ipv6(struct __sk_buff *skb, struct upstream_packet *pkt)
 {
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_short *v_short = data + 62;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 ip_end, udp_end;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_short *v_short = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(downstream, upstream, truncated),
-		       FR_APART(downstream, upstream, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
-		      FR_APART(downstream, upstream, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_UPSTREAM + why);
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	if ((void *)(v_short + 1) > data_end || 81ULL > udp_end)
-		return fr_up(skb, reason_upstream_truncated);
+	if ((void *)(v_short + 1) > pkt->data_end || 81ULL > udp_end)
+		return fr_up(skb, PROG_UPSTREAM + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_upstream_gso_packet);
+		return fr_up(skb, PROG_UPSTREAM + reason_gso_packet);
 
 	/* match: "udp.dst_port": 443 */
 	if (be16(&udp->dst_port) != 0x1bb)
-		return fr_up(skb, reason_upstream_no_match);
+		return fr_up(skb, PROG_UPSTREAM + reason_no_match);
 
 	/* priority: {levels: 3, from: "short.id[0] & 3"} */
 	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
-	__u64 priority = priority_value < 3 ? priority_value : 2ULL;
+	pkt->priority = priority_value < 3 ? priority_value : 2ULL;
 
 	/* lookup: {b: backends: ["short.id"], s: shares: ["short.kind"]} */
-	struct val_backends *b;
 	{
 		struct key_backends key __attribute__((aligned(8))) = {};
 
 		st64((void *)&key, ld64(v_short->id));
-		enum fr_found found = find_backends(&key, lease, 0, &b);
+		enum fr_found found = find_backends(&key, pkt->lease, 0, &pkt->b);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_upstream_changing);
+			return fr_up(skb, PROG_UPSTREAM + reason_changing);
 		if (found == FR_MISSING)
-			b = NULL;
+			pkt->b = NULL;
 	}
-	struct val_shares *s;
-	if (fr_has(b)) {
+	if (fr_has(pkt->b)) {
 		{
 			__u32 key = be8(&v_short->kind_hint) >> 4;
 
-			enum fr_found found = find_shares(&key, lease, 112, &s);
+			enum fr_found found = find_shares(&key, pkt->lease, 112, &pkt->s);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_upstream_changing);
+				return fr_up(skb, PROG_UPSTREAM + reason_changing);
 			if (found == FR_MISSING)
-				s = NULL;
+				pkt->s = NULL;
 		}
-		if (fr_has(s)) {
+		if (fr_has(pkt->s)) {
 			/* when: "b.open[priority] && b.server[priority].port > 1000 && b.at[p... */
-			if (b->open[fr_level(priority, 3)] &&
-			    b->server[fr_level(priority, 3)].port > 0x3e8 &&
-			    ld64(b->at[fr_level(priority, 3)]) == ld64(ipv6->src) &&
-			    ld64(b->at[fr_level(priority, 3)] + 8) == ld64(ipv6->src + 8)) {
+			if (pkt->b->open[fr_level(pkt->priority, 3)] &&
+			    pkt->b->server[fr_level(pkt->priority, 3)].port > 0x3e8 &&
+			    ld64(pkt->b->at[fr_level(pkt->priority, 3)]) == ld64(ipv6->src) &&
+			    ld64(pkt->b->at[fr_level(pkt->priority, 3)] + 8) == ld64(ipv6->src +
+			    8)) {
 				/* do: [{mark: mark: "b.seen[priority] + s.mark[short.hint % 3... */
-				if (fr_is_v4(b->server[fr_level(priority, 3)].addr))
-					return fr_up(skb, reason_upstream_address_family);
-				if (fr_multicast(b->server[fr_level(priority, 3)].addr))
-					return fr_up(skb, reason_upstream_multicast);
-				if (!fr_unicast(b->server[fr_level(priority, 3)].addr))
-					return fr_up(skb, reason_upstream_martian_destination);
-				__u64 partial = fr_partial(skb);
-				if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-				      (partial >> 16) >= 81))
-					return fr_up(skb, reason_upstream_partial_checksum);
-				if (be16(&udp->checksum) == 0)
-					return fr_up(skb, reason_upstream_udp_checksum);
-				if (!(skb->len <= ip_end ||
-				      ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-					return fr_up(skb, reason_upstream_partial_checksum);
-				__builtin_memset(&fib_2, 0, sizeof(fib_2));
-				fib_2.family = AF_INET6;
-				fib_2.src[0] = ld32(ipv6->dst);
-				fib_2.src[1] = ld32(ipv6->dst + 4);
-				fib_2.src[2] = ld32(ipv6->dst + 8);
-				fib_2.src[3] = ld32(ipv6->dst + 12);
-				fib_2.dst[0] = ld32(b->server[fr_level(priority, 3)].addr);
-				fib_2.dst[1] = ld32(b->server[fr_level(priority, 3)].addr + 4);
-				fib_2.dst[2] = ld32(b->server[fr_level(priority, 3)].addr + 8);
-				fib_2.dst[3] = ld32(b->server[fr_level(priority, 3)].addr + 12);
-				fr_flow(&fib_2, IPPROTO_UDP, be16(&udp->dst_port),
-					b->server[fr_level(priority, 3)].port);
-				if (fr_route(skb, &fib_2, ip_end - 14, &hop_2))
-					return fr_up(skb, reason_upstream_too_big);
-				if (unlikely(!fr_usable(&hop_2)))
+				if (fr_is_v4(pkt->b->server[fr_level(pkt->priority, 3)].addr))
+					return fr_up(skb, PROG_UPSTREAM + reason_address_family_2);
+				if (fr_multicast(pkt->b->server[fr_level(pkt->priority, 3)].addr))
+					return fr_up(skb, PROG_UPSTREAM + reason_multicast);
+				if (!fr_unicast(pkt->b->server[fr_level(pkt->priority, 3)].addr))
 					return fr_up(skb,
-						     fr_unrouted(&hop_2,
-						     reason_upstream_not_forwarded,
-						     reason_upstream_unreachable));
-				return upstream_ipv6_send(skb, data, ip_end, priority, partial, b,
-							  s, &hop_2, &fib_2);
+						     PROG_UPSTREAM + reason_martian_destination);
+				pkt->partial = fr_partial(skb);
+				if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+				      (pkt->partial >> 16) >= 81))
+					return fr_up(skb, PROG_UPSTREAM + reason_partial_checksum);
+				if (be16(&udp->checksum) == 0)
+					return fr_up(skb, PROG_UPSTREAM + reason_udp_checksum_2);
+				if (!(skb->len <= pkt->ip_end ||
+				      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+					return fr_up(skb, PROG_UPSTREAM + reason_partial_checksum);
+				__builtin_memset(fib, 0, sizeof(*fib));
+				fib->family = AF_INET6;
+				fib->src[0] = ld32(ipv6->dst);
+				fib->src[1] = ld32(ipv6->dst + 4);
+				fib->src[2] = ld32(ipv6->dst + 8);
+				fib->src[3] = ld32(ipv6->dst + 12);
+				fib->dst[0] = ld32(pkt->b->server[fr_level(pkt->priority, 3)].addr);
+				fib->dst[1] = ld32(pkt->b->server[fr_level(pkt->priority, 3)].addr +
+						   4);
+				fib->dst[2] = ld32(pkt->b->server[fr_level(pkt->priority, 3)].addr +
+						   8);
+				fib->dst[3] = ld32(pkt->b->server[fr_level(pkt->priority, 3)].addr +
+						   12);
+				fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port),
+					pkt->b->server[fr_level(pkt->priority, 3)].port);
+				if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+					return fr_up(skb, PROG_UPSTREAM + reason_too_big_2);
+				if (unlikely(!fr_usable(hop)))
+					return fr_up(skb,
+						     fr_unrouted(hop,
+						     PROG_UPSTREAM + reason_not_forwarded,
+						     PROG_UPSTREAM + reason_unreachable_2));
+				return upstream_ipv6_send(skb, pkt, hop, fib);
 			}
 		}
 	}
@@ -1530,39 +1518,42 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void
 		n = find_nets(&key);
 	}
 	if (!n)
-		return fr_up(skb, reason_upstream_no_nets);
-	if (ld8(n->id[fr_level(priority, 3)] + 4) == (be8(&v_short->kind_hint) & 15) &&
+		return fr_up(skb, PROG_UPSTREAM + reason_no_nets);
+	if (ld8(n->id[fr_level(pkt->priority, 3)] + 4) == (be8(&v_short->kind_hint) & 15) &&
 	    n->first < 7)
-		return fr_drop(skb->len, reason_upstream_net);
+		return fr_drop(skb->len, PROG_UPSTREAM + reason_net);
 
 	/* upstream: { */
-	return fr_up(skb, reason_upstream_no_rule);
+	return fr_up(skb, PROG_UPSTREAM + reason_no_rule);
 }
 
 SEC("tc") int prog_upstream(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct upstream_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 81);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* upstream: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_upstream_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_UPSTREAM + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(downstream, upstream, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_UPSTREAM + why);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return upstream_ipv4(skb, data, data_end, lease);
+		return upstream_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return upstream_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_upstream_not_ip);
+		return upstream_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_UPSTREAM + reason_not_ip);
 }
 
 /*
@@ -1571,84 +1562,78 @@ SEC("tc") int prog_upstream(struct __sk_buff *skb)
  *	eth ipv6 udp short
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_calls_sent = 87, reason_calls_pass, reason_calls_inactive, reason_calls_vlan_tag,
-	reason_calls_other_host, reason_calls_link_broadcast, reason_calls_link_multicast,
-	reason_calls_truncated, reason_calls_ipv4_version, reason_calls_ip_options,
-	reason_calls_ipv4_reserved, reason_calls_fragment, reason_calls_ipv4_total_length,
-	reason_calls_ipv4_checksum, reason_calls_martian_source, reason_calls_multicast,
-	reason_calls_martian_destination, reason_calls_not_udp, reason_calls_udp_length,
-	reason_calls_gso_packet, reason_calls_no_by_client, reason_calls_changing,
-	reason_calls_address_family, reason_calls_partial_checksum, reason_calls_no_memory,
-	reason_calls_fault, reason_calls_too_big, reason_calls_not_forwarded,
-	reason_calls_forwarding_off, reason_calls_unreachable, reason_calls_blackhole,
-	reason_calls_prohibit, reason_calls_xfrm, reason_calls_rule, reason_calls_encap,
-	reason_calls_ipv6_version, reason_calls_mapped_address, reason_calls_ipv6_payload_length,
-	reason_calls_udp_checksum, reason_calls_not_ip,
+/* What is known of a packet. */
+struct calls_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
+	__u64 ip_end;
+	__u64 priority;
+	__u64 partial;
+	struct val_by_client *c;
 };
 
-static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
-					   __u64 ip_end, __u64 priority, __u64 partial,
-					   struct val_by_client *c, struct fr_hop *hop_1,
-					   struct bpf_fib_lookup *fib_1)
+static __always_inline int calls_ipv4_send(struct __sk_buff *skb, struct calls_packet *pkt,
+					   struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short *v_short = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short *v_short = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ld32(ipv4->dst);
 	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = bpf_htons(c->ports[fr_level(priority, 3)]);
+	__be16 udp_dst_port = bpf_htons(pkt->c->ports[fr_level(pkt->priority, 3)]);
 	__be32 short_mac = (be8(&v_short->kind_hint) >> 4) > 2 ?
-		ld32(c->hosts[fr_level(priority, 3)]) : ld32(v_short->mac);
+		ld32(pkt->c->hosts[fr_level(pkt->priority, 3)]) : ld32(v_short->mac);
 	__be16 short_mac_4 = (be8(&v_short->kind_hint) >> 4) > 2 ?
-		ld16(c->hosts[fr_level(priority, 3)] + 4) : ld16(v_short->mac + 4);
+		ld16(pkt->c->hosts[fr_level(pkt->priority, 3)] + 4) : ld16(v_short->mac + 4);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld16(&udp->src_port) +
-					  ((__u64)ld32(v_short->mac) << 8) +
-					  ((__u64)ld16(v_short->mac + 4) << 8));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld16(&udp->src_port) + ((__u64)ld32(v_short->mac) << 8) +
+			((__u64)ld16(v_short->mac + 4) << 8));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(c->server.addr) + old_udp_length +
+	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(pkt->c->server.addr) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)udp_dst_port + ((__u64)short_mac << 8) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)udp_dst_port + ((__u64)short_mac << 8) +
 			  ((__u64)short_mac_4 << 8));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					  old_ipv4_src) + ipv4_ttl_protocol +
-					 fr_v4(c->server.addr) + 64);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+					 fr_v4(pkt->c->server.addr) + 64);
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_calls_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_CALLS + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 57 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_calls_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 57 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_CALLS + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 39);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short *new_short = pkt->data + 42;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, fr_v4(c->server.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->c->server.addr));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st32(new_short->mac, short_mac);
@@ -1656,77 +1641,75 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_calls_fault);
+		return fr_drop(len, PROG_CALLS + reason_fault);
 	fr_complete_end(skb, csum, 18, 39);
 
-	fr_count(reason_calls_sent, len);
-	fr_use(c->slot, 0, len, now);
+	fr_count(PROG_CALLS + reason_sent, len);
+	fr_use(pkt->c->slot, 0, len, pkt->now);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int calls_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease, __u64 now)
+static __always_inline int calls_ipv4(struct __sk_buff *skb, struct calls_packet *pkt)
 {
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	__u64 ip_end, udp_end, priority;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(downstream, calls, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
-		      FR_APART(downstream, calls, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_CALLS + why);
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	if (check_short(skb, data, data_end, udp_end, 42, &priority,
-			FR_APART(downstream, calls, truncated)))
-		return TC_ACT_UNSPEC;
+	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 42, &pkt->priority);
+	if (why)
+		return fr_up(skb, PROG_CALLS + why);
 
 	/* lookup: c: by_client: ["udp.src"] */
-	struct val_by_client *c;
 	struct key_by_client key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
-	enum fr_found found = find_by_client(&key, lease, 0, &c, now);
+	enum fr_found found = find_by_client(&key, pkt->lease, 0, &pkt->c, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_calls_no_by_client, reason_calls_changing);
+		return fr_missed(skb, found, PROG_CALLS + reason_no_by_client,
+				 PROG_CALLS + reason_changing);
 
 	/* do: [{set: {"short.mac": "pick(short.kind > 2, c.hosts[priority], short.mac)", "udp... */
-	if (!fr_is_v4(c->server.addr))
-		return fr_up(skb, reason_calls_address_family);
-	if (fr_multicast(c->server.addr))
-		return fr_up(skb, reason_calls_multicast);
-	if (!fr_unicast(c->server.addr))
-		return fr_up(skb, reason_calls_martian_destination);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 61) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_calls_partial_checksum);
-	__builtin_memset(&fib_1, 0, sizeof(fib_1));
-	fib_1.family = AF_INET;
-	fib_1.src[0] = ld32(ipv4->dst);
-	fib_1.dst[0] = fr_v4(c->server.addr);
-	fr_flow(&fib_1, IPPROTO_UDP, be16(&udp->dst_port), c->ports[fr_level(priority, 3)]);
-	if (fr_route(skb, &fib_1, ip_end - 14, &hop_1))
-		return fr_up(skb, reason_calls_too_big);
-	if (unlikely(!fr_usable(&hop_1)))
+	if (!fr_is_v4(pkt->c->server.addr))
+		return fr_up(skb, PROG_CALLS + reason_address_family_2);
+	if (fr_multicast(pkt->c->server.addr))
+		return fr_up(skb, PROG_CALLS + reason_multicast);
+	if (!fr_unicast(pkt->c->server.addr))
+		return fr_up(skb, PROG_CALLS + reason_martian_destination);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      (pkt->partial >> 16) >= 61) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_CALLS + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->src[0] = ld32(ipv4->dst);
+	fib->dst[0] = fr_v4(pkt->c->server.addr);
+	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), pkt->c->ports[fr_level(pkt->priority, 3)]);
+	if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+		return fr_up(skb, PROG_CALLS + reason_too_big_2);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_1, reason_calls_not_forwarded,
-					 reason_calls_unreachable));
-	return calls_ipv4_send(skb, data, now, ip_end, priority, partial, c, &hop_1, &fib_1);
+			     fr_unrouted(hop, PROG_CALLS + reason_not_forwarded,
+					 PROG_CALLS + reason_unreachable_2));
+	return calls_ipv4_send(skb, pkt, hop, fib);
 }
 
-static __always_inline int calls_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
-					   __u64 ip_end, __u64 priority, __u64 partial,
-					   struct val_by_client *c, struct fr_hop *hop_2,
-					   struct bpf_fib_lookup *fib_2)
+static __always_inline int calls_ipv6_send(struct __sk_buff *skb, struct calls_packet *pkt,
+					   struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_short *v_short = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short *v_short = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -1735,148 +1718,151 @@ static __always_inline int calls_ipv6_send(struct __sk_buff *skb, void *data, __
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 	__be128 ipv6_src = ld128(ipv6->dst);
 	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = bpf_htons(c->ports[fr_level(priority, 3)]);
+	__be16 udp_dst_port = bpf_htons(pkt->c->ports[fr_level(pkt->priority, 3)]);
 	__be32 short_mac = (be8(&v_short->kind_hint) >> 4) > 2 ?
-		ld32(c->hosts[fr_level(priority, 3)]) : ld32(v_short->mac);
+		ld32(pkt->c->hosts[fr_level(pkt->priority, 3)]) : ld32(v_short->mac);
 	__be16 short_mac_4 = (be8(&v_short->kind_hint) >> 4) > 2 ?
-		ld16(c->hosts[fr_level(priority, 3)] + 4) : ld16(v_short->mac + 4);
+		ld16(pkt->c->hosts[fr_level(pkt->priority, 3)] + 4) : ld16(v_short->mac + 4);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ipv6_src) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld16(&udp->src_port) +
-					  ((__u64)ld32(v_short->mac) << 8) +
-					  ((__u64)ld16(v_short->mac + 4) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ld128(c->server.addr)) +
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld16(&udp->src_port) + ((__u64)ld32(v_short->mac) << 8) +
+			((__u64)ld16(v_short->mac + 4) << 8));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ld128(pkt->c->server.addr)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)udp_dst_port + ((__u64)short_mac << 8) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)udp_dst_port + ((__u64)short_mac << 8) +
 			  ((__u64)short_mac_4 << 8));
-	int direct = hop_2->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_calls_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_CALLS + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 77 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_calls_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 77 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_CALLS + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 63);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short *new_short = pkt->data + 62;
 	if (direct)
-		fr_link(data, hop_2);
+		fr_link(pkt->data, hop);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ld128(c->server.addr));
+	st128(new_ipv6->dst, ld128(pkt->c->server.addr));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st32(new_short->mac, short_mac);
 	st16(new_short->mac + 4, short_mac_4);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_calls_fault);
+		return fr_drop(len, PROG_CALLS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 63);
 
-	fr_count(reason_calls_sent, len);
-	fr_use(c->slot, 0, len, now);
+	fr_count(PROG_CALLS + reason_sent, len);
+	fr_use(pkt->c->slot, 0, len, pkt->now);
 	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int calls_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease, __u64 now)
+static __always_inline int calls_ipv6(struct __sk_buff *skb, struct calls_packet *pkt)
 {
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u64 ip_end, udp_end, priority;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(downstream, calls, truncated),
-		       FR_APART(downstream, calls, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
-		      FR_APART(downstream, calls, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_CALLS + why);
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	if (check_short(skb, data, data_end, udp_end, 62, &priority,
-			FR_APART(downstream, calls, truncated)))
-		return TC_ACT_UNSPEC;
+	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 62, &pkt->priority);
+	if (why)
+		return fr_up(skb, PROG_CALLS + why);
 
 	/* lookup: c: by_client: ["udp.src"] */
-	struct val_by_client *c;
 	struct key_by_client key __attribute__((aligned(8)));
 
 	fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
 	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
-	enum fr_found found = find_by_client(&key, lease, 0, &c, now);
+	enum fr_found found = find_by_client(&key, pkt->lease, 0, &pkt->c, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_calls_no_by_client, reason_calls_changing);
+		return fr_missed(skb, found, PROG_CALLS + reason_no_by_client,
+				 PROG_CALLS + reason_changing);
 
 	/* do: [{set: {"short.mac": "pick(short.kind > 2, c.hosts[priority], short.mac)", "udp... */
-	if (fr_is_v4(c->server.addr))
-		return fr_up(skb, reason_calls_address_family);
-	if (fr_multicast(c->server.addr))
-		return fr_up(skb, reason_calls_multicast);
-	if (!fr_unicast(c->server.addr))
-		return fr_up(skb, reason_calls_martian_destination);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 81))
-		return fr_up(skb, reason_calls_partial_checksum);
+	if (fr_is_v4(pkt->c->server.addr))
+		return fr_up(skb, PROG_CALLS + reason_address_family_2);
+	if (fr_multicast(pkt->c->server.addr))
+		return fr_up(skb, PROG_CALLS + reason_multicast);
+	if (!fr_unicast(pkt->c->server.addr))
+		return fr_up(skb, PROG_CALLS + reason_martian_destination);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      (pkt->partial >> 16) >= 81))
+		return fr_up(skb, PROG_CALLS + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_calls_udp_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_calls_partial_checksum);
-	__builtin_memset(&fib_2, 0, sizeof(fib_2));
-	fib_2.family = AF_INET6;
-	fib_2.src[0] = ld32(ipv6->dst);
-	fib_2.src[1] = ld32(ipv6->dst + 4);
-	fib_2.src[2] = ld32(ipv6->dst + 8);
-	fib_2.src[3] = ld32(ipv6->dst + 12);
-	fib_2.dst[0] = ld32(c->server.addr);
-	fib_2.dst[1] = ld32(c->server.addr + 4);
-	fib_2.dst[2] = ld32(c->server.addr + 8);
-	fib_2.dst[3] = ld32(c->server.addr + 12);
-	fr_flow(&fib_2, IPPROTO_UDP, be16(&udp->dst_port), c->ports[fr_level(priority, 3)]);
-	if (fr_route(skb, &fib_2, ip_end - 14, &hop_2))
-		return fr_up(skb, reason_calls_too_big);
-	if (unlikely(!fr_usable(&hop_2)))
+		return fr_up(skb, PROG_CALLS + reason_udp_checksum_2);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_CALLS + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET6;
+	fib->src[0] = ld32(ipv6->dst);
+	fib->src[1] = ld32(ipv6->dst + 4);
+	fib->src[2] = ld32(ipv6->dst + 8);
+	fib->src[3] = ld32(ipv6->dst + 12);
+	fib->dst[0] = ld32(pkt->c->server.addr);
+	fib->dst[1] = ld32(pkt->c->server.addr + 4);
+	fib->dst[2] = ld32(pkt->c->server.addr + 8);
+	fib->dst[3] = ld32(pkt->c->server.addr + 12);
+	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), pkt->c->ports[fr_level(pkt->priority, 3)]);
+	if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+		return fr_up(skb, PROG_CALLS + reason_too_big_2);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_2, reason_calls_not_forwarded,
-					 reason_calls_unreachable));
-	return calls_ipv6_send(skb, data, now, ip_end, priority, partial, c, &hop_2, &fib_2);
+			     fr_unrouted(hop, PROG_CALLS + reason_not_forwarded,
+					 PROG_CALLS + reason_unreachable_2));
+	return calls_ipv6_send(skb, pkt, hop, fib);
 }
 
 SEC("tc") int prog_calls(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct calls_packet pkt;
+
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 81);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* calls: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_calls_inactive);
+	if (!fr_lease_valid(pkt.lease, pkt.now))
+		return fr_up(skb, PROG_CALLS + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(downstream, calls, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_CALLS + why);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return calls_ipv4(skb, data, data_end, lease, now);
+		return calls_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return calls_ipv6(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_calls_not_ip);
+		return calls_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_CALLS + reason_not_ip);
 }

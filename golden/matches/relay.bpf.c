@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 28
+#define FR_REASONS 29
 #define FR_NEEDS_NAMED 1
 #include "fastrelay.h"
 
@@ -56,208 +56,248 @@ struct hdr_ipv6 {
 	__u8 dst[16];
 } __attribute__((packed));
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_no_match, reason_sources,
+	reason_stranger, reason_no_rule, reason_ipv6_version, reason_mapped_address,
+	reason_ipv6_payload_length, reason_not_ip,
+};
+
 /*
  * prog_filter: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_filter_sent, reason_filter_pass, reason_filter_inactive, reason_filter_vlan_tag,
-	reason_filter_other_host, reason_filter_link_broadcast, reason_filter_link_multicast,
-	reason_filter_truncated, reason_filter_ipv4_version, reason_filter_ip_options,
-	reason_filter_ipv4_reserved, reason_filter_fragment, reason_filter_ipv4_total_length,
-	reason_filter_ipv4_checksum, reason_filter_martian_source, reason_filter_multicast,
-	reason_filter_martian_destination, reason_filter_not_udp, reason_filter_udp_length,
-	reason_filter_gso_packet, reason_filter_no_match, reason_filter_sources,
-	reason_filter_stranger, reason_filter_no_rule, reason_filter_ipv6_version,
-	reason_filter_mapped_address, reason_filter_ipv6_payload_length, reason_filter_not_ip,
+/* What is known of a packet. */
+struct filter_packet {
+	void *data;
+	void *data_end;
 };
 
-static __always_inline int filter_ipv4_send(struct __sk_buff *skb)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+	return 0;
+}
+
+static __always_inline int filter_ipv4_send(struct __sk_buff *skb, struct filter_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_filter_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int filter_ipv4(struct __sk_buff *skb, struct filter_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_eth *eth = pkt->data;
+	__u64 ip_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_filter_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_filter_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_filter_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_filter_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_filter_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_filter_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_filter_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_filter_multicast);
-		return fr_up(skb, reason_filter_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_filter_not_udp);
-	if ((void *)(udp + 1) > data_end || 42ULL > ip_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_filter_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_filter_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_filter_udp_length);
+	if (why)
+		return fr_up(skb, why);
 
 	/* match: "ip.src": "10.0.0.0/8" | "2001:db8::/32" */
 	if (!((0 == 0 && 0 == 0 && 0xffff0000ULL == 0xffff0000ULL &&
 	       (ld32(ipv4->src) & 255) == 10) || 0 == 0xb80d0120ULL))
-		return fr_up(skb, reason_filter_no_match);
+		return fr_up(skb, reason_no_match);
 
 	/* {match: {"udp.src_port": 1024 | >=2000 & <3000, "ip.ecn": !=3}, do: [{drop: "source... */
 	if ((be16(&udp->src_port) == 0x400 ||
 	     (be16(&udp->src_port) >= 0x7d0 && be16(&udp->src_port) <= 0xbb7)) &&
 	    (be8(&ipv4->dscp_ecn) & 3) <= 2)
-		return fr_drop(skb->len, reason_filter_sources);
+		return fr_drop(skb->len, reason_sources);
 
 	/* {when: "setting.strict && eth.src != setting.gateway", do: [{drop: "stranger"}]}, */
 	if (set_strict &&
 	    !(ld32(eth->src) == ldv32(set_gateway) && ld16(eth->src + 4) == ldv16(set_gateway + 4)))
-		return fr_drop(skb->len, reason_filter_stranger);
+		return fr_drop(skb->len, reason_stranger);
 
 	/* {when: "ip.dst == setting.home && udp.dst_port == setting.port", do: [{count: "home... */
 	if (0 == ldv64(set_home) &&
 	    (((__u64)ld32(ipv4->dst) << 32) | 0xffff0000ULL) == ldv64(set_home + 8) &&
 	    be16(&udp->dst_port) == set_port) {
 		fr_named_add(0, 1);
-		return filter_ipv4_send(skb);
+		return filter_ipv4_send(skb, pkt);
 	}
 
 	/* programs: filter: { */
-	return fr_up(skb, reason_filter_no_rule);
+	return fr_up(skb, reason_no_rule);
 }
 
-static __always_inline int filter_ipv6_send(struct __sk_buff *skb)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int filter_ipv6_send(struct __sk_buff *skb, struct filter_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_filter_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int filter_ipv6(struct __sk_buff *skb, struct filter_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_eth *eth = data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_eth *eth = pkt->data;
+	__u64 ip_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_filter_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_filter_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_filter_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_filter_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_filter_multicast);
-		return fr_up(skb, reason_filter_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_filter_not_udp);
-	if ((void *)(udp + 1) > data_end || 62ULL > ip_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_filter_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_filter_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_filter_udp_length);
+	if (why)
+		return fr_up(skb, why);
 
 	/* match: "ip.src": "10.0.0.0/8" | "2001:db8::/32" */
 	if (!((ld32(ipv6->src) == 0 && ld32(ipv6->src + 4) == 0 &&
 	       ld32(ipv6->src + 8) == 0xffff0000ULL && (fr_v4(ipv6->src) & 255) == 10) ||
 	      ld32(ipv6->src) == 0xb80d0120ULL))
-		return fr_up(skb, reason_filter_no_match);
+		return fr_up(skb, reason_no_match);
 
 	/* {match: {"udp.src_port": 1024 | >=2000 & <3000, "ip.ecn": !=3}, do: [{drop: "source... */
 	if ((be16(&udp->src_port) == 0x400 ||
 	     (be16(&udp->src_port) >= 0x7d0 && be16(&udp->src_port) <= 0xbb7)) &&
 	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) <= 2)
-		return fr_drop(skb->len, reason_filter_sources);
+		return fr_drop(skb->len, reason_sources);
 
 	/* {when: "setting.strict && eth.src != setting.gateway", do: [{drop: "stranger"}]}, */
 	if (set_strict &&
 	    !(ld32(eth->src) == ldv32(set_gateway) && ld16(eth->src + 4) == ldv16(set_gateway + 4)))
-		return fr_drop(skb->len, reason_filter_stranger);
+		return fr_drop(skb->len, reason_stranger);
 
 	/* {when: "ip.dst == setting.home && udp.dst_port == setting.port", do: [{count: "home... */
 	if (ld64(ipv6->dst) == ldv64(set_home) && ld64(ipv6->dst + 8) == ldv64(set_home + 8) &&
 	    be16(&udp->dst_port) == set_port) {
 		fr_named_add(0, 1);
-		return filter_ipv6_send(skb);
+		return filter_ipv6_send(skb, pkt);
 	}
 
 	/* programs: filter: { */
-	return fr_up(skb, reason_filter_no_rule);
+	return fr_up(skb, reason_no_rule);
 }
 
 SEC("tc") int prog_filter(struct __sk_buff *skb)
 {
+	struct filter_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: filter: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_filter_inactive);
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_filter_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_filter_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_filter_link_broadcast);
-		return fr_up(skb, reason_filter_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return filter_ipv4(skb, data, data_end);
+		return filter_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return filter_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_filter_not_ip);
+		return filter_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 41
+#define FR_REASONS 43
 #define FR_NEEDS_ROWS 88
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -129,189 +129,189 @@ static __always_inline enum fr_found find_backends(const struct key_backends *ke
 		       NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_no_services, reason_changing,
+	reason_no_pool, reason_hop_limit, reason_partial_checksum, reason_fault, reason_no_memory,
+	reason_too_big, reason_no_route, reason_local, reason_unreachable, reason_blackhole,
+	reason_prohibit, reason_xfrm, reason_rule, reason_encap, reason_no_neighbour,
+	reason_no_backends, reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length,
+	reason_not_ip,
+};
+
 /*
  * prog_balance: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_balance_sent, reason_balance_pass, reason_balance_inactive, reason_balance_vlan_tag,
-	reason_balance_other_host, reason_balance_link_broadcast, reason_balance_link_multicast,
-	reason_balance_truncated, reason_balance_ipv4_version, reason_balance_ip_options,
-	reason_balance_ipv4_reserved, reason_balance_fragment, reason_balance_ipv4_total_length,
-	reason_balance_ipv4_checksum, reason_balance_martian_source, reason_balance_multicast,
-	reason_balance_martian_destination, reason_balance_not_udp, reason_balance_udp_length,
-	reason_balance_gso_packet, reason_balance_no_services, reason_balance_changing,
-	reason_balance_no_pool, reason_balance_hop_limit, reason_balance_partial_checksum,
-	reason_balance_no_memory, reason_balance_fault, reason_balance_too_big,
-	reason_balance_no_route, reason_balance_local, reason_balance_unreachable,
-	reason_balance_blackhole, reason_balance_prohibit, reason_balance_xfrm, reason_balance_rule,
-	reason_balance_encap, reason_balance_no_backends, reason_balance_ipv6_version,
-	reason_balance_mapped_address, reason_balance_ipv6_payload_length, reason_balance_not_ip,
+/* What is known of a packet. */
+struct balance_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	struct val_backends *b;
+	struct val_backends *b_2;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_balance_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_balance_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_balance_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_balance_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int balance_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     struct val_backends *b)
+static __always_inline int balance_ipv4_send(struct __sk_buff *skb, struct balance_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = b->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->b->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_balance_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_balance_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &b->hop.hop);
+		fr_link(pkt->data, &pkt->b->hop.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
 
-	fr_count(reason_balance_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(b->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(b->hop.hop.ifindex, AF_INET, fr_v4_in(b->hop.addr));
+		return bpf_redirect(pkt->b->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->b->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->b->hop.addr));
 }
 
-static __always_inline int balance_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					       struct val_backends *b)
+static __always_inline int balance_ipv4_send_2(struct __sk_buff *skb, struct balance_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = b->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->b_2->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_balance_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_balance_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &b->hop.hop);
+		fr_link(pkt->data, &pkt->b_2->hop.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
 
-	fr_count(reason_balance_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(b->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(b->hop.hop.ifindex, AF_INET, fr_v4_in(b->hop.addr));
+		return bpf_redirect(pkt->b_2->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->b_2->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->b_2->hop.addr));
 }
 
-static __always_inline int balance_ipv4_backends(struct __sk_buff *skb, void *data,
-						 const struct fr_lease *lease, __u64 ip_end,
-						 struct val_services *s)
+static __always_inline int balance_ipv4(struct __sk_buff *skb, struct balance_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-
-	/* {lookup: b: backends: ["s.pool", "low(udp.src_port, 2)"], do: [{send: via: "b.hop"}]}, */
-	struct val_backends *b;
-	{
-		struct key_backends key __attribute__((aligned(8))) = {};
-
-		key.pool = s->pool;
-		key.bucket = be16(&udp->src_port) & 3;
-		enum fr_found found = find_backends(&key, lease, 48, &b);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_balance_no_backends,
-					 reason_balance_changing);
-	}
-	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_balance_hop_limit);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_balance_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_balance_partial_checksum);
-	if (unlikely(!fr_fits(&b->hop.hop, skb->gso_size ? skb->gso_size + 28 : ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&b->hop.hop, reason_balance_no_route,
-				      reason_balance_unreachable));
-	return balance_ipv4_send_2(skb, data, ip_end, b);
-}
-
-static __always_inline int balance_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_balance_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_balance_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_balance_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_balance_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_balance_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_balance_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_balance_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_balance_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_balance_multicast);
-		return fr_up(skb, reason_balance_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_balance_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: s: services: ["udp.dst_port"] */
 	struct val_services *s;
@@ -319,174 +319,165 @@ static __always_inline int balance_ipv4(struct __sk_buff *skb, void *data, void 
 		struct key_services key __attribute__((aligned(8))) = {};
 
 		key.port = be16(&udp->dst_port);
-		enum fr_found found = find_services(&key, lease, 0, &s);
+		enum fr_found found = find_services(&key, pkt->lease, 0, &s);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_balance_no_services,
-					 reason_balance_changing);
+			return fr_missed(skb, found, reason_no_services, reason_changing);
 	}
 
 	/* {when: "s.pool == 0", do: [{drop: "no_pool"}]}, */
 	if (s->pool == 0)
-		return fr_drop(skb->len, reason_balance_no_pool);
+		return fr_drop(skb->len, reason_no_pool);
 
 	/* {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.ho... */
-	struct val_backends *b;
 	if ((be8(&ipv4->dscp_ecn) >> 2) == 46) {
 		{
 			struct key_backends key __attribute__((aligned(8))) = {};
 
 			key.pool = s->pool;
 			key.bucket = 0;
-			enum fr_found found = find_backends(&key, lease, 8, &b);
+			enum fr_found found = find_backends(&key, pkt->lease, 8, &pkt->b);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_balance_changing);
+				return fr_up(skb, reason_changing);
 			if (found == FR_MISSING)
-				b = NULL;
+				pkt->b = NULL;
 		}
-		if (fr_has(b)) {
+		if (fr_has(pkt->b)) {
 			if (be8(&ipv4->ttl) <= 1)
-				return fr_up(skb, reason_balance_hop_limit);
-			if (!(skb->len <= ip_end || skb->gso_size == 0))
-				return fr_up(skb, reason_balance_gso_packet);
-			if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-				return fr_up(skb, reason_balance_partial_checksum);
-			if (unlikely(!fr_fits(&b->hop.hop, skb->gso_size ? skb->gso_size + 28 :
-					      ip_end - 14)))
-				return fr_up(skb,
-					     fr_unfit(&b->hop.hop, reason_balance_no_route,
-						      reason_balance_unreachable));
-			return balance_ipv4_send(skb, data, ip_end, b);
+				return fr_up(skb, reason_hop_limit);
+			if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+				return fr_up(skb, reason_gso_packet);
+			if (!(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->b->hop.hop, skb->gso_size ? skb->gso_size + 28 :
+					      pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->b->hop.hop, reason_too_big);
+			return balance_ipv4_send(skb, pkt);
 		}
 	}
-
-	return balance_ipv4_backends(skb, data, lease, ip_end, s);
-}
-
-static __always_inline int balance_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     struct val_backends *b)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u32 len = skb->len;
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = b->hop.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_balance_no_memory);
-
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_balance_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 20, 2);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	if (direct)
-		fr_link(data, &b->hop.hop);
-
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, 20, 2);
-
-	fr_count(reason_balance_sent, len);
-	if (direct)
-		return bpf_redirect(b->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(b->hop.hop.ifindex, AF_INET6, b->hop.addr);
-}
-
-static __always_inline int balance_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					       struct val_backends *b)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u32 len = skb->len;
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = b->hop.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_balance_no_memory);
-
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_balance_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 20, 2);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	if (direct)
-		fr_link(data, &b->hop.hop);
-
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, 20, 2);
-
-	fr_count(reason_balance_sent, len);
-	if (direct)
-		return bpf_redirect(b->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(b->hop.hop.ifindex, AF_INET6, b->hop.addr);
-}
-
-static __always_inline int balance_ipv6_backends(struct __sk_buff *skb, void *data,
-						 const struct fr_lease *lease, __u64 ip_end,
-						 struct val_services *s)
-{
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
 
 	/* {lookup: b: backends: ["s.pool", "low(udp.src_port, 2)"], do: [{send: via: "b.hop"}]}, */
-	struct val_backends *b;
 	{
 		struct key_backends key __attribute__((aligned(8))) = {};
 
 		key.pool = s->pool;
 		key.bucket = be16(&udp->src_port) & 3;
-		enum fr_found found = find_backends(&key, lease, 48, &b);
+		enum fr_found found = find_backends(&key, pkt->lease, 48, &pkt->b_2);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_balance_no_backends,
-					 reason_balance_changing);
+			return fr_missed(skb, found, reason_no_backends, reason_changing);
 	}
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_balance_hop_limit);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_balance_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_balance_partial_checksum);
-	if (unlikely(!fr_fits(&b->hop.hop, skb->gso_size ? skb->gso_size + 48 : ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&b->hop.hop, reason_balance_no_route,
-				      reason_balance_unreachable));
-	return balance_ipv6_send_2(skb, data, ip_end, b);
+	if (be8(&ipv4->ttl) <= 1)
+		return fr_up(skb, reason_hop_limit);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->b_2->hop.hop, skb->gso_size ? skb->gso_size + 28 :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->b_2->hop.hop, reason_too_big);
+	return balance_ipv4_send_2(skb, pkt);
 }
 
-static __always_inline int balance_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u64 udp_end;
+	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_balance_truncated);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_balance_ipv6_version);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_balance_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_balance_ipv6_payload_length);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_balance_martian_source);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_balance_multicast);
-		return fr_up(skb, reason_balance_martian_destination);
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int balance_ipv6_send(struct __sk_buff *skb, struct balance_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 len = skb->len;
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      (be8(&ipv6->hop_limit) - 1));
+	int direct = pkt->b->hop.hop.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
+
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_balance_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	__s64 csum = fr_complete_begin(skb, 20, 2);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	if (direct)
+		fr_link(pkt->data, &pkt->b->hop.hop);
+
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	fr_complete_end(skb, csum, 20, 2);
+
+	fr_count(reason_sent, len);
+	if (direct)
+		return bpf_redirect(pkt->b->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->b->hop.hop.ifindex, AF_INET6, pkt->b->hop.addr);
+}
+
+static __always_inline int balance_ipv6_send_2(struct __sk_buff *skb, struct balance_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 len = skb->len;
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      (be8(&ipv6->hop_limit) - 1));
+	int direct = pkt->b_2->hop.hop.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
+
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
+	}
+
+	__s64 csum = fr_complete_begin(skb, 20, 2);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	if (direct)
+		fr_link(pkt->data, &pkt->b_2->hop.hop);
+
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	fr_complete_end(skb, csum, 20, 2);
+
+	fr_count(reason_sent, len);
+	if (direct)
+		return bpf_redirect(pkt->b_2->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->b_2->hop.hop.ifindex, AF_INET6, pkt->b_2->hop.addr);
+}
+
+static __always_inline int balance_ipv6(struct __sk_buff *skb, struct balance_packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: s: services: ["udp.dst_port"] */
 	struct val_services *s;
@@ -494,80 +485,90 @@ static __always_inline int balance_ipv6(struct __sk_buff *skb, void *data, void 
 		struct key_services key __attribute__((aligned(8))) = {};
 
 		key.port = be16(&udp->dst_port);
-		enum fr_found found = find_services(&key, lease, 0, &s);
+		enum fr_found found = find_services(&key, pkt->lease, 0, &s);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_balance_no_services,
-					 reason_balance_changing);
+			return fr_missed(skb, found, reason_no_services, reason_changing);
 	}
 
 	/* {when: "s.pool == 0", do: [{drop: "no_pool"}]}, */
 	if (s->pool == 0)
-		return fr_drop(skb->len, reason_balance_no_pool);
+		return fr_drop(skb->len, reason_no_pool);
 
 	/* {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.ho... */
-	struct val_backends *b;
 	if (((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) {
 		{
 			struct key_backends key __attribute__((aligned(8))) = {};
 
 			key.pool = s->pool;
 			key.bucket = 0;
-			enum fr_found found = find_backends(&key, lease, 8, &b);
+			enum fr_found found = find_backends(&key, pkt->lease, 8, &pkt->b);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_balance_changing);
+				return fr_up(skb, reason_changing);
 			if (found == FR_MISSING)
-				b = NULL;
+				pkt->b = NULL;
 		}
-		if (fr_has(b)) {
+		if (fr_has(pkt->b)) {
 			if (be8(&ipv6->hop_limit) <= 1)
-				return fr_up(skb, reason_balance_hop_limit);
-			if (!(skb->len <= ip_end || skb->gso_size == 0))
-				return fr_up(skb, reason_balance_gso_packet);
-			if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-				return fr_up(skb, reason_balance_partial_checksum);
-			if (unlikely(!fr_fits(&b->hop.hop, skb->gso_size ? skb->gso_size + 48 :
-					      ip_end - 14)))
-				return fr_up(skb,
-					     fr_unfit(&b->hop.hop, reason_balance_no_route,
-						      reason_balance_unreachable));
-			return balance_ipv6_send(skb, data, ip_end, b);
+				return fr_up(skb, reason_hop_limit);
+			if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+				return fr_up(skb, reason_gso_packet);
+			if (!(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->b->hop.hop, skb->gso_size ? skb->gso_size + 48 :
+					      pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->b->hop.hop, reason_too_big);
+			return balance_ipv6_send(skb, pkt);
 		}
 	}
 
-	return balance_ipv6_backends(skb, data, lease, ip_end, s);
+	/* {lookup: b: backends: ["s.pool", "low(udp.src_port, 2)"], do: [{send: via: "b.hop"}]}, */
+	{
+		struct key_backends key __attribute__((aligned(8))) = {};
+
+		key.pool = s->pool;
+		key.bucket = be16(&udp->src_port) & 3;
+		enum fr_found found = find_backends(&key, pkt->lease, 48, &pkt->b_2);
+		if (found != FR_FOUND)
+			return fr_missed(skb, found, reason_no_backends, reason_changing);
+	}
+	if (be8(&ipv6->hop_limit) <= 1)
+		return fr_up(skb, reason_hop_limit);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->b_2->hop.hop, skb->gso_size ? skb->gso_size + 48 :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->b_2->hop.hop, reason_too_big);
+	return balance_ipv6_send_2(skb, pkt);
 }
 
 SEC("tc") int prog_balance(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct balance_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: balance: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_balance_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_balance_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_balance_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_balance_link_broadcast);
-		return fr_up(skb, reason_balance_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_balance_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return balance_ipv4(skb, data, data_end, lease);
+		return balance_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return balance_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_balance_not_ip);
+		return balance_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

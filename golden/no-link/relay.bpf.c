@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 58
+#define FR_REASONS 84
 #define FR_NEEDS_ROWS 56
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -94,51 +94,64 @@ static __always_inline enum fr_found find_peers(const struct key_peers *key,
 	return fr_find(&tbl_peers, key, lease, row_at, (void **)row, copy_peers, FR_CHANGES, NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_truncated,
+	reason_ipv4_version, reason_ip_options, reason_ipv4_reserved, reason_fragment,
+	reason_ipv4_total_length, reason_ipv4_checksum, reason_martian_source, reason_multicast,
+	reason_martian_destination, reason_not_udp, reason_udp_length, reason_gso_packet,
+	reason_no_peers, reason_changing, reason_address_family, reason_partial_checksum,
+	reason_fault, reason_no_memory, reason_too_big, reason_no_route, reason_local,
+	reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm, reason_rule,
+	reason_encap, reason_no_neighbour, reason_udp_checksum, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_not_ip, reason_no_match,
+	reason_length, reason_not_inner,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_RELAY = 0, PROG_WRAP = 42 };
+
 /*
  * prog_relay: tc/ingress
  *	ipv4 udp
  *	ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_relay_sent, reason_relay_pass, reason_relay_inactive, reason_relay_vlan_tag,
-	reason_relay_truncated, reason_relay_ipv4_version, reason_relay_ip_options,
-	reason_relay_ipv4_reserved, reason_relay_fragment, reason_relay_ipv4_total_length,
-	reason_relay_ipv4_checksum, reason_relay_martian_source, reason_relay_multicast,
-	reason_relay_martian_destination, reason_relay_not_udp, reason_relay_udp_length,
-	reason_relay_gso_packet, reason_relay_no_peers, reason_relay_changing,
-	reason_relay_address_family, reason_relay_partial_checksum, reason_relay_no_memory,
-	reason_relay_fault, reason_relay_too_big, reason_relay_no_route, reason_relay_local,
-	reason_relay_unreachable, reason_relay_blackhole, reason_relay_prohibit, reason_relay_xfrm,
-	reason_relay_rule, reason_relay_encap, reason_relay_udp_checksum, reason_relay_ipv6_version,
-	reason_relay_mapped_address, reason_relay_ipv6_payload_length, reason_relay_not_ip,
+/* What is known of a packet. */
+struct relay_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 partial;
+	__u64 payload_len;
+	__u64 partial_2;
+	struct val_peers *p;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_relay_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_relay_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_relay_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_relay_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int relay_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   __u64 partial, struct val_peers *p)
+static __always_inline int relay_ipv4_send(struct __sk_buff *skb, struct relay_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data;
-	struct hdr_udp *udp = data + 20;
+	struct hdr_ipv4 *ipv4 = pkt->data;
+	struct hdr_udp *udp = pkt->data + 20;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 26;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -149,61 +162,60 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->remote.addr) + 64);
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+					 64);
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_relay_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_RELAY + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 28 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_relay_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 28 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_RELAY + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 4, 24);
-	struct hdr_ipv4 *new_ipv4 = data;
-	struct hdr_udp *new_udp = data + 20;
+	struct hdr_ipv4 *new_ipv4 = pkt->data;
+	struct hdr_udp *new_udp = pkt->data + 20;
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_relay_fault);
+		return fr_drop(len, PROG_RELAY + reason_fault);
 	fr_complete_end(skb, csum, 4, 24);
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, reason_relay_fault);
+		return fr_drop(len, PROG_RELAY + reason_fault);
 
-	fr_count(reason_relay_sent, len);
-	return bpf_redirect_neigh(p->hop_remote.ifindex, NULL, 0, 0);
+	fr_count(PROG_RELAY + reason_sent, len);
+	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int relay_ipv4_send_ipv6(struct __sk_buff *skb, void *data,
-						__u64 payload_len, __u64 partial,
-						struct val_peers *p)
+static __always_inline int relay_ipv4_send_ipv6(struct __sk_buff *skb, struct relay_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data;
-	struct hdr_udp *udp = data + 20;
+	struct hdr_ipv4 *ipv4 = pkt->data;
+	struct hdr_udp *udp = pkt->data + 20;
 	__u32 len = skb->len;
 	const __u32 headers_len = 28, new_headers_len = 48, udp_checksum_at = 26,
 		udp_new_checksum_at = 46;
@@ -215,129 +227,130 @@ static __always_inline int relay_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 8) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->remote.addr)) + bpf_htons(pkt->payload_len + 8) +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
+			  bpf_htons(pkt->payload_len + 8));
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_relay_fault, reason_relay_no_memory);
+		return fr_failed(skb, len, err, PROG_RELAY + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 0, 48);
-	struct hdr_ipv6 *new_ipv6 = data;
-	struct hdr_udp *new_udp = data + 40;
+	struct hdr_ipv6 *new_ipv6 = pkt->data;
+	struct hdr_udp *new_udp = pkt->data + 40;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 8));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_relay_fault);
+		return fr_drop(len, PROG_RELAY + reason_fault);
 	fr_complete_end(skb, csum, 0, 48);
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, reason_relay_fault);
+		return fr_drop(len, PROG_RELAY + reason_fault);
 
-	fr_count(reason_relay_sent, len);
-	return bpf_redirect_neigh(p->hop_remote.ifindex, NULL, 0, 0);
+	fr_count(PROG_RELAY + reason_sent, len);
+	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int relay_ipv4(struct __sk_buff *skb, struct relay_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data;
-	struct hdr_udp *udp = data + 20;
+	struct hdr_ipv4 *ipv4 = pkt->data;
+	struct hdr_udp *udp = pkt->data + 20;
 	__u64 udp_end;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_relay_truncated);
+	if ((void *)(ipv4 + 1) > pkt->data_end)
+		return fr_up(skb, PROG_RELAY + reason_truncated);
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_relay_ipv4_version);
+		return fr_up(skb, PROG_RELAY + reason_ipv4_version);
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_relay_ip_options);
+		return fr_up(skb, PROG_RELAY + reason_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_relay_ipv4_reserved);
+		return fr_up(skb, PROG_RELAY + reason_ipv4_reserved);
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_relay_fragment);
-	__u64 ip_end = be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_relay_ipv4_total_length);
+		return fr_up(skb, PROG_RELAY + reason_fragment);
+	pkt->ip_end = be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || pkt->ip_end > skb->len)
+		return fr_up(skb, PROG_RELAY + reason_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_relay_ipv4_checksum);
+		return fr_up(skb, PROG_RELAY + reason_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_relay_martian_source);
+		return fr_up(skb, PROG_RELAY + reason_martian_source);
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_relay_multicast);
-		return fr_up(skb, reason_relay_martian_destination);
+			return fr_up(skb, PROG_RELAY + reason_multicast);
+		return fr_up(skb, PROG_RELAY + reason_martian_destination);
 	}
 
 	/* stack: ["ip", "udp"] */
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_relay_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 20, &udp_end))
-		return TC_ACT_UNSPEC;
+		return fr_up(skb, PROG_RELAY + reason_not_udp);
+	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 20, &udp_end);
+	if (why)
+		return fr_up(skb, PROG_RELAY + why);
 
 	/* lookup: p: peers: ["udp.dst_port"] */
-	struct val_peers *p;
 	struct key_peers key __attribute__((aligned(8))) = {};
 
 	key.port = be16(&udp->dst_port);
-	enum fr_found found = find_peers(&key, lease, 0, &p);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_relay_no_peers, reason_relay_changing);
+		return fr_missed(skb, found, PROG_RELAY + reason_no_peers,
+				 PROG_RELAY + reason_changing);
 
 	/* do: [{send: {from: "p.local", to: "p.remote"}}] */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
-		return fr_up(skb, reason_relay_address_family);
-	if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(20, 26) || (partial >> 16) >= 28))
-			return fr_up(skb, reason_relay_partial_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_relay_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_relay_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote, skb->gso_size ? skb->gso_size + 28 : ip_end)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_remote, reason_relay_no_route,
-					      reason_relay_unreachable));
-		return relay_ipv4_send(skb, data, ip_end, partial, p);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
+		return fr_up(skb, PROG_RELAY + reason_address_family);
+	if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(20, 26) ||
+		      (pkt->partial >> 16) >= 28))
+			return fr_up(skb, PROG_RELAY + reason_partial_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, PROG_RELAY + reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_RELAY + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 28 :
+				      pkt->ip_end)))
+			return fr_unfit(skb, &pkt->p->hop_remote, PROG_RELAY + reason_too_big);
+		return relay_ipv4_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_relay_gso_packet);
-	__u64 payload_len = udp_end - 28;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(20, 26) ||
-	      ((partial >> 16) >= 28 && (partial & 0xffff) < 28ULL + payload_len - 1)))
-		return fr_up(skb, reason_relay_partial_checksum);
+		return fr_up(skb, PROG_RELAY + reason_gso_packet);
+	pkt->payload_len = udp_end - 28;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(20, 26) ||
+	      ((pkt->partial_2 >> 16) >= 28 &&
+	       (pkt->partial_2 & 0xffff) < 28ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_RELAY + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_relay_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_remote, 48ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_remote, reason_relay_no_route,
-				      reason_relay_unreachable));
-	return relay_ipv4_send_ipv6(skb, data, payload_len, partial, p);
+		return fr_up(skb, PROG_RELAY + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, 48ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_remote, PROG_RELAY + reason_too_big);
+	return relay_ipv4_send_ipv6(skb, pkt);
 }
 
-static __always_inline int relay_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   __u64 partial, struct val_peers *p)
+static __always_inline int relay_ipv6_send(struct __sk_buff *skb, struct relay_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data;
-	struct hdr_udp *udp = data + 40;
+	struct hdr_ipv6 *ipv6 = pkt->data;
+	struct hdr_udp *udp = pkt->data + 40;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 46;
 	__be32 ipv6_version_to_flow_label =
@@ -349,52 +362,50 @@ static __always_inline int relay_ipv6_send(struct __sk_buff *skb, void *data, __
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port));
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port));
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_relay_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_RELAY + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 48 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_relay_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 48 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_RELAY + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 0, 48);
-	struct hdr_ipv6 *new_ipv6 = data;
-	struct hdr_udp *new_udp = data + 40;
+	struct hdr_ipv6 *new_ipv6 = pkt->data;
+	struct hdr_udp *new_udp = pkt->data + 40;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_relay_fault);
+		return fr_drop(len, PROG_RELAY + reason_fault);
 	fr_complete_end(skb, csum, 0, 48);
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, reason_relay_fault);
+		return fr_drop(len, PROG_RELAY + reason_fault);
 
-	fr_count(reason_relay_sent, len);
-	return bpf_redirect_neigh(p->hop_remote.ifindex, NULL, 0, 0);
+	fr_count(PROG_RELAY + reason_sent, len);
+	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int relay_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
-						__u64 payload_len, __u64 partial,
-						struct val_peers *p)
+static __always_inline int relay_ipv6_send_ipv4(struct __sk_buff *skb, struct relay_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data;
-	struct hdr_udp *udp = data + 40;
+	struct hdr_ipv6 *ipv6 = pkt->data;
+	struct hdr_udp *udp = pkt->data + 40;
 	__u32 len = skb->len;
 	const __u32 headers_len = 48, new_headers_len = 28, udp_checksum_at = 46,
 		udp_new_checksum_at = 26;
@@ -406,150 +417,155 @@ static __always_inline int relay_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
-		bpf_htons(payload_len + 8) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+		bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
+			  bpf_htons(pkt->payload_len + 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 28) + fr_v4(p->local.addr) +
-					   fr_v4(p->remote.addr) + 0x1180);
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 28) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) + 0x1180);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_relay_fault, reason_relay_no_memory);
+		return fr_failed(skb, len, err, PROG_RELAY + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 0, 28);
-	struct hdr_ipv4 *new_ipv4 = data;
-	struct hdr_udp *new_udp = data + 20;
+	struct hdr_ipv4 *new_ipv4 = pkt->data;
+	struct hdr_udp *new_udp = pkt->data + 20;
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_relay_fault);
+		return fr_drop(len, PROG_RELAY + reason_fault);
 	fr_complete_end(skb, csum, 0, 28);
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, reason_relay_fault);
+		return fr_drop(len, PROG_RELAY + reason_fault);
 
-	fr_count(reason_relay_sent, len);
-	return bpf_redirect_neigh(p->hop_remote.ifindex, NULL, 0, 0);
+	fr_count(PROG_RELAY + reason_sent, len);
+	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int relay_ipv6(struct __sk_buff *skb, struct relay_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data;
-	struct hdr_udp *udp = data + 40;
+	struct hdr_ipv6 *ipv6 = pkt->data;
+	struct hdr_udp *udp = pkt->data + 40;
 	__u64 udp_end;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_relay_truncated);
+	if ((void *)(ipv6 + 1) > pkt->data_end)
+		return fr_up(skb, PROG_RELAY + reason_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_relay_ipv6_version);
+		return fr_up(skb, PROG_RELAY + reason_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_relay_mapped_address);
-	__u64 ip_end = 40ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_relay_ipv6_payload_length);
+		return fr_up(skb, PROG_RELAY + reason_mapped_address);
+	pkt->ip_end = 40ULL + be16(&ipv6->payload_length);
+	if (pkt->ip_end > skb->len)
+		return fr_up(skb, PROG_RELAY + reason_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_relay_martian_source);
+		return fr_up(skb, PROG_RELAY + reason_martian_source);
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_relay_multicast);
-		return fr_up(skb, reason_relay_martian_destination);
+			return fr_up(skb, PROG_RELAY + reason_multicast);
+		return fr_up(skb, PROG_RELAY + reason_martian_destination);
 	}
 
 	/* stack: ["ip", "udp"] */
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_relay_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 40, &udp_end))
-		return TC_ACT_UNSPEC;
+		return fr_up(skb, PROG_RELAY + reason_not_udp);
+	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 40, &udp_end);
+	if (why)
+		return fr_up(skb, PROG_RELAY + why);
 
 	/* lookup: p: peers: ["udp.dst_port"] */
-	struct val_peers *p;
 	struct key_peers key __attribute__((aligned(8))) = {};
 
 	key.port = be16(&udp->dst_port);
-	enum fr_found found = find_peers(&key, lease, 0, &p);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_relay_no_peers, reason_relay_changing);
+		return fr_missed(skb, found, PROG_RELAY + reason_no_peers,
+				 PROG_RELAY + reason_changing);
 
 	/* do: [{send: {from: "p.local", to: "p.remote"}}] */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
-		return fr_up(skb, reason_relay_address_family);
-	if (!fr_is_v4(p->remote.addr)) { /* ipv6 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(40, 46) || (partial >> 16) >= 48))
-			return fr_up(skb, reason_relay_partial_checksum);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
+		return fr_up(skb, PROG_RELAY + reason_address_family);
+	if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(40, 46) ||
+		      (pkt->partial >> 16) >= 48))
+			return fr_up(skb, PROG_RELAY + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_relay_udp_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_relay_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_relay_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote, skb->gso_size ? skb->gso_size + 48 : ip_end)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_remote, reason_relay_no_route,
-					      reason_relay_unreachable));
-		return relay_ipv6_send(skb, data, ip_end, partial, p);
+			return fr_up(skb, PROG_RELAY + reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, PROG_RELAY + reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_RELAY + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 48 :
+				      pkt->ip_end)))
+			return fr_unfit(skb, &pkt->p->hop_remote, PROG_RELAY + reason_too_big);
+		return relay_ipv6_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_relay_gso_packet);
-	__u64 payload_len = udp_end - 48;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(40, 46) ||
-	      ((partial >> 16) >= 48 && (partial & 0xffff) < 48ULL + payload_len - 1)))
-		return fr_up(skb, reason_relay_partial_checksum);
+		return fr_up(skb, PROG_RELAY + reason_gso_packet);
+	pkt->payload_len = udp_end - 48;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(40, 46) ||
+	      ((pkt->partial_2 >> 16) >= 48 &&
+	       (pkt->partial_2 & 0xffff) < 48ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_RELAY + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_relay_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_remote, 28ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_remote, reason_relay_no_route,
-				      reason_relay_unreachable));
-	return relay_ipv6_send_ipv4(skb, data, payload_len, partial, p);
+		return fr_up(skb, PROG_RELAY + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, 28ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_remote, PROG_RELAY + reason_too_big);
+	return relay_ipv6_send_ipv4(skb, pkt);
 }
 
 SEC("tc") int prog_relay(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct relay_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 48);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
 
 	/* relay: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_relay_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_RELAY + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
-		return fr_up(skb, reason_relay_vlan_tag);
+		return fr_up(skb, PROG_RELAY + reason_vlan_tag);
 
 	/* stack: ["ip", "udp"] */
-	if (data + 8 > data_end)
-		return fr_up(skb, reason_relay_truncated);
-	if ((be8(data) >> 4) == 4 && (be8(data) & 15) == 5 && (be8(data + 6) >> 7) == 0 &&
-	    ((be8(data + 6) >> 5) & 1) == 0 && (be16(data + 6) & 0x1fff) == 0)
-		return relay_ipv4(skb, data, data_end, lease);
-	if ((be8(data) >> 4) == 6)
-		return relay_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_relay_not_ip);
+	if (pkt.data + 8 > pkt.data_end)
+		return fr_up(skb, PROG_RELAY + reason_truncated);
+	if ((be8(pkt.data) >> 4) == 4 && (be8(pkt.data) & 15) == 5 &&
+	    (be8(pkt.data + 6) >> 7) == 0 && ((be8(pkt.data + 6) >> 5) & 1) == 0 &&
+	    (be16(pkt.data + 6) & 0x1fff) == 0)
+		return relay_ipv4(skb, &pkt);
+	if ((be8(pkt.data) >> 4) == 6)
+		return relay_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_RELAY + reason_not_ip);
 }
 
 /*
@@ -558,190 +574,190 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
  *	ipv6
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_wrap_sent = 37, reason_wrap_pass, reason_wrap_inactive, reason_wrap_vlan_tag,
-	reason_wrap_truncated, reason_wrap_ipv4_version, reason_wrap_ip_options,
-	reason_wrap_ipv4_reserved, reason_wrap_fragment, reason_wrap_ipv4_total_length,
-	reason_wrap_no_match, reason_wrap_address_family, reason_wrap_gso_packet,
-	reason_wrap_length, reason_wrap_partial_checksum, reason_wrap_no_memory, reason_wrap_fault,
-	reason_wrap_ipv6_version, reason_wrap_mapped_address, reason_wrap_ipv6_payload_length,
-	reason_wrap_not_inner,
+/* What is known of a packet. */
+struct wrap_packet {
+	void *data;
+	void *data_end;
+	__u64 payload_len;
 };
 
-static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u64 payload_len)
+static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, struct wrap_packet *pkt)
 {
 	__u32 len = skb->len;
 	const __u32 headers_len = 0, new_headers_len = 32;
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + bpf_htons(payload_len + 52) +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + bpf_htons(pkt->payload_len + 52) +
 					   fr_setting_v4(set_here) + fr_setting_v4(set_there) +
 					   0x11c5);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 20, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 20, 0,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
+		return fr_failed(skb, len, err, PROG_WRAP + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 0, 32);
-	struct hdr_ipv4 *new_ipv4 = data;
-	struct hdr_udp *new_udp = data + 20;
-	struct hdr_shim *new_shim = data + 28;
+	struct hdr_ipv4 *new_ipv4 = pkt->data;
+	struct hdr_udp *new_udp = pkt->data + 20;
+	struct hdr_shim *new_shim = pkt->data + 28;
 
 	st16(&new_ipv4->version_ihl, bpf_htons(0x4500));
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 52));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 52));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, fr_setting_v4(set_here));
 	st32(new_ipv4->dst, fr_setting_v4(set_there));
 	st32(&new_udp->src_port, bpf_htonl(0x91b58));
-	st16(&new_udp->length, bpf_htons(payload_len + 32));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 32));
 	st16(&new_udp->checksum, bpf_htons(0));
 	st32(&new_shim->id, bpf_htonl(7));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, 0, 32);
 
-	fr_count(reason_wrap_pass, len);
+	fr_count(PROG_WRAP + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int wrap_ipv4(struct __sk_buff *skb, struct wrap_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data;
+	struct hdr_ipv4 *ipv4 = pkt->data;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
+	if ((void *)(ipv4 + 1) > pkt->data_end)
+		return fr_up(skb, PROG_WRAP + reason_truncated);
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_wrap_ipv4_version);
+		return fr_up(skb, PROG_WRAP + reason_ipv4_version);
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_wrap_ip_options);
+		return fr_up(skb, PROG_WRAP + reason_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_wrap_ipv4_reserved);
+		return fr_up(skb, PROG_WRAP + reason_ipv4_reserved);
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_wrap_fragment);
+		return fr_up(skb, PROG_WRAP + reason_fragment);
 	__u64 inner_end = be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || inner_end > skb->len)
-		return fr_up(skb, reason_wrap_ipv4_total_length);
+		return fr_up(skb, PROG_WRAP + reason_ipv4_total_length);
 
 	/* when: "inner.dscp != 0" */
 	if ((be8(&ipv4->dscp_ecn) >> 2) == 0)
-		return fr_up(skb, reason_wrap_no_match);
+		return fr_up(skb, PROG_WRAP + reason_no_match);
 
 	/* "pass", */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_wrap_gso_packet);
+		return fr_up(skb, PROG_WRAP + reason_gso_packet);
 
 	/* {push: {ipv4: {dscp: 0, ecn: 0, src: "setting.here", dst: "setting.there"}, before:... */
 	if ((ldv64(set_here) == 0 && ldv32(set_here + 8) == 0xffff0000ULL) != 1 ||
 	    (ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000ULL) != 1)
-		return fr_up(skb, reason_wrap_address_family);
-	__u64 payload_len = inner_end - 20;
-	if (payload_len + 52 > 0xffff || payload_len + 32 > 0xffff)
-		return fr_up(skb, reason_wrap_length);
+		return fr_up(skb, PROG_WRAP + reason_address_family);
+	pkt->payload_len = inner_end - 20;
+	if (pkt->payload_len + 52 > 0xffff || pkt->payload_len + 32 > 0xffff)
+		return fr_up(skb, PROG_WRAP + reason_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 20 && (partial & 0xffff) < 20ULL + payload_len - 1)))
-		return fr_up(skb, reason_wrap_partial_checksum);
-	return wrap_ipv4_send(skb, data, payload_len);
+	      ((partial >> 16) >= 20 && (partial & 0xffff) < 20ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_WRAP + reason_partial_checksum);
+	return wrap_ipv4_send(skb, pkt);
 }
 
-static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 payload_len)
+static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, struct wrap_packet *pkt)
 {
 	__u32 len = skb->len;
 	const __u32 headers_len = 0, new_headers_len = 32;
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + bpf_htons(payload_len + 72) +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + bpf_htons(pkt->payload_len + 72) +
 					   fr_setting_v4(set_here) + fr_setting_v4(set_there) +
 					   0x11c5);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
+		return fr_failed(skb, len, err, PROG_WRAP + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 0, 32);
-	struct hdr_ipv4 *new_ipv4 = data;
-	struct hdr_udp *new_udp = data + 20;
-	struct hdr_shim *new_shim = data + 28;
+	struct hdr_ipv4 *new_ipv4 = pkt->data;
+	struct hdr_udp *new_udp = pkt->data + 20;
+	struct hdr_shim *new_shim = pkt->data + 28;
 
 	st16(&new_ipv4->version_ihl, bpf_htons(0x4500));
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 72));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 72));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, fr_setting_v4(set_here));
 	st32(new_ipv4->dst, fr_setting_v4(set_there));
 	st32(&new_udp->src_port, bpf_htonl(0x91b58));
-	st16(&new_udp->length, bpf_htons(payload_len + 52));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 52));
 	st16(&new_udp->checksum, bpf_htons(0));
 	st32(&new_shim->id, bpf_htonl(7));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, 0, 32);
 
-	fr_count(reason_wrap_pass, len);
+	fr_count(PROG_WRAP + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int wrap_ipv6(struct __sk_buff *skb, struct wrap_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data;
+	struct hdr_ipv6 *ipv6 = pkt->data;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
+	if ((void *)(ipv6 + 1) > pkt->data_end)
+		return fr_up(skb, PROG_WRAP + reason_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_wrap_ipv6_version);
+		return fr_up(skb, PROG_WRAP + reason_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_wrap_mapped_address);
+		return fr_up(skb, PROG_WRAP + reason_mapped_address);
 	__u64 inner_end = 40ULL + be16(&ipv6->payload_length);
 	if (inner_end > skb->len)
-		return fr_up(skb, reason_wrap_ipv6_payload_length);
+		return fr_up(skb, PROG_WRAP + reason_ipv6_payload_length);
 
 	/* when: "inner.dscp != 0" */
 	if (((be16(ipv6->version_to_flow_label) >> 6) & 63) == 0)
-		return fr_up(skb, reason_wrap_no_match);
+		return fr_up(skb, PROG_WRAP + reason_no_match);
 
 	/* "pass", */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_wrap_gso_packet);
+		return fr_up(skb, PROG_WRAP + reason_gso_packet);
 
 	/* {push: {ipv4: {dscp: 0, ecn: 0, src: "setting.here", dst: "setting.there"}, before:... */
 	if ((ldv64(set_here) == 0 && ldv32(set_here + 8) == 0xffff0000ULL) != 1 ||
 	    (ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000ULL) != 1)
-		return fr_up(skb, reason_wrap_address_family);
-	__u64 payload_len = inner_end - 40;
-	if (payload_len + 72 > 0xffff || payload_len + 52 > 0xffff)
-		return fr_up(skb, reason_wrap_length);
+		return fr_up(skb, PROG_WRAP + reason_address_family);
+	pkt->payload_len = inner_end - 40;
+	if (pkt->payload_len + 72 > 0xffff || pkt->payload_len + 52 > 0xffff)
+		return fr_up(skb, PROG_WRAP + reason_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 40 && (partial & 0xffff) < 40ULL + payload_len - 1)))
-		return fr_up(skb, reason_wrap_partial_checksum);
-	return wrap_ipv6_send_ipv4(skb, data, payload_len);
+	      ((partial >> 16) >= 40 && (partial & 0xffff) < 40ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_WRAP + reason_partial_checksum);
+	return wrap_ipv6_send_ipv4(skb, pkt);
 }
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
 {
+	struct wrap_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 40);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
 
 	/* wrap: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_wrap_inactive);
+		return fr_up(skb, PROG_WRAP + reason_inactive);
 
 	/* hook: "tc/egress" */
 	if (skb->vlan_present)
-		return fr_up(skb, reason_wrap_vlan_tag);
+		return fr_up(skb, PROG_WRAP + reason_vlan_tag);
 
 	/* stack: [{inner: ["ipv4", "ipv6"]}] */
-	if (data + 8 > data_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if ((be8(data) >> 4) == 4 && (be8(data) & 15) == 5 && (be8(data + 6) >> 7) == 0 &&
-	    ((be8(data + 6) >> 5) & 1) == 0 && (be16(data + 6) & 0x1fff) == 0)
-		return wrap_ipv4(skb, data, data_end);
-	if ((be8(data) >> 4) == 6)
-		return wrap_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_wrap_not_inner);
+	if (pkt.data + 8 > pkt.data_end)
+		return fr_up(skb, PROG_WRAP + reason_truncated);
+	if ((be8(pkt.data) >> 4) == 4 && (be8(pkt.data) & 15) == 5 &&
+	    (be8(pkt.data + 6) >> 7) == 0 && ((be8(pkt.data + 6) >> 5) & 1) == 0 &&
+	    (be16(pkt.data + 6) & 0x1fff) == 0)
+		return wrap_ipv4(skb, &pkt);
+	if ((be8(pkt.data) >> 4) == 6)
+		return wrap_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_WRAP + reason_not_inner);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 44
+#define FR_REASONS 45
 #define FR_NEEDS_SHARED 2049
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
@@ -133,44 +133,102 @@ static __always_inline struct receiver_members *receiver_of_members(const struct
 	return bpf_map_lookup_elem(&rcv_members, &row);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_partial_checksum,
+	reason_no_members, reason_fault, reason_no_memory, reason_translating,
+	reason_translations_full, reason_address_family, reason_too_big, reason_no_route,
+	reason_local, reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm,
+	reason_rule, reason_encap, reason_no_neighbour, reason_copy, reason_refused_by_device,
+	reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum,
+	reason_not_ip,
+};
+
 /*
  * prog_room: tc/ingress
  *	eth ipv4 udp msg
  *	eth ipv6 udp msg
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_room_sent, reason_room_pass, reason_room_inactive, reason_room_vlan_tag,
-	reason_room_other_host, reason_room_link_broadcast, reason_room_link_multicast,
-	reason_room_truncated, reason_room_ipv4_version, reason_room_ip_options,
-	reason_room_ipv4_reserved, reason_room_fragment, reason_room_ipv4_total_length,
-	reason_room_ipv4_checksum, reason_room_martian_source, reason_room_multicast,
-	reason_room_martian_destination, reason_room_not_udp, reason_room_udp_length,
-	reason_room_gso_packet, reason_room_partial_checksum, reason_room_no_members,
-	reason_room_no_memory, reason_room_fault, reason_room_translating,
-	reason_room_translations_full, reason_room_address_family, reason_room_too_big,
-	reason_room_no_route, reason_room_local, reason_room_unreachable, reason_room_blackhole,
-	reason_room_prohibit, reason_room_xfrm, reason_room_rule, reason_room_encap,
-	reason_room_no_neighbour, reason_room_copy, reason_room_refused_by_device,
-	reason_room_ipv6_version, reason_room_mapped_address, reason_room_ipv6_payload_length,
-	reason_room_udp_checksum, reason_room_not_ip,
+/* What is known of a packet. */
+struct room_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_room_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_room_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_room_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_room_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
@@ -196,8 +254,8 @@ struct room_fan1 {
 	void *front;
 };
 
-static __always_inline long room_copy1(struct room_same1 *same, struct __sk_buff *skb, void *front,
-				       __u64 stream, struct receiver_members *r)
+static __always_inline long room_copy1(struct __sk_buff *skb, void *front, __u64 stream,
+				       struct receiver_members *r, struct room_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_msg *saved_msg = front + 42;
@@ -228,7 +286,7 @@ static __always_inline long room_copy1(struct room_same1 *same, struct __sk_buff
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 58 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_room_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
@@ -251,7 +309,7 @@ static __always_inline long room_copy1(struct room_same1 *same, struct __sk_buff
 		fr_complete(skb, same->csum, 18, 40);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_room_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 
@@ -269,36 +327,36 @@ static __always_inline long room_copy1(struct room_same1 *same, struct __sk_buff
 	return 0;
 }
 
-static __always_inline long room_copy2(struct room_same1 *same, struct __sk_buff *skb, void *front,
-				       struct receiver_members *r)
+static __always_inline long room_copy2(struct __sk_buff *skb, void *front,
+				       struct receiver_members *r, struct room_same1 *same)
 {
 	struct hdr_msg *saved_msg = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
 
 	/* {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.r... */
-	__u64 next_2 = fr_alloc(r->next, 0x3e8);
+	__u64 next = fr_alloc(r->next, 0x3e8);
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo_2 = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
-	__be16 udp_checksum_2;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	__be16 udp_checksum;
 	if (same->kind2 == FR_SUM_PARTIAL)
-		udp_checksum_2 = fr_fold(same->rest2 + udp_new_pseudo_2);
+		udp_checksum = fr_fold(same->rest2 + udp_new_pseudo);
 	else
-		udp_checksum_2 = fr_checksum_not_0(same->rest2 + udp_new_pseudo_2 +
-						   bpf_htons(r->local.port) +
-						   bpf_htons(r->remote.port) +
-						   fr_add64(bpf_cpu_to_be64(next_2)));
+		udp_checksum = fr_checksum_not_0(same->rest2 + udp_new_pseudo +
+						 bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_add64(bpf_cpu_to_be64(next)));
 	if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum_2 = 0;
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum_2 = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					   fr_v4(r->remote.addr));
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 58 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_room_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 
 	struct hdr_msg *new_msg = data + 42;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -312,14 +370,14 @@ static __always_inline long room_copy2(struct room_same1 *same, struct __sk_buff
 	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st64(&new_msg->number, bpf_cpu_to_be64(next_2));
-	st16(&new_udp->checksum, udp_checksum_2);
-	st16(&new_ipv4->checksum, ip_checksum_2);
+	st64(&new_msg->number, bpf_cpu_to_be64(next));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 40);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_room_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -344,15 +402,12 @@ static __noinline long room_turn1(__u32 i, struct room_fan1 *fan)
 		/* {send: {from: "r.local", to: "r.remote"}}, */
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
 		    !fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_room_address_family);
+			return fr_decline(r->receiver, skb->len, reason_address_family);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_room_unreachable,
-						      fr_unusable(&r->hop_remote,
-						      reason_room_no_route,
-						      reason_room_unreachable)));
+					  fr_indirect(&r->hop_remote, reason_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, reason_room_too_big);
+			return fr_decline(r->receiver, skb->len, reason_too_big);
 
 		/* {let: stream: "translate(r.streams, msg.stream, alloc(r.fresh, 4))"}, */
 		__u64 fresh;
@@ -364,10 +419,9 @@ static __noinline long room_turn1(__u32 i, struct room_fan1 *fan)
 			int how = fr_translation(&key, &translation);
 
 			if (how == FR_TRANSLATING)
-				return fr_decline(r->receiver, skb->len, reason_room_translating);
+				return fr_decline(r->receiver, skb->len, reason_translating);
 			if (how == FR_TRANSLATIONS_FULL || !translation)
-				return fr_decline(r->receiver, skb->len,
-						  reason_room_translations_full);
+				return fr_decline(r->receiver, skb->len, reason_translations_full);
 			if (how == FR_TRANSLATE) {
 				fresh = fr_alloc(r->fresh, 4);
 				fr_translated(translation, fresh);
@@ -375,26 +429,24 @@ static __noinline long room_turn1(__u32 i, struct room_fan1 *fan)
 			streams = translation->value;
 		}
 		__u64 stream = streams;
-		return room_copy1(same, skb, front, stream, r);
+		return room_copy1(skb, front, stream, r, same);
 	}
 
 	/* {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.r... */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_room_address_family);
+		return fr_decline(r->receiver, skb->len, reason_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_room_unreachable,
-					      fr_unusable(&r->hop_remote, reason_room_no_route,
-							  reason_room_unreachable)));
+				  fr_indirect(&r->hop_remote, reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_room_too_big);
-	return room_copy2(same, skb, front, r);
+		return fr_decline(r->receiver, skb->len, reason_too_big);
+	return room_copy2(skb, front, r, same);
 }
 
-static __always_inline int room_fan1(struct __sk_buff *skb, void *data, __u64 ip_end)
+static __always_inline int room_fan1(struct __sk_buff *skb, struct room_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -404,15 +456,15 @@ static __always_inline int room_fan1(struct __sk_buff *skb, void *data, __u64 ip
 	fr_put_endpoint_v4(&key.room, ld32(ipv4->dst), be16(&udp->dst_port));
 	list = list_of_members(&key);
 	if (!list)
-		return fr_up(skb, reason_room_no_members);
+		return fr_up(skb, reason_no_members);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_room_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 58);
 	if (!front)
-		return fr_up(skb, reason_room_no_memory);
+		return fr_up(skb, reason_no_memory);
 	struct room_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_msg *saved_msg = front + 42;
@@ -425,7 +477,7 @@ static __always_inline int room_fan1(struct __sk_buff *skb, void *data, __u64 ip
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_room_no_memory);
+		return fr_up(skb, reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -447,13 +499,13 @@ static __always_inline int room_fan1(struct __sk_buff *skb, void *data, __u64 ip
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind2 == FR_SUM_FAULT)
-		return fr_up(skb, reason_room_no_memory);
+		return fr_up(skb, reason_no_memory);
 	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(&saved_msg->number)) +
 		 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
-	same->ip_end = ip_end;
+	same->ip_end = pkt->ip_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -474,64 +526,67 @@ static __always_inline int room_fan1(struct __sk_buff *skb, void *data, __u64 ip
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, 58, 0))
-		return fr_drop(len, reason_room_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 40);
 
-	fr_count_copies(reason_room_copy, same->copies0, skb->len);
-	fr_count(reason_room_pass, len);
+	fr_count_copies(reason_copy, same->copies0, skb->len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int room_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int room_ipv4(struct __sk_buff *skb, struct room_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_msg *msg = data + 42;
+	struct hdr_msg *msg = pkt->data + 42;
 	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_room_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_room_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_room_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_room_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_room_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_room_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_room_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_room_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_room_multicast);
-		return fr_up(skb, reason_room_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "msg"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_room_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: msg: fields: [{name: "number", bits: 64}, {name: "stream", bits: 62}, {nam... */
-	if ((void *)(msg + 1) > data_end || 58ULL > udp_end)
-		return fr_up(skb, reason_room_truncated);
+	if ((void *)(msg + 1) > pkt->data_end || 58ULL > udp_end)
+		return fr_up(skb, reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_room_gso_packet);
+		return fr_up(skb, reason_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 58) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_room_partial_checksum);
-	return room_fan1(skb, data, ip_end);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	return room_fan1(skb, pkt);
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
 }
 
 /* What is the same for all receivers. */
@@ -553,8 +608,8 @@ struct room_fan2 {
 	void *front;
 };
 
-static __always_inline long room_copy3(struct room_same2 *same, struct __sk_buff *skb, void *front,
-				       __u64 stream, struct receiver_members *r)
+static __always_inline long room_copy3(struct __sk_buff *skb, void *front, __u64 stream,
+				       struct receiver_members *r, struct room_same2 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_msg *saved_msg = front + 62;
@@ -581,7 +636,7 @@ static __always_inline long room_copy3(struct room_same2 *same, struct __sk_buff
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 78 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_room_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -608,7 +663,7 @@ static __always_inline long room_copy3(struct room_same2 *same, struct __sk_buff
 		fr_complete(skb, same->csum, ETH_HLEN, 64);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_room_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 
@@ -626,32 +681,32 @@ static __always_inline long room_copy3(struct room_same2 *same, struct __sk_buff
 	return 0;
 }
 
-static __always_inline long room_copy4(struct room_same2 *same, struct __sk_buff *skb, void *front,
-				       struct receiver_members *r)
+static __always_inline long room_copy4(struct __sk_buff *skb, void *front,
+				       struct receiver_members *r, struct room_same2 *same)
 {
 	struct hdr_msg *saved_msg = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
 
 	/* {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.r... */
-	__u64 next_2 = fr_alloc(r->next, 0x3e8);
+	__u64 next = fr_alloc(r->next, 0x3e8);
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo_2 = (__u64)fr_add64(ld64(r->local.addr)) +
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
 		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
 		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum_2;
+	__be16 udp_checksum;
 	if (same->kind1 == FR_SUM_PARTIAL)
-		udp_checksum_2 = fr_fold(same->rest1 + udp_new_pseudo_2);
+		udp_checksum = fr_fold(same->rest1 + udp_new_pseudo);
 	else
-		udp_checksum_2 = fr_checksum_not_0(same->rest1 + udp_new_pseudo_2 +
-						   bpf_htons(r->local.port) +
-						   bpf_htons(r->remote.port) +
-						   fr_add64(bpf_cpu_to_be64(next_2)));
+		udp_checksum = fr_checksum_not_0(same->rest1 + udp_new_pseudo +
+						 bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_add64(bpf_cpu_to_be64(next)));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 78 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_room_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 
 	struct hdr_msg *new_msg = data + 62;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
@@ -670,13 +725,13 @@ static __always_inline long room_copy4(struct room_same2 *same, struct __sk_buff
 	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st64(&new_msg->number, bpf_cpu_to_be64(next_2));
-	st16(&new_udp->checksum, udp_checksum_2);
+	st64(&new_msg->number, bpf_cpu_to_be64(next));
+	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 64);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_room_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -701,17 +756,14 @@ static __noinline long room_turn2(__u32 i, struct room_fan2 *fan)
 	if ((be8(saved_msg->stream_kind + 7) & 3) == 0) {
 		/* {send: {from: "r.local", to: "r.remote"}}, */
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_room_address_family);
+			return fr_decline(r->receiver, skb->len, reason_address_family);
 		if (be16(&saved_udp->checksum) == 0)
-			return fr_decline(r->receiver, skb->len, reason_room_udp_checksum);
+			return fr_decline(r->receiver, skb->len, reason_udp_checksum);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_room_unreachable,
-						      fr_unusable(&r->hop_remote,
-						      reason_room_no_route,
-						      reason_room_unreachable)));
+					  fr_indirect(&r->hop_remote, reason_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, reason_room_too_big);
+			return fr_decline(r->receiver, skb->len, reason_too_big);
 
 		/* {let: stream: "translate(r.streams, msg.stream, alloc(r.fresh, 4))"}, */
 		__u64 fresh;
@@ -723,10 +775,9 @@ static __noinline long room_turn2(__u32 i, struct room_fan2 *fan)
 			int how = fr_translation(&key, &translation);
 
 			if (how == FR_TRANSLATING)
-				return fr_decline(r->receiver, skb->len, reason_room_translating);
+				return fr_decline(r->receiver, skb->len, reason_translating);
 			if (how == FR_TRANSLATIONS_FULL || !translation)
-				return fr_decline(r->receiver, skb->len,
-						  reason_room_translations_full);
+				return fr_decline(r->receiver, skb->len, reason_translations_full);
 			if (how == FR_TRANSLATE) {
 				fresh = fr_alloc(r->fresh, 4);
 				fr_translated(translation, fresh);
@@ -734,28 +785,26 @@ static __noinline long room_turn2(__u32 i, struct room_fan2 *fan)
 			streams = translation->value;
 		}
 		__u64 stream = streams;
-		return room_copy3(same, skb, front, stream, r);
+		return room_copy3(skb, front, stream, r, same);
 	}
 
 	/* {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.r... */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_room_address_family);
+		return fr_decline(r->receiver, skb->len, reason_address_family);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_room_udp_checksum);
+		return fr_decline(r->receiver, skb->len, reason_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_room_unreachable,
-					      fr_unusable(&r->hop_remote, reason_room_no_route,
-							  reason_room_unreachable)));
+				  fr_indirect(&r->hop_remote, reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_room_too_big);
-	return room_copy4(same, skb, front, r);
+		return fr_decline(r->receiver, skb->len, reason_too_big);
+	return room_copy4(skb, front, r, same);
 }
 
-static __always_inline int room_fan2(struct __sk_buff *skb, void *data, __u64 ip_end)
+static __always_inline int room_fan2(struct __sk_buff *skb, struct room_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -765,15 +814,15 @@ static __always_inline int room_fan2(struct __sk_buff *skb, void *data, __u64 ip
 	fr_put_endpoint_v6(&key.room, ipv6->dst, be16(&udp->dst_port), 0);
 	list = list_of_members(&key);
 	if (!list)
-		return fr_up(skb, reason_room_no_members);
+		return fr_up(skb, reason_no_members);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_room_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 78);
 	if (!front)
-		return fr_up(skb, reason_room_no_memory);
+		return fr_up(skb, reason_no_memory);
 	struct room_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_msg *saved_msg = front + 62;
@@ -787,7 +836,7 @@ static __always_inline int room_fan2(struct __sk_buff *skb, void *data, __u64 ip
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_room_no_memory);
+		return fr_up(skb, reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -807,7 +856,7 @@ static __always_inline int room_fan2(struct __sk_buff *skb, void *data, __u64 ip
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind1 == FR_SUM_FAULT)
-		return fr_up(skb, reason_room_no_memory);
+		return fr_up(skb, reason_no_memory);
 	same->rest1 = same->kind1 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -815,7 +864,7 @@ static __always_inline int room_fan2(struct __sk_buff *skb, void *data, __u64 ip
 		 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(&saved_msg->number)) +
 		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->ip_end = ip_end;
+	same->ip_end = pkt->ip_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -836,89 +885,65 @@ static __always_inline int room_fan2(struct __sk_buff *skb, void *data, __u64 ip
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, 78, 0))
-		return fr_drop(len, reason_room_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 64);
 
-	fr_count_copies(reason_room_copy, same->copies0, skb->len);
-	fr_count(reason_room_pass, len);
+	fr_count_copies(reason_copy, same->copies0, skb->len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int room_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int room_ipv6(struct __sk_buff *skb, struct room_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_msg *msg = data + 62;
+	struct hdr_msg *msg = pkt->data + 62;
 	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_room_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_room_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_room_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_room_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_room_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_room_multicast);
-		return fr_up(skb, reason_room_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "msg"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_room_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: msg: fields: [{name: "number", bits: 64}, {name: "stream", bits: 62}, {nam... */
-	if ((void *)(msg + 1) > data_end || 78ULL > udp_end)
-		return fr_up(skb, reason_room_truncated);
+	if ((void *)(msg + 1) > pkt->data_end || 78ULL > udp_end)
+		return fr_up(skb, reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_room_gso_packet);
+		return fr_up(skb, reason_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 78) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_room_partial_checksum);
-	return room_fan2(skb, data, ip_end);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	return room_fan2(skb, pkt);
 }
 
 SEC("tc") int prog_room(struct __sk_buff *skb)
 {
+	struct room_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 78);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: room: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_room_inactive);
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_room_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_room_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_room_link_broadcast);
-		return fr_up(skb, reason_room_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_room_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return room_ipv4(skb, data, data_end);
+		return room_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return room_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_room_not_ip);
+		return room_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

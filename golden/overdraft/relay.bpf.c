@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 70
+#define FR_REASONS 94
 #define FR_NEEDS_ROWS 24
 #define FR_NEEDS_SHARED 3073
 #define FR_NEEDS_FACTS
@@ -163,276 +163,290 @@ static __always_inline struct receiver_taps *receiver_of_taps(const struct list_
 	return bpf_map_lookup_elem(&rcv_taps, &row);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_no_flows, reason_changing,
+	reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length, reason_not_ip,
+	reason_partial_checksum, reason_no_taps, reason_fault, reason_no_memory,
+	reason_refused_volume, reason_contended, reason_address_family, reason_too_big,
+	reason_no_route, reason_local, reason_unreachable, reason_blackhole, reason_prohibit,
+	reason_xfrm, reason_rule, reason_encap, reason_no_neighbour, reason_copy,
+	reason_refused_by_device, reason_udp_checksum,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_METER = 0, PROG_TAP = 47 };
+
 /*
  * prog_meter: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_meter_sent, reason_meter_pass, reason_meter_inactive, reason_meter_vlan_tag,
-	reason_meter_other_host, reason_meter_link_broadcast, reason_meter_link_multicast,
-	reason_meter_truncated, reason_meter_ipv4_version, reason_meter_ip_options,
-	reason_meter_ipv4_reserved, reason_meter_fragment, reason_meter_ipv4_total_length,
-	reason_meter_ipv4_checksum, reason_meter_martian_source, reason_meter_multicast,
-	reason_meter_martian_destination, reason_meter_not_udp, reason_meter_udp_length,
-	reason_meter_gso_packet, reason_meter_no_flows, reason_meter_changing,
-	reason_meter_ipv6_version, reason_meter_mapped_address, reason_meter_ipv6_payload_length,
-	reason_meter_not_ip,
+/* What is known of a packet. */
+struct meter_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 udp_end;
+	__u64 priority;
+	struct val_flows *f;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_meter_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_meter_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_meter_link_broadcast + of);
-		return fr_up(skb, reason_meter_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_meter_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_meter_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_meter_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_meter_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_meter_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_meter_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_meter_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_meter_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_meter_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_meter_multicast + of);
-		return fr_up(skb, reason_meter_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_meter_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int meter_ipv4_send(struct __sk_buff *skb, __u64 udp_end, __u64 priority,
-					   struct val_flows *f)
+static __always_inline int meter_ipv4_send(struct __sk_buff *skb, struct meter_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	__u32 len = skb->len;
 
 	/* {admit: {credit: "f.volume", cost: "len(udp.payload)", floor: 10, overdraft: true, ... */
-	__u32 credit0 = fr_credit(f->volume, 0);
-	__u64 spent0 = udp_end - 42;
+	__u32 credit0 = fr_credit(pkt->f->volume, 0);
+	__u64 spent0 = pkt->udp_end - 42;
 	int admitted0 = fr_admit(credit0, spent0, 10);
 	if (admitted0 == FR_REFUSED)
-		fr_shared_add(f->beyond, 1);
+		fr_shared_add(pkt->f->beyond, 1);
 	if (admitted0 < FR_ADMITTED)
 		spent0 = fr_overdraw(credit0, spent0);
 
 	/* {admit: {credit: "f.rate", cost: 1, overdraft: true}}, */
-	__u32 credit1 = fr_credit(f->rate, 0);
+	__u32 credit1 = fr_credit(pkt->f->rate, 0);
 	__u64 spent1 = 1;
 	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
 	if (admitted1 < FR_ADMITTED)
 		admitted1 = fr_overdraw_timed(credit1, spent1, clock);
 
 	/* {admit: {credit: "f.share[priority]", cost: 3, overdraft: true, count: {counter: "f... */
-	__u32 level2 = priority;
-	__u32 credit2 = fr_credit(f->share, level2);
+	__u32 level2 = pkt->priority;
+	__u32 credit2 = fr_credit(pkt->f->share, level2);
 	__u64 spent2 = 3;
 	int admitted2 = fr_admit(credit2, spent2, 0);
 	if (admitted2 == FR_REFUSED)
-		fr_shared_add(f->late, 2);
+		fr_shared_add(pkt->f->late, 2);
 	if (admitted2 < FR_ADMITTED)
 		spent2 = fr_overdraw(credit2, spent2);
 
-	fr_count(reason_meter_pass, len);
+	fr_count(PROG_METER + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int meter_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int meter_ipv4(struct __sk_buff *skb, struct meter_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u64 ip_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
-		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end || 42ULL > ip_end)
-		return fr_up(skb, reason_meter_truncated);
+	if (why)
+		return fr_up(skb, PROG_METER + why);
+	if ((void *)(udp + 1) > pkt->data_end || 42ULL > ip_end)
+		return fr_up(skb, PROG_METER + reason_truncated);
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_meter_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_meter_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_meter_udp_length);
+		return fr_up(skb, PROG_METER + reason_udp_length);
+	pkt->udp_end = 34ULL + be16(&udp->length);
+	if (!(pkt->udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_METER + reason_gso_packet);
+	if (pkt->udp_end != ip_end)
+		return fr_up(skb, PROG_METER + reason_udp_length);
 
 	/* priority: {levels: 2, from: "ip.dscp & 1"} */
-	__u64 priority = (be8(&ipv4->dscp_ecn) >> 2) & 1;
+	pkt->priority = (be8(&ipv4->dscp_ecn) >> 2) & 1;
 
 	/* lookup: f: flows: ["udp.src"] */
-	struct val_flows *f;
 	struct key_flows key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
-	enum fr_found found = find_flows(&key, lease, 0, &f);
+	enum fr_found found = find_flows(&key, pkt->lease, 0, &pkt->f);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_meter_no_flows, reason_meter_changing);
+		return fr_missed(skb, found, PROG_METER + reason_no_flows,
+				 PROG_METER + reason_changing);
 
 	/* "pass", */
-	return meter_ipv4_send(skb, udp_end, priority, f);
+	return meter_ipv4_send(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_meter_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_meter_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_meter_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_meter_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_meter_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_meter_multicast + of);
-		return fr_up(skb, reason_meter_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_meter_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int meter_ipv6_send(struct __sk_buff *skb, __u64 udp_end, __u64 priority,
-					   struct val_flows *f)
+static __always_inline int meter_ipv6_send(struct __sk_buff *skb, struct meter_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	__u32 len = skb->len;
 
 	/* {admit: {credit: "f.volume", cost: "len(udp.payload)", floor: 10, overdraft: true, ... */
-	__u32 credit0 = fr_credit(f->volume, 0);
-	__u64 spent0 = udp_end - 62;
+	__u32 credit0 = fr_credit(pkt->f->volume, 0);
+	__u64 spent0 = pkt->udp_end - 62;
 	int admitted0 = fr_admit(credit0, spent0, 10);
 	if (admitted0 == FR_REFUSED)
-		fr_shared_add(f->beyond, 1);
+		fr_shared_add(pkt->f->beyond, 1);
 	if (admitted0 < FR_ADMITTED)
 		spent0 = fr_overdraw(credit0, spent0);
 
 	/* {admit: {credit: "f.rate", cost: 1, overdraft: true}}, */
-	__u32 credit1 = fr_credit(f->rate, 0);
+	__u32 credit1 = fr_credit(pkt->f->rate, 0);
 	__u64 spent1 = 1;
 	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
 	if (admitted1 < FR_ADMITTED)
 		admitted1 = fr_overdraw_timed(credit1, spent1, clock);
 
 	/* {admit: {credit: "f.share[priority]", cost: 3, overdraft: true, count: {counter: "f... */
-	__u32 level2 = priority;
-	__u32 credit2 = fr_credit(f->share, level2);
+	__u32 level2 = pkt->priority;
+	__u32 credit2 = fr_credit(pkt->f->share, level2);
 	__u64 spent2 = 3;
 	int admitted2 = fr_admit(credit2, spent2, 0);
 	if (admitted2 == FR_REFUSED)
-		fr_shared_add(f->late, 2);
+		fr_shared_add(pkt->f->late, 2);
 	if (admitted2 < FR_ADMITTED)
 		spent2 = fr_overdraw(credit2, spent2);
 
-	fr_count(reason_meter_pass, len);
+	fr_count(PROG_METER + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int meter_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int meter_ipv6(struct __sk_buff *skb, struct meter_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u64 ip_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end || 62ULL > ip_end)
-		return fr_up(skb, reason_meter_truncated);
+	if (why)
+		return fr_up(skb, PROG_METER + why);
+	if ((void *)(udp + 1) > pkt->data_end || 62ULL > ip_end)
+		return fr_up(skb, PROG_METER + reason_truncated);
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_meter_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_meter_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_meter_udp_length);
+		return fr_up(skb, PROG_METER + reason_udp_length);
+	pkt->udp_end = 54ULL + be16(&udp->length);
+	if (!(pkt->udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_METER + reason_gso_packet);
+	if (pkt->udp_end != ip_end)
+		return fr_up(skb, PROG_METER + reason_udp_length);
 
 	/* priority: {levels: 2, from: "ip.dscp & 1"} */
-	__u64 priority = (be16(ipv6->version_to_flow_label) >> 6) & 63 & 1;
+	pkt->priority = (be16(ipv6->version_to_flow_label) >> 6) & 63 & 1;
 
 	/* lookup: f: flows: ["udp.src"] */
-	struct val_flows *f;
 	struct key_flows key __attribute__((aligned(8)));
 
 	fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
 	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
-	enum fr_found found = find_flows(&key, lease, 0, &f);
+	enum fr_found found = find_flows(&key, pkt->lease, 0, &pkt->f);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_meter_no_flows, reason_meter_changing);
+		return fr_missed(skb, found, PROG_METER + reason_no_flows,
+				 PROG_METER + reason_changing);
 
 	/* "pass", */
-	return meter_ipv6_send(skb, udp_end, priority, f);
+	return meter_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_meter(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct meter_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* meter: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_meter_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_METER + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_METER + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return meter_ipv4(skb, data, data_end, lease);
+		return meter_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return meter_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_meter_not_ip);
+		return meter_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_METER + reason_not_ip);
 }
 
 /*
@@ -441,21 +455,12 @@ SEC("tc") int prog_meter(struct __sk_buff *skb)
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_tap_sent = 26, reason_tap_pass, reason_tap_inactive, reason_tap_vlan_tag,
-	reason_tap_other_host, reason_tap_link_broadcast, reason_tap_link_multicast,
-	reason_tap_truncated, reason_tap_ipv4_version, reason_tap_ip_options,
-	reason_tap_ipv4_reserved, reason_tap_fragment, reason_tap_ipv4_total_length,
-	reason_tap_ipv4_checksum, reason_tap_martian_source, reason_tap_multicast,
-	reason_tap_martian_destination, reason_tap_not_udp, reason_tap_udp_length,
-	reason_tap_gso_packet, reason_tap_partial_checksum, reason_tap_no_taps,
-	reason_tap_no_memory, reason_tap_fault, reason_tap_refused_volume, reason_tap_contended,
-	reason_tap_address_family, reason_tap_too_big, reason_tap_no_route, reason_tap_local,
-	reason_tap_unreachable, reason_tap_blackhole, reason_tap_prohibit, reason_tap_xfrm,
-	reason_tap_rule, reason_tap_encap, reason_tap_no_neighbour, reason_tap_copy,
-	reason_tap_refused_by_device, reason_tap_ipv6_version, reason_tap_mapped_address,
-	reason_tap_ipv6_payload_length, reason_tap_udp_checksum, reason_tap_not_ip,
+/* What is known of a packet. */
+struct tap_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
+	__u64 priority;
 };
 
 /* What is the same for all receivers. */
@@ -476,8 +481,8 @@ struct tap_fan1 {
 	void *front;
 };
 
-static __always_inline int tap_write1(struct tap_same1 *same, struct __sk_buff *skb, void *front,
-				      struct receiver_taps *r)
+static __always_inline int tap_write1(struct __sk_buff *skb, void *front, struct receiver_taps *r,
+				      struct tap_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
@@ -519,8 +524,8 @@ static __always_inline int tap_write1(struct tap_same1 *same, struct __sk_buff *
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *skb, void *front,
-				      __u64 priority, struct receiver_taps *r)
+static __always_inline long tap_copy1(struct __sk_buff *skb, void *front, __u64 priority,
+				      struct receiver_taps *r, struct tap_same1 *same)
 {
 	/* {admit: {credit: "r.rate", cost: 1, floor: 1, overdraft: true, count: "r.skipped"}}, */
 	__u32 credit0 = fr_credit(r->rate, 0);
@@ -539,17 +544,17 @@ static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, level1);
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_decline(r->receiver, skb->len, reason_tap_refused_volume);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_refused_volume);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_decline(r->receiver, skb->len, reason_tap_contended);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_contended);
 	}
 
-	if (unlikely(tap_write1(same, skb, front, r))) {
+	if (unlikely(tap_write1(skb, front, r, same))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_tap_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_TAP + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -572,20 +577,18 @@ static __noinline long tap_turn1(__u32 i, struct tap_fan1 *fan)
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_tap_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_tap_unreachable,
-					      fr_unusable(&r->hop_remote, reason_tap_no_route,
-							  reason_tap_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_TAP + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_tap_too_big);
-	return tap_copy1(same, skb, front, priority, r);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_too_big);
+	return tap_copy1(skb, front, priority, r, same);
 }
 
-static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 priority)
+static __always_inline int tap_fan1(struct __sk_buff *skb, struct tap_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -595,15 +598,15 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	key.port = be16(&udp->dst_port);
 	list = list_of_taps(&key);
 	if (!list)
-		return fr_up(skb, reason_tap_no_taps);
+		return fr_up(skb, PROG_TAP + reason_no_taps);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_tap_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_TAP + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 42);
 	if (!front)
-		return fr_up(skb, reason_tap_no_memory);
+		return fr_up(skb, PROG_TAP + reason_no_memory);
 	struct tap_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -616,7 +619,7 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_tap_no_memory);
+		return fr_up(skb, PROG_TAP + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -626,8 +629,8 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
 		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->ip_end = ip_end;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -646,44 +649,44 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	bpf_loop(list->count, tap_turn1, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 42, 0))
-		return fr_drop(len, reason_tap_fault);
+		return fr_drop(len, PROG_TAP + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 24);
 
-	fr_count_copies(reason_tap_copy, same->copies0, skb->len);
-	fr_count(reason_tap_pass, len);
+	fr_count_copies(PROG_TAP + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_TAP + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int tap_ipv4(struct __sk_buff *skb, struct tap_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 ip_end;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(meter, tap, truncated)))
-		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end || 42ULL > ip_end)
-		return fr_up(skb, reason_tap_truncated);
+	if (why)
+		return fr_up(skb, PROG_TAP + why);
+	if ((void *)(udp + 1) > pkt->data_end || 42ULL > pkt->ip_end)
+		return fr_up(skb, PROG_TAP + reason_truncated);
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_tap_udp_length);
+		return fr_up(skb, PROG_TAP + reason_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tap_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_tap_udp_length);
+	if (!(udp_end == pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_TAP + reason_gso_packet);
+	if (udp_end != pkt->ip_end)
+		return fr_up(skb, PROG_TAP + reason_udp_length);
 
 	/* priority: {levels: 2, from: "ip.dscp & 1"} */
-	__u64 priority = (be8(&ipv4->dscp_ecn) >> 2) & 1;
+	pkt->priority = (be8(&ipv4->dscp_ecn) >> 2) & 1;
 
 	/* do: [{fan_out: { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_tap_gso_packet);
+		return fr_up(skb, PROG_TAP + reason_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_tap_partial_checksum);
-	return tap_fan1(skb, data, ip_end, priority);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_TAP + reason_partial_checksum);
+	return tap_fan1(skb, pkt);
 }
 
 /* What is the same for all receivers. */
@@ -703,8 +706,8 @@ struct tap_fan2 {
 	void *front;
 };
 
-static __always_inline int tap_write2(struct tap_same2 *same, struct __sk_buff *skb, void *front,
-				      struct receiver_taps *r)
+static __always_inline int tap_write2(struct __sk_buff *skb, void *front, struct receiver_taps *r,
+				      struct tap_same2 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
@@ -746,8 +749,8 @@ static __always_inline int tap_write2(struct tap_same2 *same, struct __sk_buff *
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *skb, void *front,
-				      __u64 priority, struct receiver_taps *r)
+static __always_inline long tap_copy2(struct __sk_buff *skb, void *front, __u64 priority,
+				      struct receiver_taps *r, struct tap_same2 *same)
 {
 	/* {admit: {credit: "r.rate", cost: 1, floor: 1, overdraft: true, count: "r.skipped"}}, */
 	__u32 credit0 = fr_credit(r->rate, 0);
@@ -766,17 +769,17 @@ static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, level1);
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_decline(r->receiver, skb->len, reason_tap_refused_volume);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_refused_volume);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_decline(r->receiver, skb->len, reason_tap_contended);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_contended);
 	}
 
-	if (unlikely(tap_write2(same, skb, front, r))) {
+	if (unlikely(tap_write2(skb, front, r, same))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_tap_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_TAP + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -800,22 +803,20 @@ static __noinline long tap_turn2(__u32 i, struct tap_fan2 *fan)
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_tap_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_address_family);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_tap_udp_checksum);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_tap_unreachable,
-					      fr_unusable(&r->hop_remote, reason_tap_no_route,
-							  reason_tap_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_TAP + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_tap_too_big);
-	return tap_copy2(same, skb, front, priority, r);
+		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_too_big);
+	return tap_copy2(skb, front, priority, r, same);
 }
 
-static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 priority)
+static __always_inline int tap_fan2(struct __sk_buff *skb, struct tap_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -825,15 +826,15 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 	key.port = be16(&udp->dst_port);
 	list = list_of_taps(&key);
 	if (!list)
-		return fr_up(skb, reason_tap_no_taps);
+		return fr_up(skb, PROG_TAP + reason_no_taps);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_tap_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_TAP + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 62);
 	if (!front)
-		return fr_up(skb, reason_tap_no_memory);
+		return fr_up(skb, PROG_TAP + reason_no_memory);
 	struct tap_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -847,7 +848,7 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_tap_no_memory);
+		return fr_up(skb, PROG_TAP + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -855,8 +856,8 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 		 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(saved_ipv6->src)) +
 		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
 		  fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->ip_end = ip_end;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -875,69 +876,70 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 	bpf_loop(list->count, tap_turn2, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 62, 0))
-		return fr_drop(len, reason_tap_fault);
+		return fr_drop(len, PROG_TAP + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 48);
 
-	fr_count_copies(reason_tap_copy, same->copies0, skb->len);
-	fr_count(reason_tap_pass, len);
+	fr_count_copies(PROG_TAP + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_TAP + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int tap_ipv6(struct __sk_buff *skb, struct tap_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 ip_end;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(meter, tap, truncated),
-		       FR_APART(meter, tap, ipv6_version)))
-		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end || 62ULL > ip_end)
-		return fr_up(skb, reason_tap_truncated);
+	if (why)
+		return fr_up(skb, PROG_TAP + why);
+	if ((void *)(udp + 1) > pkt->data_end || 62ULL > pkt->ip_end)
+		return fr_up(skb, PROG_TAP + reason_truncated);
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_tap_udp_length);
+		return fr_up(skb, PROG_TAP + reason_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tap_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_tap_udp_length);
+	if (!(udp_end == pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_TAP + reason_gso_packet);
+	if (udp_end != pkt->ip_end)
+		return fr_up(skb, PROG_TAP + reason_udp_length);
 
 	/* priority: {levels: 2, from: "ip.dscp & 1"} */
-	__u64 priority = (be16(ipv6->version_to_flow_label) >> 6) & 63 & 1;
+	pkt->priority = (be16(ipv6->version_to_flow_label) >> 6) & 63 & 1;
 
 	/* do: [{fan_out: { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_tap_gso_packet);
+		return fr_up(skb, PROG_TAP + reason_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_tap_partial_checksum);
-	return tap_fan2(skb, data, ip_end, priority);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_TAP + reason_partial_checksum);
+	return tap_fan2(skb, pkt);
 }
 
 SEC("tc") int prog_tap(struct __sk_buff *skb)
 {
+	struct tap_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* tap: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_tap_inactive);
+		return fr_up(skb, PROG_TAP + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(meter, tap, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_TAP + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return tap_ipv4(skb, data, data_end);
+		return tap_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return tap_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_tap_not_ip);
+		return tap_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_TAP + reason_not_ip);
 }

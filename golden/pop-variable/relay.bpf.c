@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 110
+#define FR_REASONS 144
 #define FR_NEEDS_ROWS 56
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
@@ -141,55 +141,139 @@ static __always_inline enum fr_found find_peers(const struct key_peers *key,
 	return fr_find(&tbl_peers, key, lease, row_at, (void **)row, copy_peers, FR_CHANGES, NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_not_outer,
+	reason_ipv4_version, reason_ip_options, reason_ipv4_reserved, reason_fragment,
+	reason_ipv4_total_length, reason_ipv4_checksum, reason_martian_source, reason_multicast,
+	reason_martian_destination, reason_not_udp, reason_udp_length, reason_gso_packet,
+	reason_tun_options, reason_not_inside, reason_no_routes, reason_changing,
+	reason_udp_checksum, reason_hop_limit, reason_partial_checksum, reason_fault,
+	reason_no_memory, reason_too_big, reason_no_route, reason_local, reason_unreachable,
+	reason_blackhole, reason_prohibit, reason_xfrm, reason_rule, reason_encap,
+	reason_no_neighbour, reason_no_peers, reason_address_family, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_not_ip, reason_length,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_DECAPSULATE = 0, PROG_STRIP = 48, PROG_LAST = 96 };
+
 /*
  * prog_decapsulate: tc/ingress
  *	eth ipv4 udp tun ipv4 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_decapsulate_sent, reason_decapsulate_pass, reason_decapsulate_inactive,
-	reason_decapsulate_vlan_tag, reason_decapsulate_other_host,
-	reason_decapsulate_link_broadcast, reason_decapsulate_link_multicast,
-	reason_decapsulate_truncated, reason_decapsulate_not_outer, reason_decapsulate_ipv4_version,
-	reason_decapsulate_ip_options, reason_decapsulate_ipv4_reserved,
-	reason_decapsulate_fragment, reason_decapsulate_ipv4_total_length,
-	reason_decapsulate_ipv4_checksum, reason_decapsulate_martian_source,
-	reason_decapsulate_multicast, reason_decapsulate_martian_destination,
-	reason_decapsulate_not_udp, reason_decapsulate_udp_length, reason_decapsulate_gso_packet,
-	reason_decapsulate_tun_options, reason_decapsulate_not_inside, reason_decapsulate_no_routes,
-	reason_decapsulate_changing, reason_decapsulate_udp_checksum, reason_decapsulate_hop_limit,
-	reason_decapsulate_partial_checksum, reason_decapsulate_no_memory, reason_decapsulate_fault,
-	reason_decapsulate_too_big, reason_decapsulate_no_route, reason_decapsulate_local,
-	reason_decapsulate_unreachable, reason_decapsulate_blackhole, reason_decapsulate_prohibit,
-	reason_decapsulate_xfrm, reason_decapsulate_rule, reason_decapsulate_encap,
+/* What is known of a packet. */
+struct decapsulate_packet {
+	void *data;
+	const struct fr_lease *lease;
+	__u64 udp_end;
+	__u64 tun_options_end;
+	void *at_tun_options_end;
+	__u64 inner_end;
+	__u64 inside_end;
+	__u64 payload_len;
+	__u64 partial;
+	struct val_routes *r;
 };
 
-static __always_inline int check_tun(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 udp_end, const __u32 at, __u64 *end, const __u32 of,
-				     const __u32 of_2)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	if (be16(&eth->type) != ETH_P_IP)
+		return reason_not_outer;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 outer_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || outer_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = outer_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 outer_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > outer_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == outer_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != outer_end)
+		return reason_udp_length;
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline __u32 check_tun(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_tun *tun = data + at;
 
 	if ((void *)(tun + 1) > data_end || at + sizeof(*tun) > udp_end)
-		return fr_up(skb, reason_decapsulate_truncated + of);
+		return reason_truncated;
 	__u64 tun_options_size = be8(&tun->n);
 	if (tun_options_size > 15)
-		return fr_up(skb, reason_decapsulate_tun_options + of_2);
+		return reason_tun_options;
 	__u64 tun_options_end = fr_forget(skb, at + sizeof(*tun) + tun_options_size);
 
 	*end = tun_options_end;
 	return 0;
 }
 
-static __always_inline int decapsulate_udp_send(struct __sk_buff *skb, void *data,
-						__u64 tun_options_end, void *at_tun_options_end,
-						__u64 payload_len, __u64 partial,
-						struct val_routes *r)
+static __always_inline int decapsulate_send(struct __sk_buff *skb, struct decapsulate_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = at_tun_options_end;
-	struct hdr_tun *tun = data + 42;
-	struct hdr_udp *udp = at_tun_options_end + 20;
+	struct hdr_ipv4 *ipv4 = pkt->at_tun_options_end;
+	struct hdr_tun *tun = pkt->data + 42;
+	struct hdr_udp *udp = pkt->at_tun_options_end + 20;
 	__u32 len = skb->len;
 	const __u32 inside_new_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
@@ -201,8 +285,9 @@ static __always_inline int decapsulate_udp_send(struct __sk_buff *skb, void *dat
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 inside_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum inside_csum = fr_csum(partial, tun_options_end + 26, ld16(&udp->checksum),
-					     inside_old_pseudo, ld16(&udp->src_port));
+	struct fr_csum inside_csum = fr_csum(pkt->partial, pkt->tun_options_end + 26,
+					     ld16(&udp->checksum), inside_old_pseudo,
+					     ld16(&udp->src_port));
 	inside_csum.optional = 1;
 	__u64 inside_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
@@ -211,29 +296,28 @@ static __always_inline int decapsulate_udp_send(struct __sk_buff *skb, void *dat
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					    ipv4_ttl_protocol);
-	int direct = r->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, tun_options_end, 14, payload_len + 28, 0);
+	int err = fr_move(skb, pkt->tun_options_end, 14, pkt->payload_len + 28, 0);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_decapsulate_fault,
-				 reason_decapsulate_no_memory);
+		return fr_failed(skb, len, err, PROG_DECAPSULATE + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 42 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_decapsulate_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_DECAPSULATE + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if ((14 - (__s32)tun_options_end) & 1)
+		if ((14 - (__s32)pkt->tun_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 28);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &r->hop.hop);
+		fr_link(pkt->data, &pkt->r->hop.hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -241,200 +325,139 @@ static __always_inline int decapsulate_udp_send(struct __sk_buff *skb, void *dat
 	st16(&new_udp->checksum, fr_csum_field(&inside_csum));
 	st16(&new_ipv4->checksum, inner_checksum);
 	if (fr_finish(skb, inside_new_checksum_at, &inside_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_decapsulate_fault);
+		return fr_drop(len, PROG_DECAPSULATE + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 28);
 
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_decapsulate_sent, len);
+	fr_count(PROG_DECAPSULATE + reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
+		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
 }
 
-static __always_inline int
-decapsulate_udp_udp_length(struct __sk_buff *skb, void *data, const struct fr_lease *lease,
-			   __u64 udp_end, __u64 tun_options_end, void *at_tun_options_end,
-			   __u64 inner_end, __u64 inside_end)
+static __always_inline int decapsulate_udp_length(struct __sk_buff *skb,
+						  struct decapsulate_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = at_tun_options_end;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4_2 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->at_tun_options_end;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4_2 = pkt->data + 14;
 
-	if (inside_end != inner_end)
-		return fr_up(skb, reason_decapsulate_udp_length);
+	if (pkt->inside_end != pkt->inner_end)
+		return fr_up(skb, PROG_DECAPSULATE + reason_udp_length);
 
 	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}, {inside: "udp"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_decapsulate_gso_packet);
+		return fr_up(skb, PROG_DECAPSULATE + reason_gso_packet);
 
 	/* lookup: r: routes: ["inner.dst"] */
-	struct val_routes *r;
 	struct key_routes key __attribute__((aligned(8))) = {};
 
 	fr_put_v4(key.dst, ld32(ipv4->dst));
-	enum fr_found found = find_routes(&key, lease, 0, &r);
+	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_decapsulate_no_routes,
-				 reason_decapsulate_changing);
+		return fr_missed(skb, found, PROG_DECAPSULATE + reason_no_routes,
+				 PROG_DECAPSULATE + reason_changing);
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {set: "inside.src_port": "tun.n"},... */
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv4_2->src) + ld32(ipv4_2->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, reason_decapsulate_udp_checksum);
+			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, PROG_DECAPSULATE + reason_udp_checksum);
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_decapsulate_hop_limit);
+		return fr_up(skb, PROG_DECAPSULATE + reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_decapsulate_martian_source);
+		return fr_up(skb, PROG_DECAPSULATE + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4->dst)))
-		return fr_up(skb, reason_decapsulate_multicast);
+		return fr_up(skb, PROG_DECAPSULATE + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4->dst)))
-		return fr_up(skb, reason_decapsulate_martian_destination);
-	__u64 payload_len = inner_end - (tun_options_end + 28);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      partial == (((tun_options_end + 20) << 16) | (tun_options_end + 26)) ||
-	      ((partial >> 16) >= tun_options_end + 28 &&
-	       (partial & 0xffff) < tun_options_end + 28 + payload_len - 1)))
-		return fr_up(skb, reason_decapsulate_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, 28ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop.hop, reason_decapsulate_no_route,
-				      reason_decapsulate_unreachable));
-	return decapsulate_udp_send(skb, data, tun_options_end, at_tun_options_end, payload_len,
-				    partial, r);
-}
-
-static __always_inline int decapsulate_udp(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 outer_end)
-{
-	void *at_tun_options_end;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4;
-	struct hdr_udp *udp_2;
-	__u64 tun_options_end;
-
-	if ((void *)(udp + 1) > data_end || 42ULL > outer_end)
-		return fr_up(skb, reason_decapsulate_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_decapsulate_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_decapsulate_gso_packet);
-	if (udp_end != outer_end)
-		return fr_up(skb, reason_decapsulate_udp_length);
-
-	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	if (check_tun(skb, data, data_end, udp_end, 42, &tun_options_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	at_tun_options_end = fr_pin(data + fr_bound(tun_options_end, 0x3f));
-	if (at_tun_options_end > data_end)
-		return fr_up(skb, reason_decapsulate_truncated);
-	if (tun_options_end > udp_end)
-		return fr_up(skb, reason_decapsulate_truncated);
-	ipv4 = at_tun_options_end;
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_decapsulate_truncated);
-	if (tun_options_end + 20 > udp_end)
-		return fr_up(skb, reason_decapsulate_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_decapsulate_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_decapsulate_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_decapsulate_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_decapsulate_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_decapsulate_ipv4_total_length);
-	__u64 inner_end = tun_options_end + be16(&ipv4->total_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_decapsulate_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_decapsulate_ipv4_checksum);
-
-	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}, {inside: "udp"}] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_decapsulate_not_inside);
-	udp_2 = at_tun_options_end + 20;
-	if ((void *)(udp_2 + 1) > data_end)
-		return fr_up(skb, reason_decapsulate_truncated);
-	if (tun_options_end + 28 > inner_end)
-		return fr_up(skb, reason_decapsulate_truncated);
-	if (be16(&udp_2->length) < 8)
-		return fr_up(skb, reason_decapsulate_udp_length);
-	__u64 inside_end = tun_options_end + 20 + be16(&udp_2->length);
-	if (!(inside_end == inner_end || skb->gso_size == 0))
-		return fr_up(skb, reason_decapsulate_gso_packet);
-
-	return decapsulate_udp_udp_length(skb, data, lease, udp_end, tun_options_end,
-					  at_tun_options_end, inner_end, inside_end);
+		return fr_up(skb, PROG_DECAPSULATE + reason_martian_destination);
+	pkt->payload_len = pkt->inner_end - (pkt->tun_options_end + 28);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 ||
+	      pkt->partial == (((pkt->tun_options_end + 20) << 16) | (pkt->tun_options_end + 26)) ||
+	      ((pkt->partial >> 16) >= pkt->tun_options_end + 28 &&
+	       (pkt->partial & 0xffff) < pkt->tun_options_end + 28 + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_DECAPSULATE + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop.hop, 28ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->r->hop.hop, PROG_DECAPSULATE + reason_too_big);
+	return decapsulate_send(skb, pkt);
 }
 
 SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct decapsulate_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 86);
-	void *data = (void *)(long)skb->data;
+	pkt.data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4;
+	struct hdr_udp *udp;
+	__u64 outer_end;
 
 	/* decapsulate: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_decapsulate_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_DECAPSULATE + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_decapsulate_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_decapsulate_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_decapsulate_link_broadcast);
-		return fr_up(skb, reason_decapsulate_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_decapsulate_truncated);
+	__u32 why = check_eth(skb, pkt.data, data_end) ?:
+		check_ipv4(skb, pkt.data, data_end, 14, &outer_end) ?:
+		check_udp(skb, pkt.data, data_end, outer_end, 34, &pkt.udp_end);
+	if (why)
+		return fr_up(skb, PROG_DECAPSULATE + why);
 
-	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}, {inside: "udp"}] */
-	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, reason_decapsulate_not_outer);
+	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
+	why = check_tun(skb, pkt.data, data_end, pkt.udp_end, 42, &pkt.tun_options_end);
+	if (why)
+		return fr_up(skb, PROG_DECAPSULATE + why);
+	pkt.at_tun_options_end = fr_pin(pkt.data + fr_bound(pkt.tun_options_end, 0x3f));
+	if (pkt.at_tun_options_end > data_end)
+		return fr_up(skb, PROG_DECAPSULATE + reason_truncated);
+	if (pkt.tun_options_end > pkt.udp_end)
+		return fr_up(skb, PROG_DECAPSULATE + reason_truncated);
+	ipv4 = pkt.at_tun_options_end;
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_decapsulate_truncated);
+		return fr_up(skb, PROG_DECAPSULATE + reason_truncated);
+	if (pkt.tun_options_end + 20 > pkt.udp_end)
+		return fr_up(skb, PROG_DECAPSULATE + reason_truncated);
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_decapsulate_ipv4_version);
+		return fr_up(skb, PROG_DECAPSULATE + reason_ipv4_version);
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_decapsulate_ip_options);
+		return fr_up(skb, PROG_DECAPSULATE + reason_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_decapsulate_ipv4_reserved);
+		return fr_up(skb, PROG_DECAPSULATE + reason_ipv4_reserved);
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_decapsulate_fragment);
-	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || outer_end > skb->len)
-		return fr_up(skb, reason_decapsulate_ipv4_total_length);
+		return fr_up(skb, PROG_DECAPSULATE + reason_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, PROG_DECAPSULATE + reason_ipv4_total_length);
+	pkt.inner_end = pkt.tun_options_end + be16(&ipv4->total_length);
+	if (pkt.inner_end > pkt.udp_end)
+		return fr_up(skb, PROG_DECAPSULATE + reason_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_decapsulate_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_decapsulate_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_decapsulate_multicast);
-		return fr_up(skb, reason_decapsulate_martian_destination);
-	}
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_decapsulate_not_udp);
+		return fr_up(skb, PROG_DECAPSULATE + reason_ipv4_checksum);
 
-	return decapsulate_udp(skb, data, data_end, lease, outer_end);
+	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}, {inside: "udp"}] */
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return fr_up(skb, PROG_DECAPSULATE + reason_not_inside);
+	udp = pkt.at_tun_options_end + 20;
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, PROG_DECAPSULATE + reason_truncated);
+	if (pkt.tun_options_end + 28 > pkt.inner_end)
+		return fr_up(skb, PROG_DECAPSULATE + reason_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, PROG_DECAPSULATE + reason_udp_length);
+	pkt.inside_end = pkt.tun_options_end + 20 + be16(&udp->length);
+	if (!(pkt.inside_end == pkt.inner_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_DECAPSULATE + reason_gso_packet);
+
+	return decapsulate_udp_length(skb, &pkt);
 }
 
 /*
@@ -443,106 +466,42 @@ SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
  *	eth ipv6 udp tun flow
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_strip_sent = 39, reason_strip_pass, reason_strip_inactive, reason_strip_vlan_tag,
-	reason_strip_other_host, reason_strip_link_broadcast, reason_strip_link_multicast,
-	reason_strip_truncated, reason_strip_ipv4_version, reason_strip_ip_options,
-	reason_strip_ipv4_reserved, reason_strip_fragment, reason_strip_ipv4_total_length,
-	reason_strip_ipv4_checksum, reason_strip_martian_source, reason_strip_multicast,
-	reason_strip_martian_destination, reason_strip_not_udp, reason_strip_udp_length,
-	reason_strip_gso_packet, reason_strip_tun_options, reason_strip_no_peers,
-	reason_strip_changing, reason_strip_address_family, reason_strip_partial_checksum,
-	reason_strip_no_memory, reason_strip_fault, reason_strip_too_big, reason_strip_no_route,
-	reason_strip_local, reason_strip_unreachable, reason_strip_blackhole, reason_strip_prohibit,
-	reason_strip_xfrm, reason_strip_rule, reason_strip_encap, reason_strip_udp_checksum,
-	reason_strip_ipv6_version, reason_strip_mapped_address, reason_strip_ipv6_payload_length,
-	reason_strip_not_ip,
+/* What is known of a packet. */
+struct strip_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 tun_options_end;
+	void *at_tun_options_end;
+	__u64 payload_len;
+	__u64 partial;
+	struct val_peers *p;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth_2(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_strip_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_strip_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_strip_link_broadcast + of);
-		return fr_up(skb, reason_strip_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_strip_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline int strip_ipv4_send(struct __sk_buff *skb, struct strip_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + at;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_strip_truncated + of);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_strip_ipv4_version + of);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_strip_ip_options + of);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_strip_ipv4_reserved + of);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_strip_fragment + of);
-	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_strip_ipv4_total_length + of);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_strip_ipv4_checksum + of);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_strip_martian_source + of);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_strip_multicast + of);
-		return fr_up(skb, reason_strip_martian_destination + of);
-	}
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_strip_not_udp + of);
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_strip_truncated + of);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_strip_udp_length + of);
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_strip_gso_packet + of);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_strip_udp_length + of);
-
-	*end = udp_end;
-	return 0;
-}
-
-static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __u64 tun_options_end,
-					   void *at_tun_options_end, __u64 payload_len,
-					   __u64 partial, struct val_peers *p)
-{
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_flow *flow = at_tun_options_end;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_flow *flow = pkt->at_tun_options_end;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -555,34 +514,35 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 	/* udp.checksum */
 	__be16 old_flow_id = ld16(&flow->id);
 	__u64 odd_sum = old_flow_id;
-	odd_sum <<= 8 * (((tun_options_end - 34) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->tun_options_end - 34) & 1) != 0);
 	__u64 odd_sum_2 = old_flow_kind;
-	odd_sum_2 <<= 8 * (((tun_options_end + 2 - 34) & 1) != 0);
+	odd_sum_2 <<= 8 * (((pkt->tun_options_end + 2 - 34) & 1) != 0);
 	__u64 odd_sum_3 = ld16(&flow->sum);
-	odd_sum_3 <<= 8 * (((tun_options_end + 3 - 34) & 1) != 0);
+	odd_sum_3 <<= 8 * (((pkt->tun_options_end + 3 - 34) & 1) != 0);
 	__u8 old_flow_rest = ld8(&flow->rest);
 	__u64 odd_sum_4 = old_flow_rest;
-	odd_sum_4 <<= 8 * (((tun_options_end + 5 - 34) & 1) != 0);
-	__u64 region_sum = fr_sum64(skb, 42, tun_options_end - 42);
+	odd_sum_4 <<= 8 * (((pkt->tun_options_end + 5 - 34) & 1) != 0);
+	__u64 region_sum = fr_sum64(skb, 42, pkt->tun_options_end - 42);
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + odd_sum + odd_sum_2 + odd_sum_3 +
-					  odd_sum_4 + region_sum);
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
-		bpf_htons(payload_len + 14) + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length + odd_sum +
+					  odd_sum_2 + odd_sum_3 + odd_sum_4 + region_sum);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((tun_options_end + 6 - 34) ^ 14) & 1) != 0)
+	if ((((pkt->tun_options_end + 6 - 34) ^ 14) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->remote.port) + bpf_htons(payload_len + 14) +
-					 old_flow_id + ((__u64)flow_sum << 8) +
-					 ((__u64)old_flow_rest << 8) + udp_new_pseudo + 9);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->remote.port) +
+					 bpf_htons(pkt->payload_len + 14) + old_flow_id +
+					 ((__u64)flow_sum << 8) + ((__u64)old_flow_rest << 8) +
+					 udp_new_pseudo + 9);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
@@ -590,63 +550,60 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(payload_len + 34) +
-					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->remote.addr) + 64);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 34) +
+					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
+					 fr_v4(pkt->p->remote.addr) + 64);
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, tun_options_end, 42, payload_len + 6, udp_csum.partial ? FR_PAYLOAD :
-			  0);
+	int err = fr_move(skb, pkt->tun_options_end, 42, pkt->payload_len + 6,
+			  udp_csum.partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_strip_fault, reason_strip_no_memory);
+		return fr_failed(skb, len, err, PROG_STRIP + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 47 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_strip_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 47 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_STRIP + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && ((42 - (__s32)tun_options_end) & 1))
+		if (!udp_csum.partial && ((42 - (__s32)pkt->tun_options_end) & 1))
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 33);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_flow *new_flow = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_flow *new_flow = pkt->data + 42;
 	if (direct)
-		fr_link(data, &p->hop_remote);
+		fr_link(pkt->data, &pkt->p->hop_remote);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 34));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 34));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
 	st8(&new_flow->kind, 9);
 	st16(&new_flow->sum, flow_sum);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_strip_fault);
+		return fr_drop(len, PROG_STRIP + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 33);
 
-	fr_count(reason_strip_sent, len);
-	return fr_send(&p->hop_remote, direct);
+	fr_count(PROG_STRIP + reason_sent, len);
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, void *data,
-						__u64 tun_options_end, void *at_tun_options_end,
-						__u64 payload_len, __u64 partial,
-						struct val_peers *p)
+static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, struct strip_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_flow *flow = at_tun_options_end;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_flow *flow = pkt->at_tun_options_end;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40, udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
@@ -660,184 +617,175 @@ static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 	/* udp.checksum */
 	__be16 old_flow_id = ld16(&flow->id);
 	__u64 odd_sum = old_flow_id;
-	odd_sum <<= 8 * (((tun_options_end - 34) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->tun_options_end - 34) & 1) != 0);
 	__u64 odd_sum_2 = old_flow_kind;
-	odd_sum_2 <<= 8 * (((tun_options_end + 2 - 34) & 1) != 0);
+	odd_sum_2 <<= 8 * (((pkt->tun_options_end + 2 - 34) & 1) != 0);
 	__u64 odd_sum_3 = ld16(&flow->sum);
-	odd_sum_3 <<= 8 * (((tun_options_end + 3 - 34) & 1) != 0);
+	odd_sum_3 <<= 8 * (((pkt->tun_options_end + 3 - 34) & 1) != 0);
 	__u8 old_flow_rest = ld8(&flow->rest);
 	__u64 odd_sum_4 = old_flow_rest;
-	odd_sum_4 <<= 8 * (((tun_options_end + 5 - 34) & 1) != 0);
-	__u64 region_sum = fr_sum64(skb, 42, tun_options_end - 42);
+	odd_sum_4 <<= 8 * (((pkt->tun_options_end + 5 - 34) & 1) != 0);
+	__u64 region_sum = fr_sum64(skb, 42, pkt->tun_options_end - 42);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + odd_sum + odd_sum_2 + odd_sum_3 +
-					  odd_sum_4 + region_sum);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 14) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length + odd_sum +
+					  odd_sum_2 + odd_sum_3 + odd_sum_4 + region_sum);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->remote.addr)) + bpf_htons(pkt->payload_len + 14) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((tun_options_end + 6 - 34) ^ 14) & 1) != 0)
+	if ((((pkt->tun_options_end + 6 - 34) ^ 14) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->remote.port) + bpf_htons(payload_len + 14) +
-					 old_flow_id + ((__u64)flow_sum << 8) +
-					 ((__u64)old_flow_rest << 8) + udp_new_pseudo + 9);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->remote.port) +
+					 bpf_htons(pkt->payload_len + 14) + old_flow_id +
+					 ((__u64)flow_sum << 8) + ((__u64)old_flow_rest << 8) +
+					 udp_new_pseudo + 9);
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, tun_options_end, 62, payload_len + 6, FR_TO_IPV6 |
+	int err = fr_move(skb, pkt->tun_options_end, 62, pkt->payload_len + 6, FR_TO_IPV6 |
 			  (udp_csum.partial ? FR_PAYLOAD : 0));
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_strip_fault, reason_strip_no_memory);
+		return fr_failed(skb, len, err, PROG_STRIP + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 67 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_strip_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 67 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_STRIP + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && ((42 - (__s32)tun_options_end) & 1))
+		if (!udp_csum.partial && ((42 - (__s32)pkt->tun_options_end) & 1))
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 53);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_flow *new_flow = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_flow *new_flow = pkt->data + 62;
 	if (direct)
-		fr_link(data, &p->hop_remote);
+		fr_link(pkt->data, &pkt->p->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 14));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
 	st8(&new_flow->kind, 9);
 	st16(&new_flow->sum, flow_sum);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_strip_fault);
+		return fr_drop(len, PROG_STRIP + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 53);
 
-	fr_count(reason_strip_sent, len);
-	return fr_send(&p->hop_remote, direct);
+	fr_count(PROG_STRIP + reason_sent, len);
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int strip_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int strip_ipv4(struct __sk_buff *skb, struct strip_packet *pkt)
 {
-	void *at_tun_options_end;
 	struct hdr_flow *flow;
-	struct hdr_udp *udp = data + 34;
-	__u64 ip_end, udp_end, tun_options_end;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_STRIP + why);
 
 	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	if (check_tun(skb, data, data_end, udp_end, 42, &tun_options_end,
-		      FR_APART(decapsulate, strip, truncated),
-		      FR_APART(decapsulate, strip, tun_options)))
-		return TC_ACT_UNSPEC;
-	at_tun_options_end = fr_pin(data + fr_bound(tun_options_end, 0x3f));
-	if (at_tun_options_end > data_end)
-		return fr_up(skb, reason_strip_truncated);
-	if (tun_options_end > udp_end)
-		return fr_up(skb, reason_strip_truncated);
+	why = check_tun(skb, pkt->data, pkt->data_end, udp_end, 42, &pkt->tun_options_end);
+	if (why)
+		return fr_up(skb, PROG_STRIP + why);
+	pkt->at_tun_options_end = fr_pin(pkt->data + fr_bound(pkt->tun_options_end, 0x3f));
+	if (pkt->at_tun_options_end > pkt->data_end)
+		return fr_up(skb, PROG_STRIP + reason_truncated);
+	if (pkt->tun_options_end > udp_end)
+		return fr_up(skb, PROG_STRIP + reason_truncated);
 
 	/* flow: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}, {name: "sum", bits:... */
-	flow = at_tun_options_end;
-	if ((void *)(flow + 1) > data_end)
-		return fr_up(skb, reason_strip_truncated);
-	if (tun_options_end + 6 > udp_end)
-		return fr_up(skb, reason_strip_truncated);
+	flow = pkt->at_tun_options_end;
+	if ((void *)(flow + 1) > pkt->data_end)
+		return fr_up(skb, PROG_STRIP + reason_truncated);
+	if (pkt->tun_options_end + 6 > udp_end)
+		return fr_up(skb, PROG_STRIP + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_strip_gso_packet);
+		return fr_up(skb, PROG_STRIP + reason_gso_packet);
 
 	/* lookup: p: peers: ["flow.id"] */
-	struct val_peers *p;
 	struct key_peers key __attribute__((aligned(8))) = {};
 
 	key.id = be16(&flow->id);
-	enum fr_found found = find_peers(&key, lease, 0, &p);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_strip_no_peers, reason_strip_changing);
+		return fr_missed(skb, found, PROG_STRIP + reason_no_peers,
+				 PROG_STRIP + reason_changing);
 
 	/* do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.remote"}}] */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
-		return fr_up(skb, reason_strip_address_family);
-	__u64 payload_len = udp_end - (tun_options_end + 6);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= tun_options_end + 6 &&
-	       (partial & 0xffff) < tun_options_end + 6 + payload_len - 1)))
-		return fr_up(skb, reason_strip_partial_checksum);
-	if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
-		if (unlikely(!fr_fits(&p->hop_remote, 34ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_remote, reason_strip_no_route,
-					      reason_strip_unreachable));
-		return strip_ipv4_send(skb, data, tun_options_end, at_tun_options_end, payload_len,
-				       partial, p);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
+		return fr_up(skb, PROG_STRIP + reason_address_family);
+	pkt->payload_len = udp_end - (pkt->tun_options_end + 6);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial >> 16) >= pkt->tun_options_end + 6 &&
+	       (pkt->partial & 0xffff) < pkt->tun_options_end + 6 + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_STRIP + reason_partial_checksum);
+	if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
+		if (unlikely(!fr_fits(&pkt->p->hop_remote, 34ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_remote, PROG_STRIP + reason_too_big);
+		return strip_ipv4_send(skb, pkt);
 	}
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_strip_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_remote, 54ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_remote, reason_strip_no_route,
-				      reason_strip_unreachable));
-	return strip_ipv4_send_ipv6(skb, data, tun_options_end, at_tun_options_end, payload_len,
-				    partial, p);
+		return fr_up(skb, PROG_STRIP + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, 54ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_remote, PROG_STRIP + reason_too_big);
+	return strip_ipv4_send_ipv6(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_strip_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_strip_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_strip_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_strip_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_strip_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_strip_multicast + of);
-		return fr_up(skb, reason_strip_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_strip_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int strip_ipv6_send(struct __sk_buff *skb, void *data, __u64 tun_options_end,
-					   void *at_tun_options_end, __u64 payload_len,
-					   __u64 partial, struct val_peers *p)
+static __always_inline int strip_ipv6_send(struct __sk_buff *skb, struct strip_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_flow *flow = at_tun_options_end;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_flow *flow = pkt->at_tun_options_end;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -853,86 +801,84 @@ static __always_inline int strip_ipv6_send(struct __sk_buff *skb, void *data, __
 	/* udp.checksum */
 	__be16 old_flow_id = ld16(&flow->id);
 	__u64 odd_sum = old_flow_id;
-	odd_sum <<= 8 * (((tun_options_end - 54) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->tun_options_end - 54) & 1) != 0);
 	__u64 odd_sum_2 = old_flow_kind;
-	odd_sum_2 <<= 8 * (((tun_options_end + 2 - 54) & 1) != 0);
+	odd_sum_2 <<= 8 * (((pkt->tun_options_end + 2 - 54) & 1) != 0);
 	__u64 odd_sum_3 = ld16(&flow->sum);
-	odd_sum_3 <<= 8 * (((tun_options_end + 3 - 54) & 1) != 0);
+	odd_sum_3 <<= 8 * (((pkt->tun_options_end + 3 - 54) & 1) != 0);
 	__u8 old_flow_rest = ld8(&flow->rest);
 	__u64 odd_sum_4 = old_flow_rest;
-	odd_sum_4 <<= 8 * (((tun_options_end + 5 - 54) & 1) != 0);
-	__u64 region_sum = fr_sum64(skb, 62, tun_options_end - 62);
+	odd_sum_4 <<= 8 * (((pkt->tun_options_end + 5 - 54) & 1) != 0);
+	__u64 region_sum = fr_sum64(skb, 62, pkt->tun_options_end - 62);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + odd_sum + odd_sum_2 + odd_sum_3 +
-					  odd_sum_4 + region_sum);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 14) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length + odd_sum +
+					  odd_sum_2 + odd_sum_3 + odd_sum_4 + region_sum);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->remote.addr)) + bpf_htons(pkt->payload_len + 14) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((tun_options_end + 6 - 54) ^ 14) & 1) != 0)
+	if ((((pkt->tun_options_end + 6 - 54) ^ 14) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->remote.port) + bpf_htons(payload_len + 14) +
-					 old_flow_id + ((__u64)flow_sum << 8) +
-					 ((__u64)old_flow_rest << 8) + udp_new_pseudo + 9);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->remote.port) +
+					 bpf_htons(pkt->payload_len + 14) + old_flow_id +
+					 ((__u64)flow_sum << 8) + ((__u64)old_flow_rest << 8) +
+					 udp_new_pseudo + 9);
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, tun_options_end, 62, payload_len + 6, udp_csum.partial ? FR_PAYLOAD :
-			  0);
+	int err = fr_move(skb, pkt->tun_options_end, 62, pkt->payload_len + 6,
+			  udp_csum.partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_strip_fault, reason_strip_no_memory);
+		return fr_failed(skb, len, err, PROG_STRIP + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 67 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_strip_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 67 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_STRIP + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && ((62 - (__s32)tun_options_end) & 1))
+		if (!udp_csum.partial && ((62 - (__s32)pkt->tun_options_end) & 1))
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 53);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_flow *new_flow = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_flow *new_flow = pkt->data + 62;
 	if (direct)
-		fr_link(data, &p->hop_remote);
+		fr_link(pkt->data, &pkt->p->hop_remote);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 14));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
 	st8(&new_flow->kind, 9);
 	st16(&new_flow->sum, flow_sum);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_strip_fault);
+		return fr_drop(len, PROG_STRIP + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 53);
 
-	fr_count(reason_strip_sent, len);
-	return fr_send(&p->hop_remote, direct);
+	fr_count(PROG_STRIP + reason_sent, len);
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int strip_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
-						__u64 tun_options_end, void *at_tun_options_end,
-						__u64 payload_len, __u64 partial,
-						struct val_peers *p)
+static __always_inline int strip_ipv6_send_ipv4(struct __sk_buff *skb, struct strip_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_flow *flow = at_tun_options_end;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_flow *flow = pkt->at_tun_options_end;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60, udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
@@ -946,178 +892,174 @@ static __always_inline int strip_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 	/* udp.checksum */
 	__be16 old_flow_id = ld16(&flow->id);
 	__u64 odd_sum = old_flow_id;
-	odd_sum <<= 8 * (((tun_options_end - 54) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->tun_options_end - 54) & 1) != 0);
 	__u64 odd_sum_2 = old_flow_kind;
-	odd_sum_2 <<= 8 * (((tun_options_end + 2 - 54) & 1) != 0);
+	odd_sum_2 <<= 8 * (((pkt->tun_options_end + 2 - 54) & 1) != 0);
 	__u64 odd_sum_3 = ld16(&flow->sum);
-	odd_sum_3 <<= 8 * (((tun_options_end + 3 - 54) & 1) != 0);
+	odd_sum_3 <<= 8 * (((pkt->tun_options_end + 3 - 54) & 1) != 0);
 	__u8 old_flow_rest = ld8(&flow->rest);
 	__u64 odd_sum_4 = old_flow_rest;
-	odd_sum_4 <<= 8 * (((tun_options_end + 5 - 54) & 1) != 0);
-	__u64 region_sum = fr_sum64(skb, 62, tun_options_end - 62);
+	odd_sum_4 <<= 8 * (((pkt->tun_options_end + 5 - 54) & 1) != 0);
+	__u64 region_sum = fr_sum64(skb, 62, pkt->tun_options_end - 62);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + odd_sum + odd_sum_2 + odd_sum_3 +
-					  odd_sum_4 + region_sum);
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
-		bpf_htons(payload_len + 14) + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length + odd_sum +
+					  odd_sum_2 + odd_sum_3 + odd_sum_4 + region_sum);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((tun_options_end + 6 - 54) ^ 14) & 1) != 0)
+	if ((((pkt->tun_options_end + 6 - 54) ^ 14) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->remote.port) + bpf_htons(payload_len + 14) +
-					 old_flow_id + ((__u64)flow_sum << 8) +
-					 ((__u64)old_flow_rest << 8) + udp_new_pseudo + 9);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->remote.port) +
+					 bpf_htons(pkt->payload_len + 14) + old_flow_id +
+					 ((__u64)flow_sum << 8) + ((__u64)old_flow_rest << 8) +
+					 udp_new_pseudo + 9);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 34) + fr_v4(p->local.addr) +
-					   fr_v4(p->remote.addr) + 0x1180);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 34) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) + 0x1180);
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, tun_options_end, 42, payload_len + 6, FR_TO_IPV4 |
+	int err = fr_move(skb, pkt->tun_options_end, 42, pkt->payload_len + 6, FR_TO_IPV4 |
 			  (udp_csum.partial ? FR_PAYLOAD : 0));
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_strip_fault, reason_strip_no_memory);
+		return fr_failed(skb, len, err, PROG_STRIP + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 47 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_strip_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 47 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_STRIP + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && ((62 - (__s32)tun_options_end) & 1))
+		if (!udp_csum.partial && ((62 - (__s32)pkt->tun_options_end) & 1))
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 33);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_flow *new_flow = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_flow *new_flow = pkt->data + 42;
 	if (direct)
-		fr_link(data, &p->hop_remote);
+		fr_link(pkt->data, &pkt->p->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 34));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 34));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
 	st8(&new_flow->kind, 9);
 	st16(&new_flow->sum, flow_sum);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_strip_fault);
+		return fr_drop(len, PROG_STRIP + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 33);
 
-	fr_count(reason_strip_sent, len);
-	return fr_send(&p->hop_remote, direct);
+	fr_count(PROG_STRIP + reason_sent, len);
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int strip_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int strip_ipv6(struct __sk_buff *skb, struct strip_packet *pkt)
 {
-	void *at_tun_options_end;
 	struct hdr_flow *flow;
-	struct hdr_udp *udp = data + 54;
-	__u64 ip_end, udp_end, tun_options_end;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_STRIP + why);
 
 	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	if (check_tun(skb, data, data_end, udp_end, 62, &tun_options_end,
-		      FR_APART(decapsulate, strip, truncated),
-		      FR_APART(decapsulate, strip, tun_options)))
-		return TC_ACT_UNSPEC;
-	at_tun_options_end = fr_pin(data + fr_bound(tun_options_end, 0x7f));
-	if (at_tun_options_end > data_end)
-		return fr_up(skb, reason_strip_truncated);
-	if (tun_options_end > udp_end)
-		return fr_up(skb, reason_strip_truncated);
+	why = check_tun(skb, pkt->data, pkt->data_end, udp_end, 62, &pkt->tun_options_end);
+	if (why)
+		return fr_up(skb, PROG_STRIP + why);
+	pkt->at_tun_options_end = fr_pin(pkt->data + fr_bound(pkt->tun_options_end, 0x7f));
+	if (pkt->at_tun_options_end > pkt->data_end)
+		return fr_up(skb, PROG_STRIP + reason_truncated);
+	if (pkt->tun_options_end > udp_end)
+		return fr_up(skb, PROG_STRIP + reason_truncated);
 
 	/* flow: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}, {name: "sum", bits:... */
-	flow = at_tun_options_end;
-	if ((void *)(flow + 1) > data_end)
-		return fr_up(skb, reason_strip_truncated);
-	if (tun_options_end + 6 > udp_end)
-		return fr_up(skb, reason_strip_truncated);
+	flow = pkt->at_tun_options_end;
+	if ((void *)(flow + 1) > pkt->data_end)
+		return fr_up(skb, PROG_STRIP + reason_truncated);
+	if (pkt->tun_options_end + 6 > udp_end)
+		return fr_up(skb, PROG_STRIP + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_strip_gso_packet);
+		return fr_up(skb, PROG_STRIP + reason_gso_packet);
 
 	/* lookup: p: peers: ["flow.id"] */
-	struct val_peers *p;
 	struct key_peers key __attribute__((aligned(8))) = {};
 
 	key.id = be16(&flow->id);
-	enum fr_found found = find_peers(&key, lease, 0, &p);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_strip_no_peers, reason_strip_changing);
+		return fr_missed(skb, found, PROG_STRIP + reason_no_peers,
+				 PROG_STRIP + reason_changing);
 
 	/* do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.remote"}}] */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
-		return fr_up(skb, reason_strip_address_family);
-	__u64 payload_len = udp_end - (tun_options_end + 6);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= tun_options_end + 6 &&
-	       (partial & 0xffff) < tun_options_end + 6 + payload_len - 1)))
-		return fr_up(skb, reason_strip_partial_checksum);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
+		return fr_up(skb, PROG_STRIP + reason_address_family);
+	pkt->payload_len = udp_end - (pkt->tun_options_end + 6);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial >> 16) >= pkt->tun_options_end + 6 &&
+	       (pkt->partial & 0xffff) < pkt->tun_options_end + 6 + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_STRIP + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_strip_udp_checksum);
-	if (!fr_is_v4(p->remote.addr)) { /* ipv6 stays */
-		if (unlikely(!fr_fits(&p->hop_remote, 54ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_remote, reason_strip_no_route,
-					      reason_strip_unreachable));
-		return strip_ipv6_send(skb, data, tun_options_end, at_tun_options_end, payload_len,
-				       partial, p);
+		return fr_up(skb, PROG_STRIP + reason_udp_checksum);
+	if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
+		if (unlikely(!fr_fits(&pkt->p->hop_remote, 54ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_remote, PROG_STRIP + reason_too_big);
+		return strip_ipv6_send(skb, pkt);
 	}
-	if (unlikely(!fr_fits(&p->hop_remote, 34ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_remote, reason_strip_no_route,
-				      reason_strip_unreachable));
-	return strip_ipv6_send_ipv4(skb, data, tun_options_end, at_tun_options_end, payload_len,
-				    partial, p);
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, 34ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_remote, PROG_STRIP + reason_too_big);
+	return strip_ipv6_send_ipv4(skb, pkt);
 }
 
 SEC("tc") int prog_strip(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct strip_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 84);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* strip: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_strip_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_STRIP + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth_2(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_STRIP + why);
 
 	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return strip_ipv4(skb, data, data_end, lease);
+		return strip_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return strip_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_strip_not_ip);
+		return strip_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_STRIP + reason_not_ip);
 }
 
 /*
@@ -1126,38 +1068,34 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
  *	eth ipv6 udp tun tun
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_last_sent = 80, reason_last_pass, reason_last_inactive, reason_last_vlan_tag,
-	reason_last_other_host, reason_last_link_broadcast, reason_last_link_multicast,
-	reason_last_truncated, reason_last_ipv4_version, reason_last_ip_options,
-	reason_last_ipv4_reserved, reason_last_fragment, reason_last_ipv4_total_length,
-	reason_last_ipv4_checksum, reason_last_martian_source, reason_last_multicast,
-	reason_last_martian_destination, reason_last_not_udp, reason_last_udp_length,
-	reason_last_gso_packet, reason_last_tun_options, reason_last_length,
-	reason_last_partial_checksum, reason_last_no_memory, reason_last_fault,
-	reason_last_ipv6_version, reason_last_mapped_address, reason_last_ipv6_payload_length,
-	reason_last_udp_checksum, reason_last_not_ip,
+/* What is known of a packet. */
+struct last_packet {
+	void *data;
+	void *data_end;
+	__u64 tun_options_size;
+	__u64 tun_options_end;
+	__u64 more_options_end;
+	__u64 payload_len;
+	__u64 partial;
 };
 
-static __always_inline int last_ipv4_send(struct __sk_buff *skb, void *data, __u64 tun_options_size,
-					  __u64 tun_options_end, __u64 more_options_end,
-					  __u64 payload_len, __u64 partial)
+static __always_inline int last_ipv4_send(struct __sk_buff *skb, struct last_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_tun *tun = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_tun *tun = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_total_length = bpf_htons(payload_len + (tun_options_end - 14));
-	__be16 udp_length = bpf_htons(payload_len + (tun_options_end - 34));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->tun_options_end - 14));
+	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->tun_options_end - 34));
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum64(skb, 43, tun_options_size);
-	__u64 region_sum_2 = fr_sum512(skb, tun_options_end, more_options_end - tun_options_end);
+	__u64 region_sum = fr_sum64(skb, 43, pkt->tun_options_size);
+	__u64 region_sum_2 = fr_sum512(skb, pkt->tun_options_end,
+				       pkt->more_options_end - pkt->tun_options_end);
 	__u64 odd_sum = region_sum_2;
-	odd_sum <<= 8 * (((tun_options_end - 34) & 1) != 0);
-	__u64 region_sum_3 = fr_sum64(skb, 43, tun_options_size);
+	odd_sum <<= 8 * (((pkt->tun_options_end - 34) & 1) != 0);
+	__u64 region_sum_3 = fr_sum64(skb, 43, pkt->tun_options_size);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u8 old_tun_n = ld8(&tun->n);
@@ -1165,14 +1103,15 @@ static __always_inline int last_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)old_udp_src_port + old_udp_length +
 					  ((__u64)region_sum << 8) + old_tun_n + odd_sum);
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((more_options_end - 34) ^ (tun_options_end - 34)) & 1) != 0)
+	if ((((pkt->more_options_end - 34) ^ (pkt->tun_options_end - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port + udp_length +
 					 ((__u64)region_sum_3 << 8) + old_tun_n + udp_new_pseudo);
@@ -1183,102 +1122,102 @@ static __always_inline int last_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ld16(&ipv4->total_length) + ipv4_total_length);
 
-	int err = fr_move(skb, more_options_end, tun_options_end, payload_len, FR_PAYLOAD);
+	int err = fr_move(skb, pkt->more_options_end, pkt->tun_options_end, pkt->payload_len,
+			  FR_PAYLOAD);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_last_fault, reason_last_no_memory);
+		return fr_failed(skb, len, err, PROG_LAST + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 42 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_last_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_LAST + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 16, 26);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st16(&new_udp->length, udp_length);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_last_fault);
+		return fr_drop(len, PROG_LAST + reason_fault);
 	fr_complete_end(skb, csum, 16, 26);
 
-	fr_count(reason_last_pass, len);
+	fr_count(PROG_LAST + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int last_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int last_ipv4(struct __sk_buff *skb, struct last_packet *pkt)
 {
 	void *at_tun_options_end;
 	void *at_more_options_end;
-	struct hdr_tun *tun = data + 42;
+	struct hdr_tun *tun = pkt->data + 42;
 	struct hdr_tun *tun_2;
 	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(strip, last, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, FR_APART(strip, last, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_LAST + why);
 
 	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	if ((void *)(tun + 1) > data_end || 43ULL > udp_end)
-		return fr_up(skb, reason_last_truncated);
-	__u64 tun_options_size = be8(&tun->n);
-	if (tun_options_size > 15)
-		return fr_up(skb, reason_last_tun_options);
-	__u64 tun_options_end = fr_forget(skb, 43ULL + tun_options_size);
-	at_tun_options_end = fr_pin(data + fr_bound(tun_options_end, 0x3f));
-	if (at_tun_options_end > data_end)
-		return fr_up(skb, reason_last_truncated);
-	if (tun_options_end > udp_end)
-		return fr_up(skb, reason_last_truncated);
+	if ((void *)(tun + 1) > pkt->data_end || 43ULL > udp_end)
+		return fr_up(skb, PROG_LAST + reason_truncated);
+	pkt->tun_options_size = be8(&tun->n);
+	if (pkt->tun_options_size > 15)
+		return fr_up(skb, PROG_LAST + reason_tun_options);
+	pkt->tun_options_end = fr_forget(skb, 43ULL + pkt->tun_options_size);
+	at_tun_options_end = fr_pin(pkt->data + fr_bound(pkt->tun_options_end, 0x3f));
+	if (at_tun_options_end > pkt->data_end)
+		return fr_up(skb, PROG_LAST + reason_truncated);
+	if (pkt->tun_options_end > udp_end)
+		return fr_up(skb, PROG_LAST + reason_truncated);
 	tun_2 = at_tun_options_end;
-	if ((void *)(tun_2 + 1) > data_end)
-		return fr_up(skb, reason_last_truncated);
-	if (tun_options_end + 1 > udp_end)
-		return fr_up(skb, reason_last_truncated);
+	if ((void *)(tun_2 + 1) > pkt->data_end)
+		return fr_up(skb, PROG_LAST + reason_truncated);
+	if (pkt->tun_options_end + 1 > udp_end)
+		return fr_up(skb, PROG_LAST + reason_truncated);
 	__u64 more_options_size = be8(&tun_2->n);
 	if (more_options_size > 15)
-		return fr_up(skb, reason_last_tun_options);
-	__u64 more_options_end = fr_forget(skb, tun_options_end + 1 + more_options_size);
-	at_more_options_end = fr_pin(data + fr_bound(more_options_end, 0x7f));
-	if (at_more_options_end > data_end)
-		return fr_up(skb, reason_last_truncated);
-	if (more_options_end > udp_end)
-		return fr_up(skb, reason_last_truncated);
+		return fr_up(skb, PROG_LAST + reason_tun_options);
+	pkt->more_options_end = fr_forget(skb, pkt->tun_options_end + 1 + more_options_size);
+	at_more_options_end = fr_pin(pkt->data + fr_bound(pkt->more_options_end, 0x7f));
+	if (at_more_options_end > pkt->data_end)
+		return fr_up(skb, PROG_LAST + reason_truncated);
+	if (pkt->more_options_end > udp_end)
+		return fr_up(skb, PROG_LAST + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_last_gso_packet);
+		return fr_up(skb, PROG_LAST + reason_gso_packet);
 
 	/* do: [{pop: "more"}, "pass"] */
-	__u64 payload_len = udp_end - more_options_end;
-	if (payload_len + (tun_options_end - 14) > 0xffff ||
-	    payload_len + (tun_options_end - 34) > 0xffff)
-		return fr_up(skb, reason_last_length);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40)))
-		return fr_up(skb, reason_last_partial_checksum);
-	return last_ipv4_send(skb, data, tun_options_size, tun_options_end, more_options_end,
-			      payload_len, partial);
+	pkt->payload_len = udp_end - pkt->more_options_end;
+	if (pkt->payload_len + (pkt->tun_options_end - 14) > 0xffff ||
+	    pkt->payload_len + (pkt->tun_options_end - 34) > 0xffff)
+		return fr_up(skb, PROG_LAST + reason_length);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40)))
+		return fr_up(skb, PROG_LAST + reason_partial_checksum);
+	return last_ipv4_send(skb, pkt);
 }
 
-static __always_inline int last_ipv6_send(struct __sk_buff *skb, void *data, __u64 tun_options_size,
-					  __u64 tun_options_end, __u64 more_options_end,
-					  __u64 payload_len, __u64 partial)
+static __always_inline int last_ipv6_send(struct __sk_buff *skb, struct last_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-	struct hdr_tun *tun = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_tun *tun = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
-	__be16 ipv6_payload_length = bpf_htons(payload_len + (tun_options_end - 54));
+	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len + (pkt->tun_options_end - 54));
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum64(skb, 63, tun_options_size);
-	__u64 region_sum_2 = fr_sum512(skb, tun_options_end, more_options_end - tun_options_end);
+	__u64 region_sum = fr_sum64(skb, 63, pkt->tun_options_size);
+	__u64 region_sum_2 = fr_sum512(skb, pkt->tun_options_end,
+				       pkt->more_options_end - pkt->tun_options_end);
 	__u64 odd_sum = region_sum_2;
-	odd_sum <<= 8 * (((tun_options_end - 54) & 1) != 0);
-	__u64 region_sum_3 = fr_sum64(skb, 63, tun_options_size);
+	odd_sum <<= 8 * (((pkt->tun_options_end - 54) & 1) != 0);
+	__u64 region_sum_3 = fr_sum64(skb, 63, pkt->tun_options_size);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u8 old_tun_n = ld8(&tun->n);
@@ -1286,123 +1225,126 @@ static __always_inline int last_ipv6_send(struct __sk_buff *skb, void *data, __u
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)old_udp_src_port + old_udp_length +
 					  ((__u64)region_sum << 8) + old_tun_n + odd_sum);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((more_options_end - 54) ^ (tun_options_end - 54)) & 1) != 0)
+	if ((((pkt->more_options_end - 54) ^ (pkt->tun_options_end - 54)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
 					 ipv6_payload_length + ((__u64)region_sum_3 << 8) +
 					 old_tun_n + udp_new_pseudo);
 
-	int err = fr_move(skb, more_options_end, tun_options_end, payload_len, FR_PAYLOAD);
+	int err = fr_move(skb, pkt->more_options_end, pkt->tun_options_end, pkt->payload_len,
+			  FR_PAYLOAD);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_last_fault, reason_last_no_memory);
+		return fr_failed(skb, len, err, PROG_LAST + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 62 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_last_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_LAST + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 18, 44);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_udp->length, ipv6_payload_length);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_last_fault);
+		return fr_drop(len, PROG_LAST + reason_fault);
 	fr_complete_end(skb, csum, 18, 44);
 
-	fr_count(reason_last_pass, len);
+	fr_count(PROG_LAST + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int last_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int last_ipv6(struct __sk_buff *skb, struct last_packet *pkt)
 {
 	void *at_tun_options_end;
 	void *at_more_options_end;
-	struct hdr_tun *tun = data + 62;
+	struct hdr_tun *tun = pkt->data + 62;
 	struct hdr_tun *tun_2;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(strip, last, truncated),
-		       FR_APART(strip, last, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, FR_APART(strip, last, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_LAST + why);
 
 	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	if ((void *)(tun + 1) > data_end || 63ULL > udp_end)
-		return fr_up(skb, reason_last_truncated);
-	__u64 tun_options_size = be8(&tun->n);
-	if (tun_options_size > 15)
-		return fr_up(skb, reason_last_tun_options);
-	__u64 tun_options_end = fr_forget(skb, 63ULL + tun_options_size);
-	at_tun_options_end = fr_pin(data + fr_bound(tun_options_end, 0x7f));
-	if (at_tun_options_end > data_end)
-		return fr_up(skb, reason_last_truncated);
-	if (tun_options_end > udp_end)
-		return fr_up(skb, reason_last_truncated);
+	if ((void *)(tun + 1) > pkt->data_end || 63ULL > udp_end)
+		return fr_up(skb, PROG_LAST + reason_truncated);
+	pkt->tun_options_size = be8(&tun->n);
+	if (pkt->tun_options_size > 15)
+		return fr_up(skb, PROG_LAST + reason_tun_options);
+	pkt->tun_options_end = fr_forget(skb, 63ULL + pkt->tun_options_size);
+	at_tun_options_end = fr_pin(pkt->data + fr_bound(pkt->tun_options_end, 0x7f));
+	if (at_tun_options_end > pkt->data_end)
+		return fr_up(skb, PROG_LAST + reason_truncated);
+	if (pkt->tun_options_end > udp_end)
+		return fr_up(skb, PROG_LAST + reason_truncated);
 	tun_2 = at_tun_options_end;
-	if ((void *)(tun_2 + 1) > data_end)
-		return fr_up(skb, reason_last_truncated);
-	if (tun_options_end + 1 > udp_end)
-		return fr_up(skb, reason_last_truncated);
+	if ((void *)(tun_2 + 1) > pkt->data_end)
+		return fr_up(skb, PROG_LAST + reason_truncated);
+	if (pkt->tun_options_end + 1 > udp_end)
+		return fr_up(skb, PROG_LAST + reason_truncated);
 	__u64 more_options_size = be8(&tun_2->n);
 	if (more_options_size > 15)
-		return fr_up(skb, reason_last_tun_options);
-	__u64 more_options_end = fr_forget(skb, tun_options_end + 1 + more_options_size);
-	at_more_options_end = fr_pin(data + fr_bound(more_options_end, 0x7f));
-	if (at_more_options_end > data_end)
-		return fr_up(skb, reason_last_truncated);
-	if (more_options_end > udp_end)
-		return fr_up(skb, reason_last_truncated);
+		return fr_up(skb, PROG_LAST + reason_tun_options);
+	pkt->more_options_end = fr_forget(skb, pkt->tun_options_end + 1 + more_options_size);
+	at_more_options_end = fr_pin(pkt->data + fr_bound(pkt->more_options_end, 0x7f));
+	if (at_more_options_end > pkt->data_end)
+		return fr_up(skb, PROG_LAST + reason_truncated);
+	if (pkt->more_options_end > udp_end)
+		return fr_up(skb, PROG_LAST + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_last_gso_packet);
+		return fr_up(skb, PROG_LAST + reason_gso_packet);
 
 	/* do: [{pop: "more"}, "pass"] */
-	__u64 payload_len = udp_end - more_options_end;
-	if (payload_len + (tun_options_end - 54) > 0xffff ||
-	    payload_len + (tun_options_end - 54) > 0xffff)
-		return fr_up(skb, reason_last_length);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60)))
-		return fr_up(skb, reason_last_partial_checksum);
+	pkt->payload_len = udp_end - pkt->more_options_end;
+	if (pkt->payload_len + (pkt->tun_options_end - 54) > 0xffff ||
+	    pkt->payload_len + (pkt->tun_options_end - 54) > 0xffff)
+		return fr_up(skb, PROG_LAST + reason_length);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60)))
+		return fr_up(skb, PROG_LAST + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_last_udp_checksum);
-	return last_ipv6_send(skb, data, tun_options_size, tun_options_end, more_options_end,
-			      payload_len, partial);
+		return fr_up(skb, PROG_LAST + reason_udp_checksum);
+	return last_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_last(struct __sk_buff *skb)
 {
+	struct last_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 94);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* last: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_last_inactive);
+		return fr_up(skb, PROG_LAST + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(strip, last, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth_2(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_LAST + why);
 
 	/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return last_ipv4(skb, data, data_end);
+		return last_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return last_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_last_not_ip);
+		return last_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_LAST + reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 31
+#define FR_REASONS 32
 #define FR_NEEDS_ROWS 8
 #include "fastrelay.h"
 
@@ -91,347 +91,352 @@ static __always_inline enum fr_found find_tenants(const struct key_tenants *key,
 		       NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_gre_has_checksum,
+	reason_gre_version, reason_no_match, reason_no_tenants, reason_changing, reason_fault,
+	reason_no_memory, reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length,
+	reason_not_ip,
+};
+
 /*
  * prog_sort: tc/ingress
  *	eth ipv4 udp gre
  *	eth ipv6 udp gre
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_sort_sent, reason_sort_pass, reason_sort_inactive, reason_sort_vlan_tag,
-	reason_sort_other_host, reason_sort_link_broadcast, reason_sort_link_multicast,
-	reason_sort_truncated, reason_sort_ipv4_version, reason_sort_ip_options,
-	reason_sort_ipv4_reserved, reason_sort_fragment, reason_sort_ipv4_total_length,
-	reason_sort_ipv4_checksum, reason_sort_martian_source, reason_sort_multicast,
-	reason_sort_martian_destination, reason_sort_not_udp, reason_sort_udp_length,
-	reason_sort_gso_packet, reason_sort_gre_has_checksum, reason_sort_gre_version,
-	reason_sort_no_match, reason_sort_no_tenants, reason_sort_changing, reason_sort_no_memory,
-	reason_sort_fault, reason_sort_ipv6_version, reason_sort_mapped_address,
-	reason_sort_ipv6_payload_length, reason_sort_not_ip,
+/* What is known of a packet. */
+struct sort_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 gre_key;
+	struct val_tenants *t;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_sort_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_sort_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_sort_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_sort_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int check_gre(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 udp_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_gre(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_gre *gre = data + at;
 
 	if ((void *)(gre + 1) > data_end || at + sizeof(*gre) > udp_end)
-		return fr_up(skb, reason_sort_truncated);
+		return reason_truncated;
 	if ((be8(gre->has_checksum_to_version) >> 7) != 0)
-		return fr_up(skb, reason_sort_gre_has_checksum);
+		return reason_gre_has_checksum;
 	if ((be8(gre->has_checksum_to_version + 1) & 7) != 0)
-		return fr_up(skb, reason_sort_gre_version);
+		return reason_gre_version;
 	__u64 gre_key_present = ((be8(gre->has_checksum_to_version) >> 5) & 1) == 1;
 
 	*end = gre_key_present;
 	return 0;
 }
 
-static __always_inline int sort_ipv4_send(struct __sk_buff *skb, __u64 gre_key,
-					  struct val_tenants *t)
+static __always_inline int sort_ipv4_send(struct __sk_buff *skb, struct sort_packet *pkt)
 {
 	__u32 len = skb->len;
-	__u32 new_priority = t->queue;
-	__u32 new_mark = gre_key;
+	__u32 new_priority = pkt->t->queue;
+	__u32 new_mark = pkt->gre_key;
 
 	skb->priority = new_priority;
 	skb->mark = new_mark;
 
-	fr_count(reason_sort_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int sort_ipv4_sequence(struct __sk_buff *skb, void *data, void *data_end,
-					      const struct fr_lease *lease, __u64 udp_end,
-					      __u64 gre_key, __u64 gre_key_end,
-					      void *at_gre_key_end, __u64 gre_sequence_present)
-{
-	void *at_gre_sequence_end;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_gre *gre = data + 42;
-
-	/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
-	__u64 gre_sequence_size;
-	if (gre_sequence_present) { /* sequence */
-		if (at_gre_key_end + 4 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		gre_sequence_size = 4;
-	} else {
-		gre_sequence_size = 0;
-	}
-	__u64 gre_sequence_end = fr_forget(skb, gre_key_end + gre_sequence_size);
-	at_gre_sequence_end = fr_pin(data + fr_bound(gre_sequence_end, 0x3f));
-	if (at_gre_sequence_end > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (gre_sequence_end > udp_end)
-		return fr_up(skb, reason_sort_truncated);
-
-	/* stack: ["eth", "ip", "udp", "gre"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_sort_gso_packet);
-
-	/* match: "udp.dst_port": 4754 */
-	if (be16(&udp->dst_port) != 0x1292)
-		return fr_up(skb, reason_sort_no_match);
-
-	/* when: "gre.has_key == 1" */
-	if (((be8(gre->has_checksum_to_version) >> 5) & 1) != 1)
-		return fr_up(skb, reason_sort_no_match);
-
-	/* lookup: t: tenants: ["gre.key"] */
-	struct val_tenants *t;
-	struct key_tenants key __attribute__((aligned(8))) = {};
-
-	key.key = gre_key;
-	enum fr_found found = find_tenants(&key, lease, 0, &t);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_sort_no_tenants, reason_sort_changing);
-
-	/* do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
-	return sort_ipv4_send(skb, gre_key, t);
-}
-
-static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease)
+static __always_inline int sort_ipv4(struct __sk_buff *skb, struct sort_packet *pkt)
 {
 	void *at_gre_key_end;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_gre *gre = data + 42;
-	__u64 udp_end, gre_key_present;
+	void *at_gre_sequence_end;
+	struct hdr_gre *gre = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 ip_end, udp_end, gre_key_present;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_sort_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_sort_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_sort_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_sort_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_sort_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_sort_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_sort_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_sort_multicast);
-		return fr_up(skb, reason_sort_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "gre"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_sort_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* {name: "key", bits: 32, when: "has_key == 1"}, */
-	if (check_gre(skb, data, data_end, udp_end, 42, &gre_key_present))
-		return TC_ACT_UNSPEC;
+	why = check_gre(skb, pkt->data, pkt->data_end, udp_end, 42, &gre_key_present);
+	if (why)
+		return fr_up(skb, why);
 	__u64 gre_key_size;
-	__u64 gre_key;
 	if (gre_key_present) { /* key */
-		if (data + 50 > data_end)
-			return fr_up(skb, reason_sort_truncated);
+		if (pkt->data + 50 > pkt->data_end)
+			return fr_up(skb, reason_truncated);
 		gre_key_size = 4;
-		gre_key = be32(data + 46);
+		pkt->gre_key = be32(pkt->data + 46);
 	} else {
 		gre_key_size = 0;
-		gre_key = 0;
+		pkt->gre_key = 0;
 	}
 	__u64 gre_key_end = fr_forget(skb, 46ULL + gre_key_size);
-	at_gre_key_end = fr_pin(data + fr_bound(gre_key_end, 0x3f));
-	if (at_gre_key_end > data_end)
-		return fr_up(skb, reason_sort_truncated);
+	at_gre_key_end = fr_pin(pkt->data + fr_bound(gre_key_end, 0x3f));
+	if (at_gre_key_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
 	if (gre_key_end > udp_end)
-		return fr_up(skb, reason_sort_truncated);
-
-	/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
-	__u64 gre_sequence_present = ((be8(gre->has_checksum_to_version) >> 4) & 1) == 1;
-
-	return sort_ipv4_sequence(skb, data, data_end, lease, udp_end, gre_key, gre_key_end,
-				  at_gre_key_end, gre_sequence_present);
-}
-
-static __always_inline int sort_ipv6_send(struct __sk_buff *skb, __u64 gre_key,
-					  struct val_tenants *t)
-{
-	__u32 len = skb->len;
-	__u32 new_priority = t->queue;
-	__u32 new_mark = gre_key;
-
-	skb->priority = new_priority;
-	skb->mark = new_mark;
-
-	fr_count(reason_sort_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int sort_ipv6_gre_sequence_end(struct __sk_buff *skb, void *data,
-						      void *data_end, const struct fr_lease *lease,
-						      __u64 udp_end, __u64 gre_key,
-						      __u64 gre_key_end, __u64 gre_sequence_size)
-{
-	void *at_gre_sequence_end;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_gre *gre = data + 62;
-
-	/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
-	__u64 gre_sequence_end = fr_forget(skb, gre_key_end + gre_sequence_size);
-	at_gre_sequence_end = fr_pin(data + fr_bound(gre_sequence_end, 0x7f));
-	if (at_gre_sequence_end > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (gre_sequence_end > udp_end)
-		return fr_up(skb, reason_sort_truncated);
-
-	/* stack: ["eth", "ip", "udp", "gre"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_sort_gso_packet);
-
-	/* match: "udp.dst_port": 4754 */
-	if (be16(&udp->dst_port) != 0x1292)
-		return fr_up(skb, reason_sort_no_match);
-
-	/* when: "gre.has_key == 1" */
-	if (((be8(gre->has_checksum_to_version) >> 5) & 1) != 1)
-		return fr_up(skb, reason_sort_no_match);
-
-	/* lookup: t: tenants: ["gre.key"] */
-	struct val_tenants *t;
-	struct key_tenants key __attribute__((aligned(8))) = {};
-
-	key.key = gre_key;
-	enum fr_found found = find_tenants(&key, lease, 0, &t);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_sort_no_tenants, reason_sort_changing);
-
-	/* do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
-	return sort_ipv6_send(skb, gre_key, t);
-}
-
-static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease)
-{
-	void *at_gre_key_end;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_gre *gre = data + 62;
-	__u64 udp_end, gre_key_present;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_sort_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_sort_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_sort_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_sort_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_sort_multicast);
-		return fr_up(skb, reason_sort_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "gre"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_sort_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
-
-	/* {name: "key", bits: 32, when: "has_key == 1"}, */
-	if (check_gre(skb, data, data_end, udp_end, 62, &gre_key_present))
-		return TC_ACT_UNSPEC;
-	__u64 gre_key_size;
-	__u64 gre_key;
-	if (gre_key_present) { /* key */
-		if (data + 70 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		gre_key_size = 4;
-		gre_key = be32(data + 66);
-	} else {
-		gre_key_size = 0;
-		gre_key = 0;
-	}
-	__u64 gre_key_end = fr_forget(skb, 66ULL + gre_key_size);
-	at_gre_key_end = fr_pin(data + fr_bound(gre_key_end, 0x7f));
-	if (at_gre_key_end > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (gre_key_end > udp_end)
-		return fr_up(skb, reason_sort_truncated);
+		return fr_up(skb, reason_truncated);
 
 	/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
 	__u64 gre_sequence_present = ((be8(gre->has_checksum_to_version) >> 4) & 1) == 1;
 	__u64 gre_sequence_size;
 	if (gre_sequence_present) { /* sequence */
-		if (at_gre_key_end + 4 > data_end)
-			return fr_up(skb, reason_sort_truncated);
+		if (at_gre_key_end + 4 > pkt->data_end)
+			return fr_up(skb, reason_truncated);
 		gre_sequence_size = 4;
 	} else {
 		gre_sequence_size = 0;
 	}
+	__u64 gre_sequence_end = fr_forget(skb, gre_key_end + gre_sequence_size);
+	at_gre_sequence_end = fr_pin(pkt->data + fr_bound(gre_sequence_end, 0x3f));
+	if (at_gre_sequence_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (gre_sequence_end > udp_end)
+		return fr_up(skb, reason_truncated);
 
-	return sort_ipv6_gre_sequence_end(skb, data, data_end, lease, udp_end, gre_key, gre_key_end,
-					  gre_sequence_size);
+	/* stack: ["eth", "ip", "udp", "gre"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_gso_packet);
+
+	/* match: "udp.dst_port": 4754 */
+	if (be16(&udp->dst_port) != 0x1292)
+		return fr_up(skb, reason_no_match);
+
+	/* when: "gre.has_key == 1" */
+	if (((be8(gre->has_checksum_to_version) >> 5) & 1) != 1)
+		return fr_up(skb, reason_no_match);
+
+	/* lookup: t: tenants: ["gre.key"] */
+	struct key_tenants key __attribute__((aligned(8))) = {};
+
+	key.key = pkt->gre_key;
+	enum fr_found found = find_tenants(&key, pkt->lease, 0, &pkt->t);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_no_tenants, reason_changing);
+
+	/* do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
+	return sort_ipv4_send(skb, pkt);
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int sort_ipv6_send(struct __sk_buff *skb, struct sort_packet *pkt)
+{
+	__u32 len = skb->len;
+	__u32 new_priority = pkt->t->queue;
+	__u32 new_mark = pkt->gre_key;
+
+	skb->priority = new_priority;
+	skb->mark = new_mark;
+
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int sort_ipv6(struct __sk_buff *skb, struct sort_packet *pkt)
+{
+	void *at_gre_key_end;
+	void *at_gre_sequence_end;
+	struct hdr_gre *gre = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u64 ip_end, udp_end, gre_key_present;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+
+	if (why)
+		return fr_up(skb, why);
+
+	/* {name: "key", bits: 32, when: "has_key == 1"}, */
+	why = check_gre(skb, pkt->data, pkt->data_end, udp_end, 62, &gre_key_present);
+	if (why)
+		return fr_up(skb, why);
+	__u64 gre_key_size;
+	if (gre_key_present) { /* key */
+		if (pkt->data + 70 > pkt->data_end)
+			return fr_up(skb, reason_truncated);
+		gre_key_size = 4;
+		pkt->gre_key = be32(pkt->data + 66);
+	} else {
+		gre_key_size = 0;
+		pkt->gre_key = 0;
+	}
+	__u64 gre_key_end = fr_forget(skb, 66ULL + gre_key_size);
+	at_gre_key_end = fr_pin(pkt->data + fr_bound(gre_key_end, 0x7f));
+	if (at_gre_key_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (gre_key_end > udp_end)
+		return fr_up(skb, reason_truncated);
+
+	/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
+	__u64 gre_sequence_present = ((be8(gre->has_checksum_to_version) >> 4) & 1) == 1;
+	__u64 gre_sequence_size;
+	if (gre_sequence_present) { /* sequence */
+		if (at_gre_key_end + 4 > pkt->data_end)
+			return fr_up(skb, reason_truncated);
+		gre_sequence_size = 4;
+	} else {
+		gre_sequence_size = 0;
+	}
+	__u64 gre_sequence_end = fr_forget(skb, gre_key_end + gre_sequence_size);
+	at_gre_sequence_end = fr_pin(pkt->data + fr_bound(gre_sequence_end, 0x7f));
+	if (at_gre_sequence_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (gre_sequence_end > udp_end)
+		return fr_up(skb, reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "gre"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_gso_packet);
+
+	/* match: "udp.dst_port": 4754 */
+	if (be16(&udp->dst_port) != 0x1292)
+		return fr_up(skb, reason_no_match);
+
+	/* when: "gre.has_key == 1" */
+	if (((be8(gre->has_checksum_to_version) >> 5) & 1) != 1)
+		return fr_up(skb, reason_no_match);
+
+	/* lookup: t: tenants: ["gre.key"] */
+	struct key_tenants key __attribute__((aligned(8))) = {};
+
+	key.key = pkt->gre_key;
+	enum fr_found found = find_tenants(&key, pkt->lease, 0, &pkt->t);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_no_tenants, reason_changing);
+
+	/* do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
+	return sort_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_sort(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct sort_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 74);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: sort: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_sort_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_sort_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_sort_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_sort_link_broadcast);
-		return fr_up(skb, reason_sort_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "gre"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return sort_ipv4(skb, data, data_end, lease);
+		return sort_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return sort_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_sort_not_ip);
+		return sort_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

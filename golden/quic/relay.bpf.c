@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 175
+#define FR_REASONS 192
 #define FR_NEEDS_SHARED 32769
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 8193
@@ -172,106 +172,120 @@ receiver_of_subscribers(const struct list_subscribers *list, __u32 i)
 	return bpf_map_lookup_elem(&rcv_subscribers, &row);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_long_header,
+	reason_short_fixed, reason_short_reserved, reason_key_phase, reason_short_pn,
+	reason_other_frame, reason_another_frame, reason_partial_checksum, reason_no_subscribers,
+	reason_fault, reason_no_memory, reason_number, reason_bidirectional, reason_stream_window,
+	reason_no_stream_id, reason_translating, reason_translations_full, reason_refused_window,
+	reason_contended, reason_refused_data, reason_unfit_short_pn, reason_unfit_stream_id,
+	reason_ring_full, reason_address_family, reason_too_big, reason_no_route, reason_local,
+	reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm, reason_rule,
+	reason_encap, reason_no_neighbour, reason_copy, reason_refused_by_device,
+	reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum,
+	reason_not_ip, reason_short_4_fixed, reason_short_4_reserved, reason_short_4_pn_size,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_STREAMS = 0, PROG_STREAMS_4 = 65, PROG_DATAGRAMS = 130 };
+
 /*
  * prog_streams: tc/ingress
  *	eth ipv4 udp short stream
  *	eth ipv6 udp short stream
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_streams_sent, reason_streams_pass, reason_streams_inactive, reason_streams_vlan_tag,
-	reason_streams_other_host, reason_streams_link_broadcast, reason_streams_link_multicast,
-	reason_streams_truncated, reason_streams_ipv4_version, reason_streams_ip_options,
-	reason_streams_ipv4_reserved, reason_streams_fragment, reason_streams_ipv4_total_length,
-	reason_streams_ipv4_checksum, reason_streams_martian_source, reason_streams_multicast,
-	reason_streams_martian_destination, reason_streams_not_udp, reason_streams_udp_length,
-	reason_streams_gso_packet, reason_streams_long_header, reason_streams_short_fixed,
-	reason_streams_short_reserved, reason_streams_key_phase, reason_streams_short_pn,
-	reason_streams_other_frame, reason_streams_another_frame, reason_streams_partial_checksum,
-	reason_streams_no_subscribers, reason_streams_no_memory, reason_streams_fault,
-	reason_streams_number, reason_streams_bidirectional, reason_streams_stream_window,
-	reason_streams_no_stream_id, reason_streams_translating, reason_streams_translations_full,
-	reason_streams_refused_window, reason_streams_contended, reason_streams_refused_data,
-	reason_streams_unfit_short_pn, reason_streams_unfit_stream_id, reason_streams_ring_full,
-	reason_streams_address_family, reason_streams_too_big, reason_streams_no_route,
-	reason_streams_local, reason_streams_unreachable, reason_streams_blackhole,
-	reason_streams_prohibit, reason_streams_xfrm, reason_streams_rule, reason_streams_encap,
-	reason_streams_no_neighbour, reason_streams_copy, reason_streams_refused_by_device,
-	reason_streams_ipv6_version, reason_streams_mapped_address,
-	reason_streams_ipv6_payload_length, reason_streams_udp_checksum, reason_streams_not_ip,
+/* What is known of a packet. */
+struct streams_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 short_pn_size;
+	__u64 short_pn_end;
+	void *at_short_pn_end;
+	__u64 short_pn;
+	__u64 short_payload_end;
+	__u64 stream_id_size;
+	__u64 stream_id;
+	__u64 stream_offset;
+	__u64 stream_length_end;
+	__u64 priority;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_streams_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_streams_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_streams_link_broadcast + of);
-		return fr_up(skb, reason_streams_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_streams_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_streams_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_streams_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_streams_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_streams_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_streams_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_streams_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_streams_multicast + of);
-		return fr_up(skb, reason_streams_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_streams_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_streams_truncated + of);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_streams_udp_length + of);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_streams_gso_packet + of);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_streams_udp_length + of);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
@@ -305,10 +319,10 @@ struct streams_fan1 {
 	void *front;
 };
 
-static __always_inline int streams_write1(struct streams_same1 *same, struct __sk_buff *skb,
-					  void *front, __u64 short_pn_size, __u64 short_pn_end,
-					  __u64 stream_id_size, __u64 priority, __u64 pn, __u64 id,
-					  struct receiver_subscribers *r)
+static __always_inline int streams_write1(struct __sk_buff *skb, void *front, __u64 short_pn_size,
+					  __u64 short_pn_end, __u64 stream_id_size, __u64 priority,
+					  __u64 pn, __u64 id, struct receiver_subscribers *r,
+					  struct streams_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
@@ -369,17 +383,17 @@ static __always_inline int streams_write1(struct streams_same1 *same, struct __s
 }
 
 static __always_inline long
-streams_copy1(struct streams_same1 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
-	      __u64 short_pn_size, __u64 short_pn_end, void *saved_short_pn_end,
-	      __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
-	      __u64 stream_length_end, __u64 priority, __u64 id, struct receiver_subscribers *r)
+streams_copy1(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_size,
+	      __u64 short_pn_end, void *saved_short_pn_end, __u64 short_payload_end,
+	      __u64 stream_id_size, __u64 stream_id, __u64 stream_offset, __u64 stream_length_end,
+	      __u64 priority, __u64 id, struct receiver_subscribers *r, struct streams_same1 *same)
 {
 	struct hdr_stream *saved_stream = saved_short_pn_end;
 
 	/* {emit: sent: {pn: "pn", stream: "id", offset: "stream.offset", length: "len(stream.... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (!event0)
-		return fr_decline(r->receiver, skb->len, reason_streams_ring_full);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_ring_full);
 
 	/* {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority * 1500"}}, */
 	__u32 level0 = priority;
@@ -389,11 +403,11 @@ streams_copy1(struct streams_same1 *same, struct __sk_buff *skb, void *front, __
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_streams_refused_window);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_refused_window);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_streams_contended);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_contended);
 	}
 
 	/* {admit: {credit: "r.data", cost: "len(stream.payload)"}}, */
@@ -405,24 +419,24 @@ streams_copy1(struct streams_same1 *same, struct __sk_buff *skb, void *front, __
 		fr_refused(credit1, level1);
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_streams_refused_data);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_refused_data);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_streams_contended);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_contended);
 	}
 
 	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id, alloc(r.next_strea... */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	if (unlikely(streams_write1(same, skb, front, short_pn_size, short_pn_end, stream_id_size,
-				    priority, pn, id, r))) {
+	if (unlikely(streams_write1(skb, front, short_pn_size, short_pn_end, stream_id_size,
+				    priority, pn, id, r, same))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_STREAMS + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -468,30 +482,28 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 	if (fr_shared_get(r->next) -
 	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
 					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL))
-		return fr_decline(r->receiver, skb->len, reason_streams_number);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_number);
 
 	/* {when: "stream.id & 2 == 0", do: [{drop: "bidirectional"}]}, */
 	if ((stream_id & 2) == 0)
-		return fr_decline(r->receiver, skb->len, reason_streams_bidirectional);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_bidirectional);
 
 	/* {when: "stream.offset + len(stream.payload) > r.first", do: [{drop: "stream_window"... */
 	if (stream_offset + (short_payload_end - stream_length_end) > r->first)
-		return fr_decline(r->receiver, skb->len, reason_streams_stream_window);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_stream_window);
 
 	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
 	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
-		return fr_decline(r->receiver, skb->len, reason_streams_no_stream_id);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_no_stream_id);
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_streams_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_streams_unreachable,
-					      fr_unusable(&r->hop_remote, reason_streams_no_route,
-							  reason_streams_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_STREAMS + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_streams_too_big);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_too_big);
 
 	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id, alloc(r.next_strea... */
 	__u64 next_stream;
@@ -502,9 +514,10 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 		int how = fr_translation(&key, &translation);
 
 		if (how == FR_TRANSLATING)
-			return fr_decline(r->receiver, skb->len, reason_streams_translating);
+			return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_translating);
 		if (how == FR_TRANSLATIONS_FULL || !translation)
-			return fr_decline(r->receiver, skb->len, reason_streams_translations_full);
+			return fr_decline(r->receiver, skb->len,
+					  PROG_STREAMS + reason_translations_full);
 		if (how == FR_TRANSLATE) {
 			next_stream = fr_alloc(r->next_stream, 4);
 			fr_translated(translation, next_stream);
@@ -515,20 +528,17 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 
 	/* {set: {"short.dcid": "r.dcid[priority]", "short.pn": #pn, "stream.id": "id"}}, */
 	if (id > fr_varint_room(stream_id_size))
-		return fr_decline(r->receiver, skb->len, reason_streams_unfit_stream_id);
-	return streams_copy1(same, skb, front, udp_end, short_pn_size, short_pn_end,
-			     saved_short_pn_end, short_payload_end, stream_id_size, stream_id,
-			     stream_offset, stream_length_end, priority, id, r);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_unfit_stream_id);
+	return streams_copy1(skb, front, udp_end, short_pn_size, short_pn_end, saved_short_pn_end,
+			     short_payload_end, stream_id_size, stream_id, stream_offset,
+			     stream_length_end, priority, id, r, same);
 }
 
-static __always_inline int
-streams_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
-	     __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end, __u64 stream_id_size,
-	     __u64 stream_id, __u64 stream_offset, __u64 stream_length_end, __u64 priority)
+static __always_inline int streams_fan1(struct __sk_buff *skb, struct streams_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short *v_short = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short *v_short = pkt->data + 42;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -541,24 +551,25 @@ streams_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 	st32((void *)&key + 40, ld32(v_short->dcid + 4));
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, reason_streams_no_subscribers);
+		return fr_up(skb, PROG_STREAMS + reason_no_subscribers);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_streams_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_STREAMS + reason_no_memory);
 
-	__u32 size = fr_size(stream_length_end, 128);
+	__u32 size = fr_size(pkt->stream_length_end, 128);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, reason_streams_no_memory);
+		return fr_up(skb, PROG_STREAMS + reason_no_memory);
 	struct streams_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_short *saved_short = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	same->size = size;
-	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_id, stream_id_size)));
-	odd_sum_2 <<= 8 * (((short_pn_end + 1 - 34) & 1) != 0);
+	__u64 odd_sum =
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size)));
+	odd_sum <<= 8 * (((pkt->short_pn_end + 1 - 34) & 1) != 0);
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(&saved_udp->checksum) ?
@@ -567,13 +578,13 @@ streams_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_streams_no_memory);
+		return fr_up(skb, PROG_STREAMS + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) +
-		 fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn, short_pn_size))) +
-		 fr_odd64(ld64(saved_short->dcid)) + odd_sum_2 + ld32(saved_ipv4->src) +
+		 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
+		 fr_odd64(ld64(saved_short->dcid)) + odd_sum + ld32(saved_ipv4->src) +
 		 ld32(saved_ipv4->dst));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -582,16 +593,16 @@ streams_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->quiet = 0;
 	same->clock = 0;
-	same->ip_end = ip_end;
-	same->udp_end = udp_end;
-	same->short_pn_size = short_pn_size;
-	same->short_pn_end = short_pn_end;
-	same->short_payload_end = short_payload_end;
-	same->stream_id_size = stream_id_size;
-	same->stream_id = stream_id;
-	same->stream_offset = stream_offset;
-	same->stream_length_end = stream_length_end;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->short_pn_size = pkt->short_pn_size;
+	same->short_pn_end = pkt->short_pn_end;
+	same->short_payload_end = pkt->short_payload_end;
+	same->stream_id_size = pkt->stream_id_size;
+	same->stream_id = pkt->stream_id;
+	same->stream_offset = pkt->stream_offset;
+	same->stream_length_end = pkt->stream_length_end;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -599,8 +610,9 @@ streams_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 51, short_pn_size);
-		same->csum = fr_complete_without(skb, same->csum, short_pn_end + 1, stream_id_size);
+		same->csum = fr_complete_without(skb, same->csum, 51, pkt->short_pn_size);
+		same->csum = fr_complete_without(skb, same->csum, pkt->short_pn_end + 1,
+						 pkt->stream_id_size);
 		same->csum = fr_complete_without(skb, same->csum, 18, 33);
 	}
 
@@ -615,195 +627,187 @@ streams_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
-		return fr_drop(len, reason_streams_fault);
+		return fr_drop(len, PROG_STREAMS + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, same->short_pn_end +
-					     1, same->stream_id_size), 18, 33), 51,
-			    same->short_pn_size);
+					     fr_complete_with(skb, same->csum,
+					     same->short_pn_end + 1, same->stream_id_size), 18, 33),
+			    51, same->short_pn_size);
 
-	fr_count_copies(reason_streams_copy, same->copies0, skb->len);
-	fr_count(reason_streams_pass, len);
+	fr_count_copies(PROG_STREAMS + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_STREAMS + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-streams_ipv4_stream_id_end(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			   __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-			   void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end,
-			   __u64 stream_id_size, __u64 stream_id)
+static __always_inline int streams_ipv4_stream_id_end(struct __sk_buff *skb,
+						      struct streams_packet *pkt)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
-	struct hdr_stream *stream = at_short_pn_end;
-	struct hdr_short *v_short = data + 42;
+	struct hdr_stream *stream = pkt->at_short_pn_end;
+	struct hdr_short *v_short = pkt->data + 42;
 
 	/* {name: "id", varint: "quic"}, */
-	__u64 stream_id_end = fr_forget(skb, short_pn_end + 1 + stream_id_size);
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
+	__u64 stream_id_end = fr_forget(skb, pkt->short_pn_end + 1 + pkt->stream_id_size);
+	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x7f));
+	if (at_stream_id_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (stream_id_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
 	__u64 stream_offset_size;
 	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end,
+					       &pkt->stream_offset);
 		if (!stream_offset_size)
-			return fr_up(skb, reason_streams_truncated);
+			return fr_up(skb, PROG_STREAMS + reason_truncated);
 	} else {
 		stream_offset_size = 0;
-		stream_offset = 0;
+		pkt->stream_offset = 0;
 	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
-	if (at_stream_offset_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (stream_offset_end > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
+	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0x7f));
+	if (at_stream_offset_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (stream_offset_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
 	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 stream_length;
 	__u64 stream_length_size;
 	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
+		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
 		if (!stream_length_size)
-			return fr_up(skb, reason_streams_truncated);
+			return fr_up(skb, PROG_STREAMS + reason_truncated);
 	} else {
 		stream_length_size = 0;
 		stream_length = 0;
 	}
-	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end ||
+	pkt->stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
+	at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0x7f));
+	if (at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (pkt->stream_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (!(!stream_length_present ||
+	      pkt->stream_length_end + stream_length == pkt->short_payload_end ||
 	      skb->gso_size == 0))
-		return fr_up(skb, reason_streams_gso_packet);
-	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end))
-		return fr_up(skb, reason_streams_another_frame);
+		return fr_up(skb, PROG_STREAMS + reason_gso_packet);
+	if (!(!stream_length_present ||
+	      pkt->stream_length_end + stream_length == pkt->short_payload_end))
+		return fr_up(skb, PROG_STREAMS + reason_another_frame);
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_streams_gso_packet);
+		return fr_up(skb, PROG_STREAMS + reason_gso_packet);
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
-	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
+	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_streams_partial_checksum);
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	return streams_fan1(skb, data, ip_end, udp_end, short_pn_size, short_pn_end, short_pn,
-			    short_payload_end, stream_id_size, stream_id, stream_offset,
-			    stream_length_end, priority);
+	      (partial >> 16) >= pkt->stream_length_end) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_STREAMS + reason_partial_checksum);
+	if (at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	return streams_fan1(skb, pkt);
 }
 
-static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int streams_ipv4(struct __sk_buff *skb, struct streams_packet *pkt)
 {
-	void *at_short_pn_end;
-	struct hdr_short *v_short = data + 42;
+	struct hdr_short *v_short = pkt->data + 42;
 	struct hdr_stream *stream;
-	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_STREAMS + why);
 
 	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
-	if ((void *)(v_short + 1) > data_end || 51ULL > udp_end)
-		return fr_up(skb, reason_streams_truncated);
+	if ((void *)(v_short + 1) > pkt->data_end || 51ULL > pkt->udp_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, */
 	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, reason_streams_long_header);
+		return fr_up(skb, PROG_STREAMS + reason_long_header);
 
 	/* {name: "fixed", bits: 1, is: 1}, */
 	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, reason_streams_short_fixed);
+		return fr_up(skb, PROG_STREAMS + reason_short_fixed);
 
 	/* {name: "reserved", bits: 2, is: 0}, */
 	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, reason_streams_short_reserved);
+		return fr_up(skb, PROG_STREAMS + reason_short_reserved);
 
 	/* {name: "key_phase", bits: 1, is: 0, reason: "key_phase"}, */
 	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, reason_streams_key_phase);
-	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_streams_short_pn);
-	__u64 short_pn_end = fr_forget(skb, 51ULL + short_pn_size);
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
-	if (at_short_pn_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (short_pn_end > udp_end)
-		return fr_up(skb, reason_streams_truncated);
-	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x3f)), data_end, 4, short_pn_size,
-		     &short_pn))
-		return fr_up(skb, reason_streams_truncated);
+		return fr_up(skb, PROG_STREAMS + reason_key_phase);
+	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (pkt->short_pn_size > 4)
+		return fr_up(skb, PROG_STREAMS + reason_short_pn);
+	pkt->short_pn_end = fr_forget(skb, 51ULL + pkt->short_pn_size);
+	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x3f));
+	if (pkt->at_short_pn_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (pkt->short_pn_end > pkt->udp_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x3f)), pkt->data_end, 4,
+		     pkt->short_pn_size, &pkt->short_pn))
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 
 	/* short: { */
-	if (udp_end < short_pn_end + 16)
-		return fr_up(skb, reason_streams_truncated);
-	__u64 short_payload_end = udp_end - 16;
+	if (pkt->udp_end < pkt->short_pn_end + 16)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	pkt->short_payload_end = pkt->udp_end - 16;
 
 	/* {name: "id", varint: "quic"}, */
-	stream = at_short_pn_end;
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (short_pn_end + 1 > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
+	stream = pkt->at_short_pn_end;
+	if ((void *)(stream + 1) > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_streams_other_frame);
-	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(at_short_pn_end + 1, data_end, &stream_id);
-	if (!stream_id_size)
-		return fr_up(skb, reason_streams_truncated);
+		return fr_up(skb, PROG_STREAMS + reason_other_frame);
+	pkt->stream_id_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end, &pkt->stream_id);
+	if (!pkt->stream_id_size)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 
-	return streams_ipv4_stream_id_end(skb, data, data_end, ip_end, udp_end, short_pn_size,
-					  short_pn_end, at_short_pn_end, short_pn,
-					  short_payload_end, stream_id_size, stream_id);
+	return streams_ipv4_stream_id_end(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_streams_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_streams_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_streams_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_streams_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_streams_multicast + of);
-		return fr_up(skb, reason_streams_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_streams_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
@@ -836,10 +840,10 @@ struct streams_fan2 {
 	void *front;
 };
 
-static __always_inline int streams_write2(struct streams_same2 *same, struct __sk_buff *skb,
-					  void *front, __u64 short_pn_size, __u64 short_pn_end,
-					  __u64 stream_id_size, __u64 priority, __u64 pn, __u64 id,
-					  struct receiver_subscribers *r)
+static __always_inline int streams_write2(struct __sk_buff *skb, void *front, __u64 short_pn_size,
+					  __u64 short_pn_end, __u64 stream_id_size, __u64 priority,
+					  __u64 pn, __u64 id, struct receiver_subscribers *r,
+					  struct streams_same2 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
@@ -900,17 +904,17 @@ static __always_inline int streams_write2(struct streams_same2 *same, struct __s
 }
 
 static __always_inline long
-streams_copy2(struct streams_same2 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
-	      __u64 short_pn_size, __u64 short_pn_end, void *saved_short_pn_end,
-	      __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
-	      __u64 stream_length_end, __u64 priority, __u64 id, struct receiver_subscribers *r)
+streams_copy2(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_size,
+	      __u64 short_pn_end, void *saved_short_pn_end, __u64 short_payload_end,
+	      __u64 stream_id_size, __u64 stream_id, __u64 stream_offset, __u64 stream_length_end,
+	      __u64 priority, __u64 id, struct receiver_subscribers *r, struct streams_same2 *same)
 {
 	struct hdr_stream *saved_stream = saved_short_pn_end;
 
 	/* {emit: sent: {pn: "pn", stream: "id", offset: "stream.offset", length: "len(stream.... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (!event0)
-		return fr_decline(r->receiver, skb->len, reason_streams_ring_full);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_ring_full);
 
 	/* {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority * 1500"}}, */
 	__u32 level0 = priority;
@@ -920,11 +924,11 @@ streams_copy2(struct streams_same2 *same, struct __sk_buff *skb, void *front, __
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_streams_refused_window);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_refused_window);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_streams_contended);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_contended);
 	}
 
 	/* {admit: {credit: "r.data", cost: "len(stream.payload)"}}, */
@@ -936,24 +940,24 @@ streams_copy2(struct streams_same2 *same, struct __sk_buff *skb, void *front, __
 		fr_refused(credit1, level1);
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_streams_refused_data);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_refused_data);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_streams_contended);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_contended);
 	}
 
 	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id, alloc(r.next_strea... */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	if (unlikely(streams_write2(same, skb, front, short_pn_size, short_pn_end, stream_id_size,
-				    priority, pn, id, r))) {
+	if (unlikely(streams_write2(skb, front, short_pn_size, short_pn_end, stream_id_size,
+				    priority, pn, id, r, same))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_STREAMS + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -1000,32 +1004,30 @@ static __noinline long streams_turn2(__u32 i, struct streams_fan2 *fan)
 	if (fr_shared_get(r->next) -
 	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
 					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL))
-		return fr_decline(r->receiver, skb->len, reason_streams_number);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_number);
 
 	/* {when: "stream.id & 2 == 0", do: [{drop: "bidirectional"}]}, */
 	if ((stream_id & 2) == 0)
-		return fr_decline(r->receiver, skb->len, reason_streams_bidirectional);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_bidirectional);
 
 	/* {when: "stream.offset + len(stream.payload) > r.first", do: [{drop: "stream_window"... */
 	if (stream_offset + (short_payload_end - stream_length_end) > r->first)
-		return fr_decline(r->receiver, skb->len, reason_streams_stream_window);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_stream_window);
 
 	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
 	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
-		return fr_decline(r->receiver, skb->len, reason_streams_no_stream_id);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_no_stream_id);
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_streams_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_address_family);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_streams_udp_checksum);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_streams_unreachable,
-					      fr_unusable(&r->hop_remote, reason_streams_no_route,
-							  reason_streams_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_STREAMS + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_streams_too_big);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_too_big);
 
 	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id, alloc(r.next_strea... */
 	__u64 next_stream;
@@ -1036,9 +1038,10 @@ static __noinline long streams_turn2(__u32 i, struct streams_fan2 *fan)
 		int how = fr_translation(&key, &translation);
 
 		if (how == FR_TRANSLATING)
-			return fr_decline(r->receiver, skb->len, reason_streams_translating);
+			return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_translating);
 		if (how == FR_TRANSLATIONS_FULL || !translation)
-			return fr_decline(r->receiver, skb->len, reason_streams_translations_full);
+			return fr_decline(r->receiver, skb->len,
+					  PROG_STREAMS + reason_translations_full);
 		if (how == FR_TRANSLATE) {
 			next_stream = fr_alloc(r->next_stream, 4);
 			fr_translated(translation, next_stream);
@@ -1049,20 +1052,17 @@ static __noinline long streams_turn2(__u32 i, struct streams_fan2 *fan)
 
 	/* {set: {"short.dcid": "r.dcid[priority]", "short.pn": #pn, "stream.id": "id"}}, */
 	if (id > fr_varint_room(stream_id_size))
-		return fr_decline(r->receiver, skb->len, reason_streams_unfit_stream_id);
-	return streams_copy2(same, skb, front, udp_end, short_pn_size, short_pn_end,
-			     saved_short_pn_end, short_payload_end, stream_id_size, stream_id,
-			     stream_offset, stream_length_end, priority, id, r);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_unfit_stream_id);
+	return streams_copy2(skb, front, udp_end, short_pn_size, short_pn_end, saved_short_pn_end,
+			     short_payload_end, stream_id_size, stream_id, stream_offset,
+			     stream_length_end, priority, id, r, same);
 }
 
-static __always_inline int
-streams_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
-	     __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end, __u64 stream_id_size,
-	     __u64 stream_id, __u64 stream_offset, __u64 stream_length_end, __u64 priority)
+static __always_inline int streams_fan2(struct __sk_buff *skb, struct streams_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_short *v_short = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short *v_short = pkt->data + 62;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -1075,24 +1075,25 @@ streams_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 	st32((void *)&key + 40, ld32(v_short->dcid + 4));
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, reason_streams_no_subscribers);
+		return fr_up(skb, PROG_STREAMS + reason_no_subscribers);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_streams_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_STREAMS + reason_no_memory);
 
-	__u32 size = fr_size(stream_length_end, 128);
+	__u32 size = fr_size(pkt->stream_length_end, 128);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, reason_streams_no_memory);
+		return fr_up(skb, PROG_STREAMS + reason_no_memory);
 	struct streams_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_short *saved_short = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	same->size = size;
-	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_id, stream_id_size)));
-	odd_sum_2 <<= 8 * (((short_pn_end + 1 - 54) & 1) != 0);
+	__u64 odd_sum =
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size)));
+	odd_sum <<= 8 * (((pkt->short_pn_end + 1 - 54) & 1) != 0);
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
@@ -1102,28 +1103,28 @@ streams_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_streams_no_memory);
+		return fr_up(skb, PROG_STREAMS + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
 		 fr_sum_of(ld16(&saved_udp->checksum)) -
 		 ((__u64)ld32(&saved_udp->src_port) +
-		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn, short_pn_size))) +
-		  fr_odd64(ld64(saved_short->dcid)) + odd_sum_2 + fr_add64(ld64(saved_ipv6->src)) +
+		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
+		  fr_odd64(ld64(saved_short->dcid)) + odd_sum + fr_add64(ld64(saved_ipv6->src)) +
 		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
 		  fr_add64(ld64(saved_ipv6->dst + 8)));
 	same->quiet = 0;
 	same->clock = 0;
-	same->ip_end = ip_end;
-	same->udp_end = udp_end;
-	same->short_pn_size = short_pn_size;
-	same->short_pn_end = short_pn_end;
-	same->short_payload_end = short_payload_end;
-	same->stream_id_size = stream_id_size;
-	same->stream_id = stream_id;
-	same->stream_offset = stream_offset;
-	same->stream_length_end = stream_length_end;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->short_pn_size = pkt->short_pn_size;
+	same->short_pn_end = pkt->short_pn_end;
+	same->short_payload_end = pkt->short_payload_end;
+	same->stream_id_size = pkt->stream_id_size;
+	same->stream_id = pkt->stream_id;
+	same->stream_offset = pkt->stream_offset;
+	same->stream_length_end = pkt->stream_length_end;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -1131,8 +1132,9 @@ streams_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 71, short_pn_size);
-		same->csum = fr_complete_without(skb, same->csum, short_pn_end + 1, stream_id_size);
+		same->csum = fr_complete_without(skb, same->csum, 71, pkt->short_pn_size);
+		same->csum = fr_complete_without(skb, same->csum, pkt->short_pn_end + 1,
+						 pkt->stream_id_size);
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 57);
 	}
 
@@ -1147,196 +1149,190 @@ streams_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
-		return fr_drop(len, reason_streams_fault);
+		return fr_drop(len, PROG_STREAMS + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, same->short_pn_end +
-					     1, same->stream_id_size), ETH_HLEN, 57), 71,
-			    same->short_pn_size);
+					     fr_complete_with(skb, same->csum,
+					     same->short_pn_end + 1, same->stream_id_size),
+					     ETH_HLEN, 57), 71, same->short_pn_size);
 
-	fr_count_copies(reason_streams_copy, same->copies0, skb->len);
-	fr_count(reason_streams_pass, len);
+	fr_count_copies(PROG_STREAMS + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_STREAMS + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-streams_ipv6_stream_id_end(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			   __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-			   void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end,
-			   __u64 stream_id_size, __u64 stream_id)
+static __always_inline int streams_ipv6_stream_id_end(struct __sk_buff *skb,
+						      struct streams_packet *pkt)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
-	struct hdr_stream *stream = at_short_pn_end;
-	struct hdr_short *v_short = data + 62;
+	struct hdr_stream *stream = pkt->at_short_pn_end;
+	struct hdr_short *v_short = pkt->data + 62;
 
 	/* {name: "id", varint: "quic"}, */
-	__u64 stream_id_end = fr_forget(skb, short_pn_end + 1 + stream_id_size);
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
+	__u64 stream_id_end = fr_forget(skb, pkt->short_pn_end + 1 + pkt->stream_id_size);
+	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x7f));
+	if (at_stream_id_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (stream_id_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
 	__u64 stream_offset_size;
 	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end,
+					       &pkt->stream_offset);
 		if (!stream_offset_size)
-			return fr_up(skb, reason_streams_truncated);
+			return fr_up(skb, PROG_STREAMS + reason_truncated);
 	} else {
 		stream_offset_size = 0;
-		stream_offset = 0;
+		pkt->stream_offset = 0;
 	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
-	if (at_stream_offset_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (stream_offset_end > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
+	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0x7f));
+	if (at_stream_offset_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (stream_offset_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
 	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 stream_length;
 	__u64 stream_length_size;
 	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
+		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
 		if (!stream_length_size)
-			return fr_up(skb, reason_streams_truncated);
+			return fr_up(skb, PROG_STREAMS + reason_truncated);
 	} else {
 		stream_length_size = 0;
 		stream_length = 0;
 	}
-	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end ||
+	pkt->stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
+	at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0x7f));
+	if (at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (pkt->stream_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (!(!stream_length_present ||
+	      pkt->stream_length_end + stream_length == pkt->short_payload_end ||
 	      skb->gso_size == 0))
-		return fr_up(skb, reason_streams_gso_packet);
-	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end))
-		return fr_up(skb, reason_streams_another_frame);
+		return fr_up(skb, PROG_STREAMS + reason_gso_packet);
+	if (!(!stream_length_present ||
+	      pkt->stream_length_end + stream_length == pkt->short_payload_end))
+		return fr_up(skb, PROG_STREAMS + reason_another_frame);
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_streams_gso_packet);
+		return fr_up(skb, PROG_STREAMS + reason_gso_packet);
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
-	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
+	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_streams_partial_checksum);
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	return streams_fan2(skb, data, ip_end, udp_end, short_pn_size, short_pn_end, short_pn,
-			    short_payload_end, stream_id_size, stream_id, stream_offset,
-			    stream_length_end, priority);
+	      (partial >> 16) >= pkt->stream_length_end) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_STREAMS + reason_partial_checksum);
+	if (at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	return streams_fan2(skb, pkt);
 }
 
-static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int streams_ipv6(struct __sk_buff *skb, struct streams_packet *pkt)
 {
-	void *at_short_pn_end;
-	struct hdr_short *v_short = data + 62;
+	struct hdr_short *v_short = pkt->data + 62;
 	struct hdr_stream *stream;
-	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_STREAMS + why);
 
 	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
-	if ((void *)(v_short + 1) > data_end || 71ULL > udp_end)
-		return fr_up(skb, reason_streams_truncated);
+	if ((void *)(v_short + 1) > pkt->data_end || 71ULL > pkt->udp_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, */
 	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, reason_streams_long_header);
+		return fr_up(skb, PROG_STREAMS + reason_long_header);
 
 	/* {name: "fixed", bits: 1, is: 1}, */
 	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, reason_streams_short_fixed);
+		return fr_up(skb, PROG_STREAMS + reason_short_fixed);
 
 	/* {name: "reserved", bits: 2, is: 0}, */
 	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, reason_streams_short_reserved);
+		return fr_up(skb, PROG_STREAMS + reason_short_reserved);
 
 	/* {name: "key_phase", bits: 1, is: 0, reason: "key_phase"}, */
 	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, reason_streams_key_phase);
-	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_streams_short_pn);
-	__u64 short_pn_end = fr_forget(skb, 71ULL + short_pn_size);
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
-	if (at_short_pn_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (short_pn_end > udp_end)
-		return fr_up(skb, reason_streams_truncated);
-	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x7f)), data_end, 4, short_pn_size,
-		     &short_pn))
-		return fr_up(skb, reason_streams_truncated);
+		return fr_up(skb, PROG_STREAMS + reason_key_phase);
+	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (pkt->short_pn_size > 4)
+		return fr_up(skb, PROG_STREAMS + reason_short_pn);
+	pkt->short_pn_end = fr_forget(skb, 71ULL + pkt->short_pn_size);
+	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x7f));
+	if (pkt->at_short_pn_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (pkt->short_pn_end > pkt->udp_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x7f)), pkt->data_end, 4,
+		     pkt->short_pn_size, &pkt->short_pn))
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 
 	/* short: { */
-	if (udp_end < short_pn_end + 16)
-		return fr_up(skb, reason_streams_truncated);
-	__u64 short_payload_end = udp_end - 16;
+	if (pkt->udp_end < pkt->short_pn_end + 16)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	pkt->short_payload_end = pkt->udp_end - 16;
 
 	/* {name: "id", varint: "quic"}, */
-	stream = at_short_pn_end;
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (short_pn_end + 1 > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
+	stream = pkt->at_short_pn_end;
+	if ((void *)(stream + 1) > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_streams_other_frame);
-	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(at_short_pn_end + 1, data_end, &stream_id);
-	if (!stream_id_size)
-		return fr_up(skb, reason_streams_truncated);
+		return fr_up(skb, PROG_STREAMS + reason_other_frame);
+	pkt->stream_id_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end, &pkt->stream_id);
+	if (!pkt->stream_id_size)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 
-	return streams_ipv6_stream_id_end(skb, data, data_end, ip_end, udp_end, short_pn_size,
-					  short_pn_end, at_short_pn_end, short_pn,
-					  short_payload_end, stream_id_size, stream_id);
+	return streams_ipv6_stream_id_end(skb, pkt);
 }
 
 SEC("tc") int prog_streams(struct __sk_buff *skb)
 {
+	struct streams_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 100);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* streams: relay & {#short: "short", #frame: "stream", #fits: by_size, #rules: (forwa... */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_streams_inactive);
+		return fr_up(skb, PROG_STREAMS + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_STREAMS + why);
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return streams_ipv4(skb, data, data_end);
+		return streams_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return streams_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_streams_not_ip);
+		return streams_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_STREAMS + reason_not_ip);
 }
 
 /*
@@ -1345,32 +1341,48 @@ SEC("tc") int prog_streams(struct __sk_buff *skb)
  *	eth ipv6 udp short_4 stream
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_streams_4_sent = 61, reason_streams_4_pass, reason_streams_4_inactive,
-	reason_streams_4_vlan_tag, reason_streams_4_other_host, reason_streams_4_link_broadcast,
-	reason_streams_4_link_multicast, reason_streams_4_truncated, reason_streams_4_ipv4_version,
-	reason_streams_4_ip_options, reason_streams_4_ipv4_reserved, reason_streams_4_fragment,
-	reason_streams_4_ipv4_total_length, reason_streams_4_ipv4_checksum,
-	reason_streams_4_martian_source, reason_streams_4_multicast,
-	reason_streams_4_martian_destination, reason_streams_4_not_udp, reason_streams_4_udp_length,
-	reason_streams_4_gso_packet, reason_streams_4_long_header, reason_streams_4_short_4_fixed,
-	reason_streams_4_short_4_reserved, reason_streams_4_key_phase,
-	reason_streams_4_short_4_pn_size, reason_streams_4_other_frame,
-	reason_streams_4_another_frame, reason_streams_4_partial_checksum,
-	reason_streams_4_no_subscribers, reason_streams_4_no_memory, reason_streams_4_fault,
-	reason_streams_4_number, reason_streams_4_bidirectional, reason_streams_4_stream_window,
-	reason_streams_4_no_stream_id, reason_streams_4_translating,
-	reason_streams_4_translations_full, reason_streams_4_refused_window,
-	reason_streams_4_contended, reason_streams_4_refused_data, reason_streams_4_unfit_stream_id,
-	reason_streams_4_ring_full, reason_streams_4_address_family, reason_streams_4_too_big,
-	reason_streams_4_no_route, reason_streams_4_local, reason_streams_4_unreachable,
-	reason_streams_4_blackhole, reason_streams_4_prohibit, reason_streams_4_xfrm,
-	reason_streams_4_rule, reason_streams_4_encap, reason_streams_4_no_neighbour,
-	reason_streams_4_copy, reason_streams_4_refused_by_device, reason_streams_4_ipv6_version,
-	reason_streams_4_mapped_address, reason_streams_4_ipv6_payload_length,
-	reason_streams_4_udp_checksum, reason_streams_4_not_ip,
+/* What is known of a packet. */
+struct streams_4_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 short_payload_end;
+	__u64 stream_id_size;
+	__u64 stream_id;
+	__u64 stream_offset;
+	__u64 stream_offset_end;
+	__u64 stream_length_present;
+	__u64 stream_length_size;
+	__u64 stream_length;
+	__u64 stream_length_end;
+	__u64 priority;
 };
+
+static __always_inline __u32 check_short_4(struct __sk_buff *skb, void *data, void *data_end,
+					   __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_short_4 *short_4 = data + at;
+
+	if ((void *)(short_4 + 1) > data_end || at + sizeof(*short_4) > udp_end)
+		return reason_truncated;
+	if ((be8(&short_4->form_to_pn_size) >> 7) != 0)
+		return reason_long_header;
+	if (((be8(&short_4->form_to_pn_size) >> 6) & 1) != 1)
+		return reason_short_4_fixed;
+	if (((be8(&short_4->form_to_pn_size) >> 3) & 3) != 0)
+		return reason_short_4_reserved;
+	if (((be8(&short_4->form_to_pn_size) >> 2) & 1) != 0)
+		return reason_key_phase;
+	if ((be8(&short_4->form_to_pn_size) & 3) != 3)
+		return reason_short_4_pn_size;
+	if (udp_end < 71)
+		return reason_truncated;
+	__u64 short_payload_end = udp_end - 16;
+
+	*end = short_payload_end;
+	return 0;
+}
 
 /* What is the same for all receivers. */
 struct streams_4_same1 {
@@ -1398,9 +1410,9 @@ struct streams_4_fan1 {
 	void *front;
 };
 
-static __always_inline int streams_4_write1(struct streams_4_same1 *same, struct __sk_buff *skb,
-					    void *front, __u64 stream_id_size, __u64 priority,
-					    __u64 pn, __u64 id, struct receiver_subscribers *r)
+static __always_inline int
+streams_4_write1(struct __sk_buff *skb, void *front, __u64 stream_id_size, __u64 priority, __u64 pn,
+		 __u64 id, struct receiver_subscribers *r, struct streams_4_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
@@ -1452,16 +1464,17 @@ static __always_inline int streams_4_write1(struct streams_4_same1 *same, struct
 }
 
 static __always_inline long
-streams_4_copy1(struct streams_4_same1 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
-		__u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
-		__u64 stream_length_end, __u64 priority, __u64 id, struct receiver_subscribers *r)
+streams_4_copy1(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_payload_end,
+		__u64 stream_id_size, __u64 stream_id, __u64 stream_offset, __u64 stream_length_end,
+		__u64 priority, __u64 id, struct receiver_subscribers *r,
+		struct streams_4_same1 *same)
 {
 	struct hdr_stream *saved_stream = front + 55;
 
 	/* {emit: sent: {pn: "pn", stream: "id", offset: "stream.offset", length: "len(stream.... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (!event0)
-		return fr_decline(r->receiver, skb->len, reason_streams_4_ring_full);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_ring_full);
 
 	/* {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority * 1500"}}, */
 	__u32 level0 = priority;
@@ -1471,11 +1484,11 @@ streams_4_copy1(struct streams_4_same1 *same, struct __sk_buff *skb, void *front
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_streams_4_refused_window);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_refused_window);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_streams_4_contended);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_contended);
 	}
 
 	/* {admit: {credit: "r.data", cost: "len(stream.payload)"}}, */
@@ -1487,23 +1500,23 @@ streams_4_copy1(struct streams_4_same1 *same, struct __sk_buff *skb, void *front
 		fr_refused(credit1, level1);
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_streams_4_refused_data);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_refused_data);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_streams_4_contended);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_contended);
 	}
 
 	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id, alloc(r.next_strea... */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	if (unlikely(streams_4_write1(same, skb, front, stream_id_size, priority, pn, id, r))) {
+	if (unlikely(streams_4_write1(skb, front, stream_id_size, priority, pn, id, r, same))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_4_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_STREAMS_4 + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -1544,30 +1557,28 @@ static __noinline long streams_4_turn1(__u32 i, struct streams_4_fan1 *fan)
 
 	/* rules: [{when: "r.next - r.acked >= ?(#fits)", do: [{drop: "number"}]}, for r in #r... */
 	if (fr_shared_get(r->next) - fr_shared_get(r->acked) >= 0x40000000)
-		return fr_decline(r->receiver, skb->len, reason_streams_4_number);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_number);
 
 	/* {when: "stream.id & 2 == 0", do: [{drop: "bidirectional"}]}, */
 	if ((stream_id & 2) == 0)
-		return fr_decline(r->receiver, skb->len, reason_streams_4_bidirectional);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_bidirectional);
 
 	/* {when: "stream.offset + len(stream.payload) > r.first", do: [{drop: "stream_window"... */
 	if (stream_offset + (short_payload_end - stream_length_end) > r->first)
-		return fr_decline(r->receiver, skb->len, reason_streams_4_stream_window);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_stream_window);
 
 	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
 	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
-		return fr_decline(r->receiver, skb->len, reason_streams_4_no_stream_id);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_no_stream_id);
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_streams_4_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_streams_4_unreachable,
-					      fr_unusable(&r->hop_remote, reason_streams_4_no_route,
-							  reason_streams_4_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_STREAMS_4 + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_streams_4_too_big);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_too_big);
 
 	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id, alloc(r.next_strea... */
 	__u64 next_stream;
@@ -1578,10 +1589,11 @@ static __noinline long streams_4_turn1(__u32 i, struct streams_4_fan1 *fan)
 		int how = fr_translation(&key, &translation);
 
 		if (how == FR_TRANSLATING)
-			return fr_decline(r->receiver, skb->len, reason_streams_4_translating);
+			return fr_decline(r->receiver, skb->len,
+					  PROG_STREAMS_4 + reason_translating);
 		if (how == FR_TRANSLATIONS_FULL || !translation)
 			return fr_decline(r->receiver, skb->len,
-					  reason_streams_4_translations_full);
+					  PROG_STREAMS_4 + reason_translations_full);
 		if (how == FR_TRANSLATE) {
 			next_stream = fr_alloc(r->next_stream, 4);
 			fr_translated(translation, next_stream);
@@ -1592,19 +1604,16 @@ static __noinline long streams_4_turn1(__u32 i, struct streams_4_fan1 *fan)
 
 	/* {set: {"short.dcid": "r.dcid[priority]", "short.pn": #pn, "stream.id": "id"}}, */
 	if (id > fr_varint_room(stream_id_size))
-		return fr_decline(r->receiver, skb->len, reason_streams_4_unfit_stream_id);
-	return streams_4_copy1(same, skb, front, udp_end, short_payload_end, stream_id_size,
-			       stream_id, stream_offset, stream_length_end, priority, id, r);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_unfit_stream_id);
+	return streams_4_copy1(skb, front, udp_end, short_payload_end, stream_id_size, stream_id,
+			       stream_offset, stream_length_end, priority, id, r, same);
 }
 
-static __always_inline int
-streams_4_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
-	       __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
-	       __u64 stream_length_end, __u64 priority)
+static __always_inline int streams_4_fan1(struct __sk_buff *skb, struct streams_4_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short_4 *short_4 = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short_4 *short_4 = pkt->data + 42;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -1617,17 +1626,17 @@ streams_4_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 	st32((void *)&key + 40, ld32(short_4->dcid + 4));
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, reason_streams_4_no_subscribers);
+		return fr_up(skb, PROG_STREAMS_4 + reason_no_subscribers);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_streams_4_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_STREAMS_4 + reason_no_memory);
 
-	__u32 size = fr_size(stream_length_end, 128);
+	__u32 size = fr_size(pkt->stream_length_end, 128);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, reason_streams_4_no_memory);
+		return fr_up(skb, PROG_STREAMS_4 + reason_no_memory);
 	struct streams_4_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_short_4 *saved_short_4 = front + 42;
@@ -1641,13 +1650,13 @@ streams_4_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_streams_4_no_memory);
+		return fr_up(skb, PROG_STREAMS_4 + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short_4->dcid)) +
 		 ((__u64)ld32(&saved_short_4->pn) << 8) +
-		 fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_id, stream_id_size))) +
+		 fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size))) +
 		 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -1656,14 +1665,14 @@ streams_4_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->quiet = 0;
 	same->clock = 0;
-	same->ip_end = ip_end;
-	same->udp_end = udp_end;
-	same->short_payload_end = short_payload_end;
-	same->stream_id_size = stream_id_size;
-	same->stream_id = stream_id;
-	same->stream_offset = stream_offset;
-	same->stream_length_end = stream_length_end;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->short_payload_end = pkt->short_payload_end;
+	same->stream_id_size = pkt->stream_id_size;
+	same->stream_id = pkt->stream_id;
+	same->stream_offset = pkt->stream_offset;
+	same->stream_length_end = pkt->stream_length_end;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -1671,7 +1680,7 @@ streams_4_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 56, stream_id_size);
+		same->csum = fr_complete_without(skb, same->csum, 56, pkt->stream_id_size);
 		same->csum = fr_complete_without(skb, same->csum, 18, 37);
 	}
 
@@ -1686,152 +1695,147 @@ streams_4_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
-		return fr_drop(len, reason_streams_4_fault);
+		return fr_drop(len, PROG_STREAMS_4 + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, fr_complete_with(skb, same->csum, 18, 37), 56,
 			    same->stream_id_size);
 
-	fr_count_copies(reason_streams_4_copy, same->copies0, skb->len);
-	fr_count(reason_streams_4_pass, len);
+	fr_count_copies(PROG_STREAMS_4 + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_STREAMS_4 + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-streams_4_ipv4_stream_offset_end(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-				 __u64 udp_end, __u64 short_payload_end, __u64 stream_id_size,
-				 __u64 stream_id, __u64 stream_id_end, __u64 stream_offset_size,
-				 __u64 stream_offset)
+static __always_inline int streams_4_ipv4_stream_length_end(struct __sk_buff *skb,
+							    struct streams_4_packet *pkt)
 {
-	void *at_stream_offset_end;
 	void *at_stream_length_end;
-	struct hdr_stream *stream = data + 55;
-	struct hdr_short_4 *short_4 = data + 42;
-
-	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
-	if (at_stream_offset_end > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (stream_offset_end > short_payload_end)
-		return fr_up(skb, reason_streams_4_truncated);
+	struct hdr_short_4 *short_4 = pkt->data + 42;
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
-	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 stream_length;
-	__u64 stream_length_size;
-	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
-		if (!stream_length_size)
-			return fr_up(skb, reason_streams_4_truncated);
-	} else {
-		stream_length_size = 0;
-		stream_length = 0;
-	}
-	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end ||
+	pkt->stream_length_end = fr_forget(skb, pkt->stream_offset_end + pkt->stream_length_size);
+	at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0x7f));
+	if (at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+	if (pkt->stream_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+	if (!(!pkt->stream_length_present ||
+	      pkt->stream_length_end + pkt->stream_length == pkt->short_payload_end ||
 	      skb->gso_size == 0))
-		return fr_up(skb, reason_streams_4_gso_packet);
-	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end))
-		return fr_up(skb, reason_streams_4_another_frame);
+		return fr_up(skb, PROG_STREAMS_4 + reason_gso_packet);
+	if (!(!pkt->stream_length_present ||
+	      pkt->stream_length_end + pkt->stream_length == pkt->short_payload_end))
+		return fr_up(skb, PROG_STREAMS_4 + reason_another_frame);
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_streams_4_gso_packet);
+		return fr_up(skb, PROG_STREAMS_4 + reason_gso_packet);
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(short_4->dcid);
-	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
+	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_streams_4_partial_checksum);
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	return streams_4_fan1(skb, data, ip_end, udp_end, short_payload_end, stream_id_size,
-			      stream_id, stream_offset, stream_length_end, priority);
+	      (partial >> 16) >= pkt->stream_length_end) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_STREAMS_4 + reason_partial_checksum);
+	if (at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+	return streams_4_fan1(skb, pkt);
 }
 
-static __always_inline int streams_4_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int streams_4_ipv4(struct __sk_buff *skb, struct streams_4_packet *pkt)
 {
 	void *at_stream_id_end;
-	struct hdr_short_4 *short_4 = data + 42;
-	struct hdr_stream *stream = data + 55;
-	__u64 ip_end, udp_end;
+	void *at_stream_offset_end;
+	struct hdr_stream *stream = pkt->data + 55;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(streams, streams_4, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
-		      FR_APART(streams, streams_4, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_STREAMS_4 + why);
 
 	/* short_4: { */
-	if ((void *)(short_4 + 1) > data_end || 55ULL > udp_end)
-		return fr_up(skb, reason_streams_4_truncated);
-
-	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, */
-	if ((be8(&short_4->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, reason_streams_4_long_header);
-
-	/* {name: "fixed", bits: 1, is: 1}, */
-	if (((be8(&short_4->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, reason_streams_4_short_4_fixed);
-
-	/* {name: "reserved", bits: 2, is: 0}, */
-	if (((be8(&short_4->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, reason_streams_4_short_4_reserved);
-
-	/* {name: "key_phase", bits: 1, is: 0, reason: "key_phase"}, */
-	if (((be8(&short_4->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, reason_streams_4_key_phase);
-
-	/* fields: [for f in front {f}, {name: "pn_size", bits: 2, is: 3}, {name: "dcid", byte... */
-	if ((be8(&short_4->form_to_pn_size) & 3) != 3)
-		return fr_up(skb, reason_streams_4_short_4_pn_size);
-	if (udp_end < 71)
-		return fr_up(skb, reason_streams_4_truncated);
-	__u64 short_payload_end = udp_end - 16;
+	why = check_short_4(skb, pkt->data, pkt->data_end, pkt->udp_end, 42,
+			    &pkt->short_payload_end);
+	if (why)
+		return fr_up(skb, PROG_STREAMS_4 + why);
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > data_end || 56ULL > short_payload_end)
-		return fr_up(skb, reason_streams_4_truncated);
+	if ((void *)(stream + 1) > pkt->data_end || 56ULL > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_streams_4_other_frame);
-	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(data + 56, data_end, &stream_id);
-	if (!stream_id_size)
-		return fr_up(skb, reason_streams_4_truncated);
-	__u64 stream_id_end = fr_forget(skb, 56ULL + stream_id_size);
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_streams_4_truncated);
+		return fr_up(skb, PROG_STREAMS_4 + reason_other_frame);
+	pkt->stream_id_size = fr_varint(pkt->data + 56, pkt->data_end, &pkt->stream_id);
+	if (!pkt->stream_id_size)
+		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+	__u64 stream_id_end = fr_forget(skb, 56ULL + pkt->stream_id_size);
+	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x7f));
+	if (at_stream_id_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+	if (stream_id_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
 	__u64 stream_offset_size;
 	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end,
+					       &pkt->stream_offset);
 		if (!stream_offset_size)
-			return fr_up(skb, reason_streams_4_truncated);
+			return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
 	} else {
 		stream_offset_size = 0;
-		stream_offset = 0;
+		pkt->stream_offset = 0;
+	}
+	pkt->stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
+	at_stream_offset_end = fr_pin(pkt->data + fr_bound(pkt->stream_offset_end, 0x7f));
+	if (at_stream_offset_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+	if (pkt->stream_offset_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+
+	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
+	pkt->stream_length_present = !((be8(&stream->type) & 2) == 0);
+	if (pkt->stream_length_present) { /* length */
+		pkt->stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end,
+						    &pkt->stream_length);
+		if (!pkt->stream_length_size)
+			return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+	} else {
+		pkt->stream_length_size = 0;
+		pkt->stream_length = 0;
 	}
 
-	return streams_4_ipv4_stream_offset_end(skb, data, data_end, ip_end, udp_end,
-						short_payload_end, stream_id_size, stream_id,
-						stream_id_end, stream_offset_size, stream_offset);
+	return streams_4_ipv4_stream_length_end(skb, pkt);
+}
+
+static __always_inline __u32 check_short_4_2(struct __sk_buff *skb, void *data, void *data_end,
+					     __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_short_4 *short_4 = data + at;
+
+	if ((void *)(short_4 + 1) > data_end || at + sizeof(*short_4) > udp_end)
+		return reason_truncated;
+	if ((be8(&short_4->form_to_pn_size) >> 7) != 0)
+		return reason_long_header;
+	if (((be8(&short_4->form_to_pn_size) >> 6) & 1) != 1)
+		return reason_short_4_fixed;
+	if (((be8(&short_4->form_to_pn_size) >> 3) & 3) != 0)
+		return reason_short_4_reserved;
+	if (((be8(&short_4->form_to_pn_size) >> 2) & 1) != 0)
+		return reason_key_phase;
+	if ((be8(&short_4->form_to_pn_size) & 3) != 3)
+		return reason_short_4_pn_size;
+	if (udp_end < 91)
+		return reason_truncated;
+	__u64 short_payload_end = udp_end - 16;
+
+	*end = short_payload_end;
+	return 0;
 }
 
 /* What is the same for all receivers. */
@@ -1859,9 +1863,9 @@ struct streams_4_fan2 {
 	void *front;
 };
 
-static __always_inline int streams_4_write2(struct streams_4_same2 *same, struct __sk_buff *skb,
-					    void *front, __u64 stream_id_size, __u64 priority,
-					    __u64 pn, __u64 id, struct receiver_subscribers *r)
+static __always_inline int
+streams_4_write2(struct __sk_buff *skb, void *front, __u64 stream_id_size, __u64 priority, __u64 pn,
+		 __u64 id, struct receiver_subscribers *r, struct streams_4_same2 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
@@ -1914,16 +1918,17 @@ static __always_inline int streams_4_write2(struct streams_4_same2 *same, struct
 }
 
 static __always_inline long
-streams_4_copy2(struct streams_4_same2 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
-		__u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
-		__u64 stream_length_end, __u64 priority, __u64 id, struct receiver_subscribers *r)
+streams_4_copy2(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_payload_end,
+		__u64 stream_id_size, __u64 stream_id, __u64 stream_offset, __u64 stream_length_end,
+		__u64 priority, __u64 id, struct receiver_subscribers *r,
+		struct streams_4_same2 *same)
 {
 	struct hdr_stream *saved_stream = front + 75;
 
 	/* {emit: sent: {pn: "pn", stream: "id", offset: "stream.offset", length: "len(stream.... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (!event0)
-		return fr_decline(r->receiver, skb->len, reason_streams_4_ring_full);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_ring_full);
 
 	/* {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority * 1500"}}, */
 	__u32 level0 = priority;
@@ -1933,11 +1938,11 @@ streams_4_copy2(struct streams_4_same2 *same, struct __sk_buff *skb, void *front
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_streams_4_refused_window);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_refused_window);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_streams_4_contended);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_contended);
 	}
 
 	/* {admit: {credit: "r.data", cost: "len(stream.payload)"}}, */
@@ -1949,23 +1954,23 @@ streams_4_copy2(struct streams_4_same2 *same, struct __sk_buff *skb, void *front
 		fr_refused(credit1, level1);
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_streams_4_refused_data);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_refused_data);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_streams_4_contended);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_contended);
 	}
 
 	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id, alloc(r.next_strea... */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	if (unlikely(streams_4_write2(same, skb, front, stream_id_size, priority, pn, id, r))) {
+	if (unlikely(streams_4_write2(skb, front, stream_id_size, priority, pn, id, r, same))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_4_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_STREAMS_4 + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -2007,32 +2012,30 @@ static __noinline long streams_4_turn2(__u32 i, struct streams_4_fan2 *fan)
 
 	/* rules: [{when: "r.next - r.acked >= ?(#fits)", do: [{drop: "number"}]}, for r in #r... */
 	if (fr_shared_get(r->next) - fr_shared_get(r->acked) >= 0x40000000)
-		return fr_decline(r->receiver, skb->len, reason_streams_4_number);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_number);
 
 	/* {when: "stream.id & 2 == 0", do: [{drop: "bidirectional"}]}, */
 	if ((stream_id & 2) == 0)
-		return fr_decline(r->receiver, skb->len, reason_streams_4_bidirectional);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_bidirectional);
 
 	/* {when: "stream.offset + len(stream.payload) > r.first", do: [{drop: "stream_window"... */
 	if (stream_offset + (short_payload_end - stream_length_end) > r->first)
-		return fr_decline(r->receiver, skb->len, reason_streams_4_stream_window);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_stream_window);
 
 	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
 	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
-		return fr_decline(r->receiver, skb->len, reason_streams_4_no_stream_id);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_no_stream_id);
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_streams_4_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_address_family);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_streams_4_udp_checksum);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_streams_4_unreachable,
-					      fr_unusable(&r->hop_remote, reason_streams_4_no_route,
-							  reason_streams_4_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_STREAMS_4 + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_streams_4_too_big);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_too_big);
 
 	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id, alloc(r.next_strea... */
 	__u64 next_stream;
@@ -2043,10 +2046,11 @@ static __noinline long streams_4_turn2(__u32 i, struct streams_4_fan2 *fan)
 		int how = fr_translation(&key, &translation);
 
 		if (how == FR_TRANSLATING)
-			return fr_decline(r->receiver, skb->len, reason_streams_4_translating);
+			return fr_decline(r->receiver, skb->len,
+					  PROG_STREAMS_4 + reason_translating);
 		if (how == FR_TRANSLATIONS_FULL || !translation)
 			return fr_decline(r->receiver, skb->len,
-					  reason_streams_4_translations_full);
+					  PROG_STREAMS_4 + reason_translations_full);
 		if (how == FR_TRANSLATE) {
 			next_stream = fr_alloc(r->next_stream, 4);
 			fr_translated(translation, next_stream);
@@ -2057,19 +2061,16 @@ static __noinline long streams_4_turn2(__u32 i, struct streams_4_fan2 *fan)
 
 	/* {set: {"short.dcid": "r.dcid[priority]", "short.pn": #pn, "stream.id": "id"}}, */
 	if (id > fr_varint_room(stream_id_size))
-		return fr_decline(r->receiver, skb->len, reason_streams_4_unfit_stream_id);
-	return streams_4_copy2(same, skb, front, udp_end, short_payload_end, stream_id_size,
-			       stream_id, stream_offset, stream_length_end, priority, id, r);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_unfit_stream_id);
+	return streams_4_copy2(skb, front, udp_end, short_payload_end, stream_id_size, stream_id,
+			       stream_offset, stream_length_end, priority, id, r, same);
 }
 
-static __always_inline int
-streams_4_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
-	       __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
-	       __u64 stream_length_end, __u64 priority)
+static __always_inline int streams_4_fan2(struct __sk_buff *skb, struct streams_4_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_short_4 *short_4 = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short_4 *short_4 = pkt->data + 62;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -2082,17 +2083,17 @@ streams_4_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 	st32((void *)&key + 40, ld32(short_4->dcid + 4));
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, reason_streams_4_no_subscribers);
+		return fr_up(skb, PROG_STREAMS_4 + reason_no_subscribers);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_streams_4_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_STREAMS_4 + reason_no_memory);
 
-	__u32 size = fr_size(stream_length_end, 128);
+	__u32 size = fr_size(pkt->stream_length_end, 128);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, reason_streams_4_no_memory);
+		return fr_up(skb, PROG_STREAMS_4 + reason_no_memory);
 	struct streams_4_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_short_4 *saved_short_4 = front + 62;
@@ -2107,26 +2108,26 @@ streams_4_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_streams_4_no_memory);
+		return fr_up(skb, PROG_STREAMS_4 + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
 		 fr_sum_of(ld16(&saved_udp->checksum)) -
 		 ((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short_4->dcid)) +
 		  ((__u64)ld32(&saved_short_4->pn) << 8) +
-		  fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_id, stream_id_size))) +
+		  fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size))) +
 		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
 	same->quiet = 0;
 	same->clock = 0;
-	same->ip_end = ip_end;
-	same->udp_end = udp_end;
-	same->short_payload_end = short_payload_end;
-	same->stream_id_size = stream_id_size;
-	same->stream_id = stream_id;
-	same->stream_offset = stream_offset;
-	same->stream_length_end = stream_length_end;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->short_payload_end = pkt->short_payload_end;
+	same->stream_id_size = pkt->stream_id_size;
+	same->stream_id = pkt->stream_id;
+	same->stream_offset = pkt->stream_offset;
+	same->stream_length_end = pkt->stream_length_end;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -2134,7 +2135,7 @@ streams_4_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 76, stream_id_size);
+		same->csum = fr_complete_without(skb, same->csum, 76, pkt->stream_id_size);
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 61);
 	}
 
@@ -2149,179 +2150,150 @@ streams_4_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
-		return fr_drop(len, reason_streams_4_fault);
+		return fr_drop(len, PROG_STREAMS_4 + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 61), 76,
 			    same->stream_id_size);
 
-	fr_count_copies(reason_streams_4_copy, same->copies0, skb->len);
-	fr_count(reason_streams_4_pass, len);
+	fr_count_copies(PROG_STREAMS_4 + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_STREAMS_4 + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-streams_4_ipv6_stream_offset_end(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-				 __u64 udp_end, __u64 short_payload_end, __u64 stream_id_size,
-				 __u64 stream_id, __u64 stream_id_end, __u64 stream_offset_size,
-				 __u64 stream_offset)
+static __always_inline int streams_4_ipv6_stream_length_end(struct __sk_buff *skb,
+							    struct streams_4_packet *pkt)
 {
-	void *at_stream_offset_end;
 	void *at_stream_length_end;
-	struct hdr_stream *stream = data + 75;
-	struct hdr_short_4 *short_4 = data + 62;
-
-	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
-	if (at_stream_offset_end > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (stream_offset_end > short_payload_end)
-		return fr_up(skb, reason_streams_4_truncated);
+	struct hdr_short_4 *short_4 = pkt->data + 62;
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
-	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 stream_length;
-	__u64 stream_length_size;
-	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
-		if (!stream_length_size)
-			return fr_up(skb, reason_streams_4_truncated);
-	} else {
-		stream_length_size = 0;
-		stream_length = 0;
-	}
-	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end ||
+	pkt->stream_length_end = fr_forget(skb, pkt->stream_offset_end + pkt->stream_length_size);
+	at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0x7f));
+	if (at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+	if (pkt->stream_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+	if (!(!pkt->stream_length_present ||
+	      pkt->stream_length_end + pkt->stream_length == pkt->short_payload_end ||
 	      skb->gso_size == 0))
-		return fr_up(skb, reason_streams_4_gso_packet);
-	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end))
-		return fr_up(skb, reason_streams_4_another_frame);
+		return fr_up(skb, PROG_STREAMS_4 + reason_gso_packet);
+	if (!(!pkt->stream_length_present ||
+	      pkt->stream_length_end + pkt->stream_length == pkt->short_payload_end))
+		return fr_up(skb, PROG_STREAMS_4 + reason_another_frame);
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_streams_4_gso_packet);
+		return fr_up(skb, PROG_STREAMS_4 + reason_gso_packet);
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(short_4->dcid);
-	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
+	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_streams_4_partial_checksum);
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	return streams_4_fan2(skb, data, ip_end, udp_end, short_payload_end, stream_id_size,
-			      stream_id, stream_offset, stream_length_end, priority);
+	      (partial >> 16) >= pkt->stream_length_end) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_STREAMS_4 + reason_partial_checksum);
+	if (at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+	return streams_4_fan2(skb, pkt);
 }
 
-static __always_inline int streams_4_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int streams_4_ipv6(struct __sk_buff *skb, struct streams_4_packet *pkt)
 {
 	void *at_stream_id_end;
-	struct hdr_short_4 *short_4 = data + 62;
-	struct hdr_stream *stream = data + 75;
-	__u64 ip_end, udp_end;
+	void *at_stream_offset_end;
+	struct hdr_stream *stream = pkt->data + 75;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(streams, streams_4, truncated),
-		       FR_APART(streams, streams_4, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
-		      FR_APART(streams, streams_4, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_STREAMS_4 + why);
 
 	/* short_4: { */
-	if ((void *)(short_4 + 1) > data_end || 75ULL > udp_end)
-		return fr_up(skb, reason_streams_4_truncated);
-
-	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, */
-	if ((be8(&short_4->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, reason_streams_4_long_header);
-
-	/* {name: "fixed", bits: 1, is: 1}, */
-	if (((be8(&short_4->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, reason_streams_4_short_4_fixed);
-
-	/* {name: "reserved", bits: 2, is: 0}, */
-	if (((be8(&short_4->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, reason_streams_4_short_4_reserved);
-
-	/* {name: "key_phase", bits: 1, is: 0, reason: "key_phase"}, */
-	if (((be8(&short_4->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, reason_streams_4_key_phase);
-
-	/* fields: [for f in front {f}, {name: "pn_size", bits: 2, is: 3}, {name: "dcid", byte... */
-	if ((be8(&short_4->form_to_pn_size) & 3) != 3)
-		return fr_up(skb, reason_streams_4_short_4_pn_size);
-	if (udp_end < 91)
-		return fr_up(skb, reason_streams_4_truncated);
-	__u64 short_payload_end = udp_end - 16;
+	why = check_short_4_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 62,
+			      &pkt->short_payload_end);
+	if (why)
+		return fr_up(skb, PROG_STREAMS_4 + why);
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > data_end || 76ULL > short_payload_end)
-		return fr_up(skb, reason_streams_4_truncated);
+	if ((void *)(stream + 1) > pkt->data_end || 76ULL > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_streams_4_other_frame);
-	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(data + 76, data_end, &stream_id);
-	if (!stream_id_size)
-		return fr_up(skb, reason_streams_4_truncated);
-	__u64 stream_id_end = fr_forget(skb, 76ULL + stream_id_size);
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_streams_4_truncated);
+		return fr_up(skb, PROG_STREAMS_4 + reason_other_frame);
+	pkt->stream_id_size = fr_varint(pkt->data + 76, pkt->data_end, &pkt->stream_id);
+	if (!pkt->stream_id_size)
+		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+	__u64 stream_id_end = fr_forget(skb, 76ULL + pkt->stream_id_size);
+	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x7f));
+	if (at_stream_id_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+	if (stream_id_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
 	__u64 stream_offset_size;
 	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end,
+					       &pkt->stream_offset);
 		if (!stream_offset_size)
-			return fr_up(skb, reason_streams_4_truncated);
+			return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
 	} else {
 		stream_offset_size = 0;
-		stream_offset = 0;
+		pkt->stream_offset = 0;
+	}
+	pkt->stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
+	at_stream_offset_end = fr_pin(pkt->data + fr_bound(pkt->stream_offset_end, 0x7f));
+	if (at_stream_offset_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+	if (pkt->stream_offset_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+
+	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
+	pkt->stream_length_present = !((be8(&stream->type) & 2) == 0);
+	if (pkt->stream_length_present) { /* length */
+		pkt->stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end,
+						    &pkt->stream_length);
+		if (!pkt->stream_length_size)
+			return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+	} else {
+		pkt->stream_length_size = 0;
+		pkt->stream_length = 0;
 	}
 
-	return streams_4_ipv6_stream_offset_end(skb, data, data_end, ip_end, udp_end,
-						short_payload_end, stream_id_size, stream_id,
-						stream_id_end, stream_offset_size, stream_offset);
+	return streams_4_ipv6_stream_length_end(skb, pkt);
 }
 
 SEC("tc") int prog_streams_4(struct __sk_buff *skb)
 {
+	struct streams_4_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 100);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* streams_4: relay & {#short: "short_4", #frame: "stream", #fits: "0x40000000", #rule... */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_streams_4_inactive);
+		return fr_up(skb, PROG_STREAMS_4 + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(streams, streams_4, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_STREAMS_4 + why);
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return streams_4_ipv4(skb, data, data_end);
+		return streams_4_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return streams_4_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_streams_4_not_ip);
+		return streams_4_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_STREAMS_4 + reason_not_ip);
 }
 
 /*
@@ -2330,29 +2302,20 @@ SEC("tc") int prog_streams_4(struct __sk_buff *skb)
  *	eth ipv6 udp short datagram
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_datagrams_sent = 121, reason_datagrams_pass, reason_datagrams_inactive,
-	reason_datagrams_vlan_tag, reason_datagrams_other_host, reason_datagrams_link_broadcast,
-	reason_datagrams_link_multicast, reason_datagrams_truncated, reason_datagrams_ipv4_version,
-	reason_datagrams_ip_options, reason_datagrams_ipv4_reserved, reason_datagrams_fragment,
-	reason_datagrams_ipv4_total_length, reason_datagrams_ipv4_checksum,
-	reason_datagrams_martian_source, reason_datagrams_multicast,
-	reason_datagrams_martian_destination, reason_datagrams_not_udp, reason_datagrams_udp_length,
-	reason_datagrams_gso_packet, reason_datagrams_long_header, reason_datagrams_short_fixed,
-	reason_datagrams_short_reserved, reason_datagrams_key_phase, reason_datagrams_short_pn,
-	reason_datagrams_other_frame, reason_datagrams_another_frame,
-	reason_datagrams_partial_checksum, reason_datagrams_no_subscribers,
-	reason_datagrams_no_memory, reason_datagrams_fault, reason_datagrams_number,
-	reason_datagrams_refused_window, reason_datagrams_contended,
-	reason_datagrams_unfit_short_pn, reason_datagrams_ring_full,
-	reason_datagrams_address_family, reason_datagrams_too_big, reason_datagrams_no_route,
-	reason_datagrams_local, reason_datagrams_unreachable, reason_datagrams_blackhole,
-	reason_datagrams_prohibit, reason_datagrams_xfrm, reason_datagrams_rule,
-	reason_datagrams_encap, reason_datagrams_no_neighbour, reason_datagrams_copy,
-	reason_datagrams_refused_by_device, reason_datagrams_ipv6_version,
-	reason_datagrams_mapped_address, reason_datagrams_ipv6_payload_length,
-	reason_datagrams_udp_checksum, reason_datagrams_not_ip,
+/* What is known of a packet. */
+struct datagrams_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 short_pn_size;
+	__u64 short_pn_end;
+	void *at_short_pn_end;
+	__u64 short_pn;
+	__u64 short_payload_end;
+	__u64 datagram_length_present;
+	__u64 datagram_length_end;
+	__u64 priority;
 };
 
 /* What is the same for all receivers. */
@@ -2377,9 +2340,9 @@ struct datagrams_fan1 {
 	void *front;
 };
 
-static __always_inline int datagrams_write1(struct datagrams_same1 *same, struct __sk_buff *skb,
-					    void *front, __u64 short_pn_size, __u64 priority,
-					    __u64 pn, struct receiver_subscribers *r)
+static __always_inline int
+datagrams_write1(struct __sk_buff *skb, void *front, __u64 short_pn_size, __u64 priority, __u64 pn,
+		 struct receiver_subscribers *r, struct datagrams_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
@@ -2428,15 +2391,15 @@ static __always_inline int datagrams_write1(struct datagrams_same1 *same, struct
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long datagrams_copy1(struct datagrams_same1 *same, struct __sk_buff *skb,
-					    void *front, __u64 udp_end, __u64 short_pn_size,
-					    __u64 priority, struct receiver_subscribers *r)
+static __always_inline long
+datagrams_copy1(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_size,
+		__u64 priority, struct receiver_subscribers *r, struct datagrams_same1 *same)
 {
 	/* {emit: datagram: {pn: "pn", size: "len(udp.payload)"}}, */
 	struct event_datagram *event0 = bpf_ringbuf_reserve(&fr_events,
 							    sizeof(struct event_datagram), 0);
 	if (!event0)
-		return fr_decline(r->receiver, skb->len, reason_datagrams_ring_full);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_ring_full);
 
 	/* {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority * 1500"}}, */
 	__u32 level0 = priority;
@@ -2446,21 +2409,21 @@ static __always_inline long datagrams_copy1(struct datagrams_same1 *same, struct
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_datagrams_refused_window);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_refused_window);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_datagrams_contended);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_contended);
 	}
 
 	/* {let: pn: "alloc(r.next)"}, */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	if (unlikely(datagrams_write1(same, skb, front, short_pn_size, priority, pn, r))) {
+	if (unlikely(datagrams_write1(skb, front, short_pn_size, priority, pn, r, same))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_refuse(r->receiver, skb->len, reason_datagrams_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DATAGRAMS + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -2492,28 +2455,24 @@ static __noinline long datagrams_turn1(__u32 i, struct datagrams_fan1 *fan)
 	if (fr_shared_get(r->next) -
 	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
 					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL))
-		return fr_decline(r->receiver, skb->len, reason_datagrams_number);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_number);
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_datagrams_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_datagrams_unreachable,
-					      fr_unusable(&r->hop_remote, reason_datagrams_no_route,
-							  reason_datagrams_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_DATAGRAMS + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_datagrams_too_big);
-	return datagrams_copy1(same, skb, front, udp_end, short_pn_size, priority, r);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_too_big);
+	return datagrams_copy1(skb, front, udp_end, short_pn_size, priority, r, same);
 }
 
-static __always_inline int datagrams_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
-					  __u64 udp_end, __u64 short_pn_size, __u64 short_pn,
-					  __u64 datagram_length_end, __u64 priority)
+static __always_inline int datagrams_fan1(struct __sk_buff *skb, struct datagrams_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short *v_short = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short *v_short = pkt->data + 42;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -2526,17 +2485,17 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, void *data, __u
 	st32((void *)&key + 40, ld32(v_short->dcid + 4));
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, reason_datagrams_no_subscribers);
+		return fr_up(skb, PROG_DATAGRAMS + reason_no_subscribers);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_datagrams_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
 
-	__u32 size = fr_size(datagram_length_end, 64);
+	__u32 size = fr_size(pkt->datagram_length_end, 64);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, reason_datagrams_no_memory);
+		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
 	struct datagrams_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_short *saved_short = front + 42;
@@ -2550,12 +2509,12 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, void *data, __u
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_datagrams_no_memory);
+		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) +
-		 fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn, short_pn_size))) +
+		 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
 		 fr_odd64(ld64(saved_short->dcid)) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -2564,10 +2523,10 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, void *data, __u
 		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->quiet = 0;
 	same->clock = 0;
-	same->ip_end = ip_end;
-	same->udp_end = udp_end;
-	same->short_pn_size = short_pn_size;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->short_pn_size = pkt->short_pn_size;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -2575,7 +2534,7 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, void *data, __u
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 51, short_pn_size);
+		same->csum = fr_complete_without(skb, same->csum, 51, pkt->short_pn_size);
 		same->csum = fr_complete_without(skb, same->csum, 18, 33);
 	}
 
@@ -2590,134 +2549,127 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, void *data, __u
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 64), 0))
-		return fr_drop(len, reason_datagrams_fault);
+		return fr_drop(len, PROG_DATAGRAMS + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, fr_complete_with(skb, same->csum, 18, 33), 51,
 			    same->short_pn_size);
 
-	fr_count_copies(reason_datagrams_copy, same->copies0, skb->len);
-	fr_count(reason_datagrams_pass, len);
+	fr_count_copies(PROG_DATAGRAMS + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_DATAGRAMS + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int datagrams_ipv4_datagram_length_end(struct __sk_buff *skb, void *data,
-	void *data_end, __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-	__u64 short_pn, __u64 short_payload_end, __u64 datagram_length_present,
-	__u64 datagram_length_size, __u64 datagram_length)
+static __always_inline int datagrams_ipv4_length(struct __sk_buff *skb,
+						 struct datagrams_packet *pkt)
 {
 	void *at_datagram_length_end;
-	struct hdr_short *v_short = data + 42;
+	struct hdr_short *v_short = pkt->data + 42;
 
 	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
-	__u64 datagram_length_end = fr_forget(skb, short_pn_end + 1 + datagram_length_size);
-	at_datagram_length_end = fr_pin(data + fr_bound(datagram_length_end, 0x7f));
-	if (at_datagram_length_end > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (datagram_length_end > short_payload_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (!(!datagram_length_present ||
-	      datagram_length_end + datagram_length == short_payload_end || skb->gso_size == 0))
-		return fr_up(skb, reason_datagrams_gso_packet);
-	if (!(!datagram_length_present ||
-	      datagram_length_end + datagram_length == short_payload_end))
-		return fr_up(skb, reason_datagrams_another_frame);
-
-	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_datagrams_gso_packet);
-
-	/* priority: {levels: 4, from: "short.dcid[0]"} */
-	__u64 priority_value = ld8(v_short->dcid);
-	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
-
-	/* do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= datagram_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_datagrams_partial_checksum);
-	if (at_datagram_length_end > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	return datagrams_fan1(skb, data, ip_end, udp_end, short_pn_size, short_pn,
-			      datagram_length_end, priority);
-}
-
-static __always_inline int datagrams_ipv4(struct __sk_buff *skb, void *data, void *data_end)
-{
-	void *at_short_pn_end;
-	struct hdr_short *v_short = data + 42;
-	struct hdr_datagram *datagram;
-	__u64 ip_end, udp_end;
-
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(streams, datagrams, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
-		      FR_APART(streams, datagrams, truncated)))
-		return TC_ACT_UNSPEC;
-
-	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
-	if ((void *)(v_short + 1) > data_end || 51ULL > udp_end)
-		return fr_up(skb, reason_datagrams_truncated);
-
-	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, */
-	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, reason_datagrams_long_header);
-
-	/* {name: "fixed", bits: 1, is: 1}, */
-	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, reason_datagrams_short_fixed);
-
-	/* {name: "reserved", bits: 2, is: 0}, */
-	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, reason_datagrams_short_reserved);
-
-	/* {name: "key_phase", bits: 1, is: 0, reason: "key_phase"}, */
-	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, reason_datagrams_key_phase);
-	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_datagrams_short_pn);
-	__u64 short_pn_end = fr_forget(skb, 51ULL + short_pn_size);
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
-	if (at_short_pn_end > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (short_pn_end > udp_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x3f)), data_end, 4, short_pn_size,
-		     &short_pn))
-		return fr_up(skb, reason_datagrams_truncated);
-
-	/* short: { */
-	if (udp_end < short_pn_end + 16)
-		return fr_up(skb, reason_datagrams_truncated);
-	__u64 short_payload_end = udp_end - 16;
-
-	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
-	datagram = at_short_pn_end;
-	if ((void *)(datagram + 1) > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (short_pn_end + 1 > short_payload_end)
-		return fr_up(skb, reason_datagrams_truncated);
-
-	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
-	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
-		return fr_up(skb, reason_datagrams_other_frame);
-	__u64 datagram_length_present = !((be8(&datagram->type) & 1) == 0);
 	__u64 datagram_length;
 	__u64 datagram_length_size;
-	if (datagram_length_present) { /* length */
-		datagram_length_size = fr_varint(at_short_pn_end + 1, data_end, &datagram_length);
+	if (pkt->datagram_length_present) { /* length */
+		datagram_length_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end,
+						 &datagram_length);
 		if (!datagram_length_size)
-			return fr_up(skb, reason_datagrams_truncated);
+			return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
 	} else {
 		datagram_length_size = 0;
 		datagram_length = 0;
 	}
+	pkt->datagram_length_end = fr_forget(skb, pkt->short_pn_end + 1 + datagram_length_size);
+	at_datagram_length_end = fr_pin(pkt->data + fr_bound(pkt->datagram_length_end, 0x7f));
+	if (at_datagram_length_end > pkt->data_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	if (pkt->datagram_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	if (!(!pkt->datagram_length_present ||
+	      pkt->datagram_length_end + datagram_length == pkt->short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_up(skb, PROG_DATAGRAMS + reason_gso_packet);
+	if (!(!pkt->datagram_length_present ||
+	      pkt->datagram_length_end + datagram_length == pkt->short_payload_end))
+		return fr_up(skb, PROG_DATAGRAMS + reason_another_frame);
 
-	return datagrams_ipv4_datagram_length_end(skb, data, data_end, ip_end, udp_end,
-						  short_pn_size, short_pn_end, short_pn,
-						  short_payload_end, datagram_length_present,
-						  datagram_length_size, datagram_length);
+	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, PROG_DATAGRAMS + reason_gso_packet);
+
+	/* priority: {levels: 4, from: "short.dcid[0]"} */
+	__u64 priority_value = ld8(v_short->dcid);
+	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
+
+	/* do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      (partial >> 16) >= pkt->datagram_length_end) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_DATAGRAMS + reason_partial_checksum);
+	if (at_datagram_length_end > pkt->data_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	return datagrams_fan1(skb, pkt);
+}
+
+static __always_inline int datagrams_ipv4(struct __sk_buff *skb, struct datagrams_packet *pkt)
+{
+	struct hdr_short *v_short = pkt->data + 42;
+	struct hdr_datagram *datagram;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
+
+	if (why)
+		return fr_up(skb, PROG_DATAGRAMS + why);
+
+	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
+	if ((void *)(v_short + 1) > pkt->data_end || 51ULL > pkt->udp_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+
+	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, */
+	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
+		return fr_up(skb, PROG_DATAGRAMS + reason_long_header);
+
+	/* {name: "fixed", bits: 1, is: 1}, */
+	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
+		return fr_up(skb, PROG_DATAGRAMS + reason_short_fixed);
+
+	/* {name: "reserved", bits: 2, is: 0}, */
+	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
+		return fr_up(skb, PROG_DATAGRAMS + reason_short_reserved);
+
+	/* {name: "key_phase", bits: 1, is: 0, reason: "key_phase"}, */
+	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
+		return fr_up(skb, PROG_DATAGRAMS + reason_key_phase);
+	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (pkt->short_pn_size > 4)
+		return fr_up(skb, PROG_DATAGRAMS + reason_short_pn);
+	pkt->short_pn_end = fr_forget(skb, 51ULL + pkt->short_pn_size);
+	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x3f));
+	if (pkt->at_short_pn_end > pkt->data_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	if (pkt->short_pn_end > pkt->udp_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x3f)), pkt->data_end, 4,
+		     pkt->short_pn_size, &pkt->short_pn))
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+
+	/* short: { */
+	if (pkt->udp_end < pkt->short_pn_end + 16)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	pkt->short_payload_end = pkt->udp_end - 16;
+
+	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
+	datagram = pkt->at_short_pn_end;
+	if ((void *)(datagram + 1) > pkt->data_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+
+	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
+	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
+		return fr_up(skb, PROG_DATAGRAMS + reason_other_frame);
+	pkt->datagram_length_present = !((be8(&datagram->type) & 1) == 0);
+
+	return datagrams_ipv4_length(skb, pkt);
 }
 
 /* What is the same for all receivers. */
@@ -2741,9 +2693,9 @@ struct datagrams_fan2 {
 	void *front;
 };
 
-static __always_inline int datagrams_write2(struct datagrams_same2 *same, struct __sk_buff *skb,
-					    void *front, __u64 short_pn_size, __u64 priority,
-					    __u64 pn, struct receiver_subscribers *r)
+static __always_inline int
+datagrams_write2(struct __sk_buff *skb, void *front, __u64 short_pn_size, __u64 priority, __u64 pn,
+		 struct receiver_subscribers *r, struct datagrams_same2 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
@@ -2793,15 +2745,15 @@ static __always_inline int datagrams_write2(struct datagrams_same2 *same, struct
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long datagrams_copy2(struct datagrams_same2 *same, struct __sk_buff *skb,
-					    void *front, __u64 udp_end, __u64 short_pn_size,
-					    __u64 priority, struct receiver_subscribers *r)
+static __always_inline long
+datagrams_copy2(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_size,
+		__u64 priority, struct receiver_subscribers *r, struct datagrams_same2 *same)
 {
 	/* {emit: datagram: {pn: "pn", size: "len(udp.payload)"}}, */
 	struct event_datagram *event0 = bpf_ringbuf_reserve(&fr_events,
 							    sizeof(struct event_datagram), 0);
 	if (!event0)
-		return fr_decline(r->receiver, skb->len, reason_datagrams_ring_full);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_ring_full);
 
 	/* {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority * 1500"}}, */
 	__u32 level0 = priority;
@@ -2811,21 +2763,21 @@ static __always_inline long datagrams_copy2(struct datagrams_same2 *same, struct
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_datagrams_refused_window);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_refused_window);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_datagrams_contended);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_contended);
 	}
 
 	/* {let: pn: "alloc(r.next)"}, */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	if (unlikely(datagrams_write2(same, skb, front, short_pn_size, priority, pn, r))) {
+	if (unlikely(datagrams_write2(skb, front, short_pn_size, priority, pn, r, same))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_refuse(r->receiver, skb->len, reason_datagrams_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DATAGRAMS + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -2858,30 +2810,26 @@ static __noinline long datagrams_turn2(__u32 i, struct datagrams_fan2 *fan)
 	if (fr_shared_get(r->next) -
 	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
 					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL))
-		return fr_decline(r->receiver, skb->len, reason_datagrams_number);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_number);
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_datagrams_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_address_family);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_datagrams_udp_checksum);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_datagrams_unreachable,
-					      fr_unusable(&r->hop_remote, reason_datagrams_no_route,
-							  reason_datagrams_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_DATAGRAMS + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_datagrams_too_big);
-	return datagrams_copy2(same, skb, front, udp_end, short_pn_size, priority, r);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_too_big);
+	return datagrams_copy2(skb, front, udp_end, short_pn_size, priority, r, same);
 }
 
-static __always_inline int datagrams_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					  __u64 udp_end, __u64 short_pn_size, __u64 short_pn,
-					  __u64 datagram_length_end, __u64 priority)
+static __always_inline int datagrams_fan2(struct __sk_buff *skb, struct datagrams_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_short *v_short = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short *v_short = pkt->data + 62;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -2894,17 +2842,17 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, void *data, __u
 	st32((void *)&key + 40, ld32(v_short->dcid + 4));
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, reason_datagrams_no_subscribers);
+		return fr_up(skb, PROG_DATAGRAMS + reason_no_subscribers);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_datagrams_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
 
-	__u32 size = fr_size(datagram_length_end, 128);
+	__u32 size = fr_size(pkt->datagram_length_end, 128);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, reason_datagrams_no_memory);
+		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
 	struct datagrams_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_short *saved_short = front + 62;
@@ -2919,22 +2867,22 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, void *data, __u
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_datagrams_no_memory);
+		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
 		 fr_sum_of(ld16(&saved_udp->checksum)) -
 		 ((__u64)ld32(&saved_udp->src_port) +
-		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn, short_pn_size))) +
+		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
 		  fr_odd64(ld64(saved_short->dcid)) + fr_add64(ld64(saved_ipv6->src)) +
 		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
 		  fr_add64(ld64(saved_ipv6->dst + 8)));
 	same->quiet = 0;
 	same->clock = 0;
-	same->ip_end = ip_end;
-	same->udp_end = udp_end;
-	same->short_pn_size = short_pn_size;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->short_pn_size = pkt->short_pn_size;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -2942,7 +2890,7 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, void *data, __u
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 71, short_pn_size);
+		same->csum = fr_complete_without(skb, same->csum, 71, pkt->short_pn_size);
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 57);
 	}
 
@@ -2957,159 +2905,153 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, void *data, __u
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
-		return fr_drop(len, reason_datagrams_fault);
+		return fr_drop(len, PROG_DATAGRAMS + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 57), 71,
 			    same->short_pn_size);
 
-	fr_count_copies(reason_datagrams_copy, same->copies0, skb->len);
-	fr_count(reason_datagrams_pass, len);
+	fr_count_copies(PROG_DATAGRAMS + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_DATAGRAMS + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int datagrams_ipv6_datagram_length_end(struct __sk_buff *skb, void *data,
-	void *data_end, __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-	__u64 short_pn, __u64 short_payload_end, __u64 datagram_length_present,
-	__u64 datagram_length_size, __u64 datagram_length)
+static __always_inline int datagrams_ipv6_length(struct __sk_buff *skb,
+						 struct datagrams_packet *pkt)
 {
 	void *at_datagram_length_end;
-	struct hdr_short *v_short = data + 62;
+	struct hdr_short *v_short = pkt->data + 62;
 
 	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
-	__u64 datagram_length_end = fr_forget(skb, short_pn_end + 1 + datagram_length_size);
-	at_datagram_length_end = fr_pin(data + fr_bound(datagram_length_end, 0x7f));
-	if (at_datagram_length_end > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (datagram_length_end > short_payload_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (!(!datagram_length_present ||
-	      datagram_length_end + datagram_length == short_payload_end || skb->gso_size == 0))
-		return fr_up(skb, reason_datagrams_gso_packet);
-	if (!(!datagram_length_present ||
-	      datagram_length_end + datagram_length == short_payload_end))
-		return fr_up(skb, reason_datagrams_another_frame);
-
-	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_datagrams_gso_packet);
-
-	/* priority: {levels: 4, from: "short.dcid[0]"} */
-	__u64 priority_value = ld8(v_short->dcid);
-	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
-
-	/* do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= datagram_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_datagrams_partial_checksum);
-	if (at_datagram_length_end > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	return datagrams_fan2(skb, data, ip_end, udp_end, short_pn_size, short_pn,
-			      datagram_length_end, priority);
-}
-
-static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, void *data_end)
-{
-	void *at_short_pn_end;
-	struct hdr_short *v_short = data + 62;
-	struct hdr_datagram *datagram;
-	__u64 ip_end, udp_end;
-
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(streams, datagrams, truncated),
-		       FR_APART(streams, datagrams, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
-		      FR_APART(streams, datagrams, truncated)))
-		return TC_ACT_UNSPEC;
-
-	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
-	if ((void *)(v_short + 1) > data_end || 71ULL > udp_end)
-		return fr_up(skb, reason_datagrams_truncated);
-
-	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, */
-	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, reason_datagrams_long_header);
-
-	/* {name: "fixed", bits: 1, is: 1}, */
-	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, reason_datagrams_short_fixed);
-
-	/* {name: "reserved", bits: 2, is: 0}, */
-	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, reason_datagrams_short_reserved);
-
-	/* {name: "key_phase", bits: 1, is: 0, reason: "key_phase"}, */
-	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, reason_datagrams_key_phase);
-	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_datagrams_short_pn);
-	__u64 short_pn_end = fr_forget(skb, 71ULL + short_pn_size);
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
-	if (at_short_pn_end > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (short_pn_end > udp_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x7f)), data_end, 4, short_pn_size,
-		     &short_pn))
-		return fr_up(skb, reason_datagrams_truncated);
-
-	/* short: { */
-	if (udp_end < short_pn_end + 16)
-		return fr_up(skb, reason_datagrams_truncated);
-	__u64 short_payload_end = udp_end - 16;
-
-	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
-	datagram = at_short_pn_end;
-	if ((void *)(datagram + 1) > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (short_pn_end + 1 > short_payload_end)
-		return fr_up(skb, reason_datagrams_truncated);
-
-	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
-	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
-		return fr_up(skb, reason_datagrams_other_frame);
-	__u64 datagram_length_present = !((be8(&datagram->type) & 1) == 0);
 	__u64 datagram_length;
 	__u64 datagram_length_size;
-	if (datagram_length_present) { /* length */
-		datagram_length_size = fr_varint(at_short_pn_end + 1, data_end, &datagram_length);
+	if (pkt->datagram_length_present) { /* length */
+		datagram_length_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end,
+						 &datagram_length);
 		if (!datagram_length_size)
-			return fr_up(skb, reason_datagrams_truncated);
+			return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
 	} else {
 		datagram_length_size = 0;
 		datagram_length = 0;
 	}
+	pkt->datagram_length_end = fr_forget(skb, pkt->short_pn_end + 1 + datagram_length_size);
+	at_datagram_length_end = fr_pin(pkt->data + fr_bound(pkt->datagram_length_end, 0x7f));
+	if (at_datagram_length_end > pkt->data_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	if (pkt->datagram_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	if (!(!pkt->datagram_length_present ||
+	      pkt->datagram_length_end + datagram_length == pkt->short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_up(skb, PROG_DATAGRAMS + reason_gso_packet);
+	if (!(!pkt->datagram_length_present ||
+	      pkt->datagram_length_end + datagram_length == pkt->short_payload_end))
+		return fr_up(skb, PROG_DATAGRAMS + reason_another_frame);
 
-	return datagrams_ipv6_datagram_length_end(skb, data, data_end, ip_end, udp_end,
-						  short_pn_size, short_pn_end, short_pn,
-						  short_payload_end, datagram_length_present,
-						  datagram_length_size, datagram_length);
+	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, PROG_DATAGRAMS + reason_gso_packet);
+
+	/* priority: {levels: 4, from: "short.dcid[0]"} */
+	__u64 priority_value = ld8(v_short->dcid);
+	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
+
+	/* do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      (partial >> 16) >= pkt->datagram_length_end) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_DATAGRAMS + reason_partial_checksum);
+	if (at_datagram_length_end > pkt->data_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	return datagrams_fan2(skb, pkt);
+}
+
+static __always_inline int datagrams_ipv6(struct __sk_buff *skb, struct datagrams_packet *pkt)
+{
+	struct hdr_short *v_short = pkt->data + 62;
+	struct hdr_datagram *datagram;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+
+	if (why)
+		return fr_up(skb, PROG_DATAGRAMS + why);
+
+	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
+	if ((void *)(v_short + 1) > pkt->data_end || 71ULL > pkt->udp_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+
+	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, */
+	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
+		return fr_up(skb, PROG_DATAGRAMS + reason_long_header);
+
+	/* {name: "fixed", bits: 1, is: 1}, */
+	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
+		return fr_up(skb, PROG_DATAGRAMS + reason_short_fixed);
+
+	/* {name: "reserved", bits: 2, is: 0}, */
+	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
+		return fr_up(skb, PROG_DATAGRAMS + reason_short_reserved);
+
+	/* {name: "key_phase", bits: 1, is: 0, reason: "key_phase"}, */
+	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
+		return fr_up(skb, PROG_DATAGRAMS + reason_key_phase);
+	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (pkt->short_pn_size > 4)
+		return fr_up(skb, PROG_DATAGRAMS + reason_short_pn);
+	pkt->short_pn_end = fr_forget(skb, 71ULL + pkt->short_pn_size);
+	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x7f));
+	if (pkt->at_short_pn_end > pkt->data_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	if (pkt->short_pn_end > pkt->udp_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x7f)), pkt->data_end, 4,
+		     pkt->short_pn_size, &pkt->short_pn))
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+
+	/* short: { */
+	if (pkt->udp_end < pkt->short_pn_end + 16)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	pkt->short_payload_end = pkt->udp_end - 16;
+
+	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
+	datagram = pkt->at_short_pn_end;
+	if ((void *)(datagram + 1) > pkt->data_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+
+	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
+	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
+		return fr_up(skb, PROG_DATAGRAMS + reason_other_frame);
+	pkt->datagram_length_present = !((be8(&datagram->type) & 1) == 0);
+
+	return datagrams_ipv6_length(skb, pkt);
 }
 
 SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 {
+	struct datagrams_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 84);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* datagrams: relay & {#short: "short", #frame: "datagram", #fits: by_size, #rules: [{... */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_datagrams_inactive);
+		return fr_up(skb, PROG_DATAGRAMS + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(streams, datagrams, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_DATAGRAMS + why);
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return datagrams_ipv4(skb, data, data_end);
+		return datagrams_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return datagrams_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_datagrams_not_ip);
+		return datagrams_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_DATAGRAMS + reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 174
+#define FR_REASONS 280
 #define FR_NEEDS_ROWS 48
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
@@ -167,108 +167,135 @@ receiver_of_listeners(const struct list_listeners *list, __u32 i)
 	return bpf_map_lookup_elem(&rcv_listeners, &row);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_not_ipv4,
+	reason_ipv4_version, reason_ip_options, reason_ipv4_reserved, reason_fragment,
+	reason_ipv4_total_length, reason_ipv4_checksum, reason_martian_source, reason_multicast,
+	reason_martian_destination, reason_not_udp, reason_udp_length, reason_gso_packet,
+	reason_tag_kind, reason_tag_length, reason_partial_checksum, reason_no_listeners,
+	reason_fault, reason_no_memory, reason_empty, reason_refused_budget, reason_contended,
+	reason_unfit_tag_kind, reason_address_family, reason_too_big, reason_no_route, reason_local,
+	reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm, reason_rule,
+	reason_encap, reason_no_neighbour, reason_copy, reason_refused_by_device, reason_changing,
+	reason_refused_budget_2, reason_contended_2, reason_address_family_2, reason_too_big_2,
+	reason_no_route_2, reason_local_2, reason_unreachable_2, reason_blackhole_2,
+	reason_prohibit_2, reason_xfrm_2, reason_rule_2, reason_encap_2, reason_no_neighbour_2,
+	reason_empty_2, reason_no_rule, reason_not_outer, reason_udp_checksum, reason_loose_length,
+	reason_no_senders, reason_padding, reason_not_ports, reason_ports_dst_port,
+	reason_unfit_ports_dst_port, reason_unfit_ports_dst_port_2,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_SPREAD = 0, PROG_UNWRAP = 70, PROG_TIGHTEN = 140, PROG_NARROW = 210 };
+
 /*
  * prog_spread: tc/ingress
  *	eth ipv4 udp tag
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_spread_sent, reason_spread_pass, reason_spread_inactive, reason_spread_vlan_tag,
-	reason_spread_other_host, reason_spread_link_broadcast, reason_spread_link_multicast,
-	reason_spread_truncated, reason_spread_not_ipv4, reason_spread_ipv4_version,
-	reason_spread_ip_options, reason_spread_ipv4_reserved, reason_spread_fragment,
-	reason_spread_ipv4_total_length, reason_spread_ipv4_checksum, reason_spread_martian_source,
-	reason_spread_multicast, reason_spread_martian_destination, reason_spread_not_udp,
-	reason_spread_udp_length, reason_spread_gso_packet, reason_spread_tag_kind,
-	reason_spread_tag_length, reason_spread_partial_checksum, reason_spread_no_listeners,
-	reason_spread_no_memory, reason_spread_fault, reason_spread_empty,
-	reason_spread_refused_budget, reason_spread_contended, reason_spread_unfit_tag_kind,
-	reason_spread_address_family, reason_spread_too_big, reason_spread_no_route,
-	reason_spread_local, reason_spread_unreachable, reason_spread_blackhole,
-	reason_spread_prohibit, reason_spread_xfrm, reason_spread_rule, reason_spread_encap,
-	reason_spread_no_neighbour, reason_spread_copy, reason_spread_refused_by_device,
-	reason_spread_changing, reason_spread_refused_budget_2, reason_spread_contended_2,
-	reason_spread_address_family_2, reason_spread_too_big_2, reason_spread_no_route_2,
-	reason_spread_local_2, reason_spread_unreachable_2, reason_spread_blackhole_2,
-	reason_spread_prohibit_2, reason_spread_xfrm_2, reason_spread_rule_2, reason_spread_encap_2,
-	reason_spread_empty_2, reason_spread_no_rule,
+/* What is known of a packet. */
+struct spread_packet {
+	void *data;
+	__u64 ipv4_end;
+	__u64 partial;
+	struct val_senders *s;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_spread_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_spread_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_spread_link_broadcast + of);
-		return fr_up(skb, reason_spread_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated + of);
+		return reason_truncated;
 	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, reason_spread_not_ipv4 + of);
-
+		return reason_not_ipv4;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_spread_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_spread_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_spread_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_spread_fragment + of);
+		return reason_fragment;
 	__u64 ipv4_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
-		return fr_up(skb, reason_spread_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_spread_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_spread_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_spread_multicast + of);
-		return fr_up(skb, reason_spread_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_spread_not_udp + of);
+		return reason_not_udp;
 
 	*end = ipv4_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ipv4_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ipv4_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ipv4_end)
-		return fr_up(skb, reason_spread_truncated + of);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_spread_udp_length + of);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_gso_packet + of);
+		return reason_gso_packet;
 	if (udp_end != ipv4_end)
-		return fr_up(skb, reason_spread_udp_length + of);
+		return reason_udp_length;
 
 	*end = udp_end;
+	return 0;
+}
+
+static __always_inline __u32 check_tag(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_tag *tag = data + at;
+
+	if ((void *)(tag + 1) > data_end || at + sizeof(*tag) > udp_end)
+		return reason_truncated;
+	if (be8(&tag->kind) > 199)
+		return reason_tag_kind;
+	__u64 tag_end = at + sizeof(*tag) + be16(&tag->length);
+	if (!(tag_end == udp_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (tag_end != udp_end)
+		return reason_tag_length;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+
+	*end = tag_end;
 	return 0;
 }
 
@@ -288,8 +315,8 @@ struct spread_fan1 {
 	void *front;
 };
 
-static __always_inline int spread_write1(struct spread_same1 *same, struct __sk_buff *skb,
-					 void *front, struct receiver_listeners *r)
+static __always_inline int spread_write1(struct __sk_buff *skb, void *front,
+					 struct receiver_listeners *r, struct spread_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
@@ -334,8 +361,8 @@ static __always_inline int spread_write1(struct spread_same1 *same, struct __sk_
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_buff *skb,
-					 void *front, struct receiver_listeners *r)
+static __always_inline long spread_copy1(struct __sk_buff *skb, void *front,
+					 struct receiver_listeners *r, struct spread_same1 *same)
 {
 	/* {do: [{admit: {credit: "r.budget", cost: 1}}, {set: "tag.kind": "low(udp.src_port, ... */
 	__u32 credit0 = fr_credit(r->budget, 0);
@@ -343,14 +370,14 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_decline(r->receiver, skb->len, reason_spread_refused_budget);
+		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_refused_budget);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, reason_spread_contended);
+		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_contended);
 
-	if (unlikely(spread_write1(same, skb, front, r))) {
+	if (unlikely(spread_write1(skb, front, r, same))) {
 		fr_refund(credit0, spent0);
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -372,27 +399,25 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 
 	/* {match: "tag.length": 0, do: [{drop: "empty"}]}, */
 	if (be16(&saved_tag->length) == 0)
-		return fr_decline(r->receiver, skb->len, reason_spread_empty);
+		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_empty);
 
 	/* {do: [{admit: {credit: "r.budget", cost: 1}}, {set: "tag.kind": "low(udp.src_port, ... */
 	if ((be16(&saved_udp->src_port) & 255) > 199)
-		return fr_decline(r->receiver, skb->len, reason_spread_unfit_tag_kind);
+		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_unfit_tag_kind);
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_spread_unreachable,
-					      fr_unusable(&r->hop_remote, reason_spread_no_route,
-							  reason_spread_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_SPREAD + reason_no_route));
 	if (ipv4_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
-	return spread_copy1(same, skb, front, r);
+		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_too_big);
+	return spread_copy1(skb, front, r, same);
 }
 
-static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 ipv4_end)
+static __always_inline int spread_fan1(struct __sk_buff *skb, struct spread_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 
 	/* {match: "tag.kind": 1, do: [{fan_out: { */
@@ -402,15 +427,15 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
 	list = list_of_listeners(&key);
 	if (!list)
-		return fr_up(skb, reason_spread_no_listeners);
+		return fr_up(skb, PROG_SPREAD + reason_no_listeners);
 
-	if (unlikely(len > ipv4_end) && bpf_skb_change_tail(skb, ipv4_end, 0))
-		return fr_up(skb, reason_spread_no_memory);
+	if (unlikely(len > pkt->ipv4_end) && bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
+		return fr_up(skb, PROG_SPREAD + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 45);
 	if (!front)
-		return fr_up(skb, reason_spread_no_memory);
+		return fr_up(skb, PROG_SPREAD + reason_no_memory);
 	struct spread_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_tag *saved_tag = front + 42;
@@ -423,7 +448,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_spread_no_memory);
+		return fr_up(skb, PROG_SPREAD + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -434,7 +459,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
 		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->ipv4_end = ipv4_end;
+	same->ipv4_end = pkt->ipv4_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -453,34 +478,33 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	bpf_loop(list->count, spread_turn1, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 45, 0))
-		return fr_drop(len, reason_spread_fault);
+		return fr_drop(len, PROG_SPREAD + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 27);
 
-	fr_count_copies(reason_spread_copy, same->copies0, skb->len);
-	fr_count(reason_spread_pass, len);
+	fr_count_copies(PROG_SPREAD + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_SPREAD + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int spread_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
-				       __u64 partial, struct val_senders *s)
+static __always_inline int spread_send(struct __sk_buff *skb, struct spread_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 
 	/* {match: "tag.kind": 2, lookup: s: senders: ["ip.src"], do: [{admit: {credit: "s.bud... */
-	__u32 credit0 = fr_credit(s->budget, 0);
+	__u32 credit0 = fr_credit(pkt->s->budget, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_up(skb, reason_spread_refused_budget_2);
+		return fr_up(skb, PROG_SPREAD + reason_refused_budget_2);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_up(skb, reason_spread_contended_2);
+		return fr_up(skb, PROG_SPREAD + reason_contended_2);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ld32(ipv4->dst);
 	__be16 udp_src_port = ld16(&udp->dst_port);
@@ -490,135 +514,126 @@ static __always_inline int spread_send(struct __sk_buff *skb, void *data, __u64 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(s->to.addr) + old_udp_length +
+	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(pkt->s->to.addr) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(s->to.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->s->to.port));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					    old_ipv4_src) + ipv4_ttl_protocol + fr_v4(s->to.addr) +
-					   64);
-	int direct = s->hop_to.state == FR_HOP_DIRECT;
+					    old_ipv4_src) + ipv4_ttl_protocol +
+					   fr_v4(pkt->s->to.addr) + 64);
+	int direct = pkt->s->hop_to.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ipv4_end, 0)) {
+	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0)) {
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
-			return fr_up(skb, reason_spread_no_memory);
+			return fr_up(skb, PROG_SPREAD + reason_no_memory);
 		}
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end)) {
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end)) {
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
-			return fr_drop(len, reason_spread_fault);
+			return fr_drop(len, PROG_SPREAD + reason_fault);
 		}
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &s->hop_to);
+		fr_link(pkt->data, &pkt->s->hop_to);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, fr_v4(s->to.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->s->to.addr));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(s->to.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->s->to.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(len, reason_spread_fault);
+		return fr_drop(len, PROG_SPREAD + reason_fault);
 	}
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(reason_spread_sent, len);
-	return fr_send(&s->hop_to, direct);
+	fr_count(PROG_SPREAD + reason_sent, len);
+	return fr_send(&pkt->s->hop_to, direct);
 }
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
+	struct spread_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 45);
-	void *data = (void *)(long)skb->data;
+	pkt.data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_tag *tag = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 ipv4_end, udp_end;
+	struct hdr_tag *tag = pkt.data + 42;
+	struct hdr_ipv4 *ipv4 = pkt.data + 14;
+	__u64 udp_end, tag_end;
 
 	/* spread: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_spread_inactive);
+		return fr_up(skb, PROG_SPREAD + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0) ||
-	    check_ipv4(skb, data, data_end, 14, &ipv4_end, 0) ||
-	    check_udp(skb, data, data_end, ipv4_end, 34, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, data_end) ?:
+		check_ipv4(skb, pkt.data, data_end, 14, &pkt.ipv4_end) ?:
+		check_udp(skb, pkt.data, data_end, pkt.ipv4_end, 34, &udp_end);
+	if (why)
+		return fr_up(skb, PROG_SPREAD + why);
 
 	/* tag: fields: [{name: "length", bits: 16, counts: "payload"}, {name: "kind", bits: 8... */
-	if ((void *)(tag + 1) > data_end || 45ULL > udp_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (be8(&tag->kind) > 199)
-		return fr_up(skb, reason_spread_tag_kind);
-	__u64 tag_end = 45ULL + be16(&tag->length);
-	if (!(tag_end == udp_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_gso_packet);
-	if (tag_end != udp_end)
-		return fr_up(skb, reason_spread_tag_length);
-
-	/* stack: ["eth", "ipv4", "udp", "tag"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_spread_gso_packet);
+	why = check_tag(skb, pkt.data, data_end, udp_end, 42, &tag_end);
+	if (why)
+		return fr_up(skb, PROG_SPREAD + why);
 
 	/* {match: "tag.kind": 1, do: [{fan_out: { */
 	if (be8(&tag->kind) == 1) {
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 45) ||
-		    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
-			return fr_up(skb, reason_spread_partial_checksum);
-		return spread_fan1(skb, data, ipv4_end);
+		    !(skb->len <= pkt.ipv4_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
+			return fr_up(skb, PROG_SPREAD + reason_partial_checksum);
+		return spread_fan1(skb, &pkt);
 	}
 
 	/* {match: "tag.kind": 2, lookup: s: senders: ["ip.src"], do: [{admit: {credit: "s.bud... */
-	struct val_senders *s;
 	if (be8(&tag->kind) == 2) {
 		struct key_senders key __attribute__((aligned(8))) = {};
 
 		fr_put_v4(key.from, ld32(ipv4->src));
-		enum fr_found found = find_senders(&key, lease, 0, &s);
+		enum fr_found found = find_senders(&key, lease, 0, &pkt.s);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_spread_changing);
+			return fr_up(skb, PROG_SPREAD + reason_changing);
 		if (found == FR_MISSING)
-			s = NULL;
-		if (fr_has(s)) {
-			if (!fr_is_v4(s->to.addr))
-				return fr_up(skb, reason_spread_address_family_2);
-			__u64 partial = fr_partial(skb);
-			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-			      (partial >> 16) >= 45) ||
-			    !(skb->len <= ipv4_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
-				return fr_up(skb, reason_spread_partial_checksum);
-			if (unlikely(!fr_fits(&s->hop_to, ipv4_end - 14)))
-				return fr_up(skb,
-					     fr_unfit(&s->hop_to, reason_spread_no_route_2,
-						      reason_spread_unreachable_2));
-			return spread_send(skb, data, ipv4_end, partial, s);
+			pkt.s = NULL;
+		if (fr_has(pkt.s)) {
+			if (!fr_is_v4(pkt.s->to.addr))
+				return fr_up(skb, PROG_SPREAD + reason_address_family_2);
+			pkt.partial = fr_partial(skb);
+			if (!(pkt.partial == 0 || pkt.partial == FR_PARTIAL(34, 40) ||
+			      (pkt.partial >> 16) >= 45) ||
+			    !(skb->len <= pkt.ipv4_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
+				return fr_up(skb, PROG_SPREAD + reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt.s->hop_to, pkt.ipv4_end - 14)))
+				return fr_unfit(skb, &pkt.s->hop_to,
+						PROG_SPREAD + reason_too_big_2);
+			return spread_send(skb, &pkt);
 		}
 	}
 
 	/* {match: {"tag.kind": 2 | 3, "tag.length": 0}, do: [{drop: "empty"}]}, */
 	if (be8(&tag->kind) >= 2 && be8(&tag->kind) <= 3 && be16(&tag->length) == 0)
-		return fr_drop(skb->len, reason_spread_empty_2);
-	return fr_up(skb, reason_spread_no_rule);
+		return fr_drop(skb->len, PROG_SPREAD + reason_empty_2);
+	return fr_up(skb, PROG_SPREAD + reason_no_rule);
 }
 
 /*
@@ -626,21 +641,72 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
  *	eth ipv4 udp tun ipv4
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_unwrap_sent = 59, reason_unwrap_pass, reason_unwrap_inactive, reason_unwrap_vlan_tag,
-	reason_unwrap_other_host, reason_unwrap_link_broadcast, reason_unwrap_link_multicast,
-	reason_unwrap_truncated, reason_unwrap_not_outer, reason_unwrap_ipv4_version,
-	reason_unwrap_ip_options, reason_unwrap_ipv4_reserved, reason_unwrap_fragment,
-	reason_unwrap_ipv4_total_length, reason_unwrap_ipv4_checksum, reason_unwrap_martian_source,
-	reason_unwrap_multicast, reason_unwrap_martian_destination, reason_unwrap_not_udp,
-	reason_unwrap_udp_length, reason_unwrap_gso_packet, reason_unwrap_udp_checksum,
-	reason_unwrap_partial_checksum, reason_unwrap_no_memory, reason_unwrap_fault,
+/* What is known of a packet. */
+struct unwrap_packet {
+	void *data;
+	__u64 payload_len;
 };
 
-static __always_inline int unwrap_udp_send(struct __sk_buff *skb, void *data, __u64 payload_len)
+static __always_inline __u32 check_eth_2(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	if (be16(&eth->type) != ETH_P_IP)
+		return reason_not_outer;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4_2 = data + 14;
+
+	if ((void *)(ipv4 + 1) > data_end || at + sizeof(*ipv4) > udp_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 inner_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || inner_end > udp_end)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv4_2->src) + ld32(ipv4_2->dst) + bpf_htons(IPPROTO_UDP) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+		return reason_udp_checksum;
+	__u64 payload_len = inner_end - (at + sizeof(*ipv4));
+
+	*end = payload_len;
+	return 0;
+}
+
+static __always_inline int unwrap_send(struct __sk_buff *skb, struct unwrap_packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
 	__u32 len = skb->len;
 	const __u32 headers_len = 46, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -648,12 +714,13 @@ static __always_inline int unwrap_udp_send(struct __sk_buff *skb, void *data, __
 	__be32 eth_src = ld32(eth->src);
 	__be16 eth_src_2 = ld16(eth->src + 4);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 20, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 20, 0,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
+		return fr_failed(skb, len, err, PROG_UNWRAP + reason_fault);
 
-	struct hdr_eth *new_eth = data;
+	struct hdr_eth *new_eth = pkt->data;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -664,126 +731,46 @@ static __always_inline int unwrap_udp_send(struct __sk_buff *skb, void *data, __
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_unwrap_pass, len);
+	fr_count(PROG_UNWRAP + reason_pass, len);
 	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *data_end,
-				      __u64 outer_end)
-{
-	struct hdr_udp *udp = data + 34;
-	struct hdr_tun *tun = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 46;
-	struct hdr_ipv4 *ipv4_2 = data + 14;
-
-	if ((void *)(udp + 1) > data_end || 42ULL > outer_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_unwrap_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_unwrap_gso_packet);
-	if (udp_end != outer_end)
-		return fr_up(skb, reason_unwrap_udp_length);
-
-	/* tun: fields: [{name: "id", bits: 32}] */
-	if ((void *)(tun + 1) > data_end || 46ULL > udp_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if ((void *)(ipv4 + 1) > data_end || 66ULL > udp_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_unwrap_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_unwrap_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_unwrap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_unwrap_fragment);
-	__u64 inner_end = 46ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || inner_end > udp_end)
-		return fr_up(skb, reason_unwrap_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_unwrap_ipv4_checksum);
-
-	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_unwrap_gso_packet);
-
-	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, "pass"] */
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4_2->src) + ld32(ipv4_2->dst) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, reason_unwrap_udp_checksum);
-	__u64 payload_len = inner_end - 66;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 66 && (partial & 0xffff) < 66ULL + payload_len - 1)))
-		return fr_up(skb, reason_unwrap_partial_checksum);
-	return unwrap_udp_send(skb, data, payload_len);
 }
 
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 {
+	struct unwrap_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 66);
-	void *data = (void *)(long)skb->data;
+	pkt.data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_tun *tun = pkt.data + 42;
+	__u64 outer_end, udp_end;
 
 	/* unwrap: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_unwrap_inactive);
+		return fr_up(skb, PROG_UNWRAP + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_unwrap_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_unwrap_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_unwrap_link_broadcast);
-		return fr_up(skb, reason_unwrap_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
+	__u32 why = check_eth_2(skb, pkt.data, data_end) ?:
+		check_ipv4(skb, pkt.data, data_end, 14, &outer_end) ?:
+		check_udp(skb, pkt.data, data_end, outer_end, 34, &udp_end);
+	if (why)
+		return fr_up(skb, PROG_UNWRAP + why);
 
-	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}] */
-	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, reason_unwrap_not_outer);
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_unwrap_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_unwrap_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_unwrap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_unwrap_fragment);
-	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || outer_end > skb->len)
-		return fr_up(skb, reason_unwrap_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_unwrap_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_unwrap_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_unwrap_multicast);
-		return fr_up(skb, reason_unwrap_martian_destination);
-	}
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_unwrap_not_udp);
+	/* tun: fields: [{name: "id", bits: 32}] */
+	if ((void *)(tun + 1) > data_end || 46ULL > udp_end)
+		return fr_up(skb, PROG_UNWRAP + reason_truncated);
+	why = check_ipv4_2(skb, pkt.data, data_end, udp_end, 46, &pkt.payload_len);
+	if (why)
+		return fr_up(skb, PROG_UNWRAP + why);
 
-	return unwrap_udp(skb, data, data_end, outer_end);
+	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, "pass"] */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= 66 && (partial & 0xffff) < 66ULL + pkt.payload_len - 1)))
+		return fr_up(skb, PROG_UNWRAP + reason_partial_checksum);
+	return unwrap_send(skb, &pkt);
 }
 
 /*
@@ -791,31 +778,41 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
  *	eth ipv4 udp loose
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_tighten_sent = 84, reason_tighten_pass, reason_tighten_inactive,
-	reason_tighten_vlan_tag, reason_tighten_other_host, reason_tighten_link_broadcast,
-	reason_tighten_link_multicast, reason_tighten_truncated, reason_tighten_not_ipv4,
-	reason_tighten_ipv4_version, reason_tighten_ip_options, reason_tighten_ipv4_reserved,
-	reason_tighten_fragment, reason_tighten_ipv4_total_length, reason_tighten_ipv4_checksum,
-	reason_tighten_martian_source, reason_tighten_multicast, reason_tighten_martian_destination,
-	reason_tighten_not_udp, reason_tighten_udp_length, reason_tighten_gso_packet,
-	reason_tighten_loose_length, reason_tighten_no_senders, reason_tighten_changing,
-	reason_tighten_address_family, reason_tighten_partial_checksum, reason_tighten_padding,
-	reason_tighten_no_memory, reason_tighten_fault, reason_tighten_too_big,
-	reason_tighten_no_route, reason_tighten_local, reason_tighten_unreachable,
-	reason_tighten_blackhole, reason_tighten_prohibit, reason_tighten_xfrm, reason_tighten_rule,
-	reason_tighten_encap,
+/* What is known of a packet. */
+struct tighten_packet {
+	void *data;
+	__u64 udp_end;
+	__u64 loose_end;
+	__u64 payload_len;
+	__u64 partial;
+	struct val_senders *s;
 };
 
-static __always_inline int tighten_send(struct __sk_buff *skb, void *data, __u64 udp_end,
-					__u64 loose_end, __u64 payload_len, __u64 partial,
-					struct val_senders *s)
+static __always_inline __u32 check_loose(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, const __u32 at, __u64 *end)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_loose *loose = data + 42;
+	struct hdr_loose *loose = data + at;
+
+	if ((void *)(loose + 1) > data_end || at + sizeof(*loose) > udp_end)
+		return reason_truncated;
+	__u64 loose_end = at + sizeof(*loose) + be16(&loose->length);
+	if (!(loose_end <= udp_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (loose_end > udp_end)
+		return reason_loose_length;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+
+	*end = loose_end;
+	return 0;
+}
+
+static __always_inline int tighten_send(struct __sk_buff *skb, struct tighten_packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_loose *loose = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 44, new_headers_len = 42, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -824,120 +821,111 @@ static __always_inline int tighten_send(struct __sk_buff *skb, void *data, __u64
 	__be16 udp_src_port = ld16(&udp->dst_port);
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((loose_end - 34) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					 ((pkt->loose_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld16(&udp->src_port) +
-					  old_udp_length + ld16(&loose->length) + udp_cut_off);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld16(&udp->src_port) + old_udp_length +
+					  ld16(&loose->length) + udp_cut_off);
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(s->to.addr) + bpf_htons(payload_len + 8) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(s->to.port) +
-			  bpf_htons(payload_len + 8));
+	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(pkt->s->to.addr) +
+		bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->s->to.port) + bpf_htons(pkt->payload_len + 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->total_length) +
 					    ld32(ipv4->reserved_to_fragment_offset) +
-					    old_ipv4_src) + bpf_htons(payload_len + 28) +
-					   ipv4_ttl_protocol + fr_v4(s->to.addr) + 64);
-	int direct = s->hop_to.state == FR_HOP_DIRECT;
+					    old_ipv4_src) + bpf_htons(pkt->payload_len + 28) +
+					   ipv4_ttl_protocol + fr_v4(pkt->s->to.addr) + 64);
+	int direct = pkt->s->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_tighten_fault, reason_tighten_no_memory);
+		return fr_failed(skb, len, err, PROG_TIGHTEN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &s->hop_to);
+		fr_link(pkt->data, &pkt->s->hop_to);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, fr_v4(s->to.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->s->to.addr));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(s->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st16(&new_udp->dst_port, bpf_htons(pkt->s->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_tighten_fault);
+		return fr_drop(len, PROG_TIGHTEN + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_tighten_sent, len);
-	return fr_send(&s->hop_to, direct);
+	fr_count(PROG_TIGHTEN + reason_sent, len);
+	return fr_send(&pkt->s->hop_to, direct);
 }
 
 SEC("tc") int prog_tighten(struct __sk_buff *skb)
 {
+	struct tighten_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 44);
-	void *data = (void *)(long)skb->data;
+	pkt.data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_loose *loose = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 ipv4_end, udp_end;
+	struct hdr_ipv4 *ipv4 = pkt.data + 14;
+	__u64 ipv4_end;
 
 	/* tighten: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_tighten_inactive);
+		return fr_up(skb, PROG_TIGHTEN + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(spread, tighten, vlan_tag)) ||
-	    check_ipv4(skb, data, data_end, 14, &ipv4_end, FR_APART(spread, tighten, truncated)) ||
-	    check_udp(skb, data, data_end, ipv4_end, 34, &udp_end,
-		      FR_APART(spread, tighten, truncated)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, data_end) ?:
+		check_ipv4(skb, pkt.data, data_end, 14, &ipv4_end) ?:
+		check_udp(skb, pkt.data, data_end, ipv4_end, 34, &pkt.udp_end);
+	if (why)
+		return fr_up(skb, PROG_TIGHTEN + why);
 
 	/* loose: fields: [{name: "length", bits: 16, counts: "payload", slack: "any"}] */
-	if ((void *)(loose + 1) > data_end || 44ULL > udp_end)
-		return fr_up(skb, reason_tighten_truncated);
-	__u64 loose_end = 44ULL + be16(&loose->length);
-	if (!(loose_end <= udp_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tighten_gso_packet);
-	if (loose_end > udp_end)
-		return fr_up(skb, reason_tighten_loose_length);
-
-	/* stack: ["eth", "ipv4", "udp", "loose"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_tighten_gso_packet);
+	why = check_loose(skb, pkt.data, data_end, pkt.udp_end, 42, &pkt.loose_end);
+	if (why)
+		return fr_up(skb, PROG_TIGHTEN + why);
 
 	/* lookup: s: senders: ["ipv4.src"] */
-	struct val_senders *s;
 	struct key_senders key __attribute__((aligned(8))) = {};
 
 	fr_put_v4(key.from, ld32(ipv4->src));
-	enum fr_found found = find_senders(&key, lease, 0, &s);
+	enum fr_found found = find_senders(&key, lease, 0, &pkt.s);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_tighten_no_senders, reason_tighten_changing);
+		return fr_missed(skb, found, PROG_TIGHTEN + reason_no_senders,
+				 PROG_TIGHTEN + reason_changing);
 
 	/* do: [{pop: "loose"}, {send: {from: "udp.dst", to: "s.to"}}] */
-	if (!fr_is_v4(s->to.addr))
-		return fr_up(skb, reason_tighten_address_family);
-	__u64 payload_len = loose_end - 44;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 44 && (partial & 0xffff) < 44ULL + payload_len - 1)))
-		return fr_up(skb, reason_tighten_partial_checksum);
-	if (udp_end - loose_end > 64)
-		return fr_up(skb, reason_tighten_padding);
-	if (unlikely(!fr_fits(&s->hop_to, 28ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&s->hop_to, reason_tighten_no_route,
-				      reason_tighten_unreachable));
-	return tighten_send(skb, data, udp_end, loose_end, payload_len, partial, s);
+	if (!fr_is_v4(pkt.s->to.addr))
+		return fr_up(skb, PROG_TIGHTEN + reason_address_family_2);
+	pkt.payload_len = pkt.loose_end - 44;
+	pkt.partial = fr_partial(skb);
+	if (!(pkt.partial == 0 || pkt.partial == FR_PARTIAL(34, 40) ||
+	      ((pkt.partial >> 16) >= 44 && (pkt.partial & 0xffff) < 44ULL + pkt.payload_len - 1)))
+		return fr_up(skb, PROG_TIGHTEN + reason_partial_checksum);
+	if (pkt.udp_end - pkt.loose_end > 64)
+		return fr_up(skb, PROG_TIGHTEN + reason_padding);
+	if (unlikely(!fr_fits(&pkt.s->hop_to, 28ULL + pkt.payload_len)))
+		return fr_unfit(skb, &pkt.s->hop_to, PROG_TIGHTEN + reason_too_big_2);
+	return tighten_send(skb, &pkt);
 }
 
 /*
@@ -945,26 +933,62 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
  *	eth ipv4 ports
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_narrow_sent = 122, reason_narrow_pass, reason_narrow_inactive,
-	reason_narrow_vlan_tag, reason_narrow_other_host, reason_narrow_link_broadcast,
-	reason_narrow_link_multicast, reason_narrow_truncated, reason_narrow_not_ipv4,
-	reason_narrow_ipv4_version, reason_narrow_ip_options, reason_narrow_ipv4_reserved,
-	reason_narrow_fragment, reason_narrow_ipv4_total_length, reason_narrow_ipv4_checksum,
-	reason_narrow_martian_source, reason_narrow_multicast, reason_narrow_martian_destination,
-	reason_narrow_not_ports, reason_narrow_ports_dst_port, reason_narrow_gso_packet,
-	reason_narrow_no_senders, reason_narrow_changing, reason_narrow_partial_checksum,
-	reason_narrow_no_listeners, reason_narrow_no_memory, reason_narrow_fault,
-	reason_narrow_address_family, reason_narrow_unfit_ports_dst_port, reason_narrow_too_big,
-	reason_narrow_no_route, reason_narrow_local, reason_narrow_unreachable,
-	reason_narrow_blackhole, reason_narrow_prohibit, reason_narrow_xfrm, reason_narrow_rule,
-	reason_narrow_encap, reason_narrow_no_neighbour, reason_narrow_copy,
-	reason_narrow_refused_by_device, reason_narrow_address_family_2,
-	reason_narrow_unfit_ports_dst_port_2, reason_narrow_too_big_2, reason_narrow_no_route_2,
-	reason_narrow_local_2, reason_narrow_unreachable_2, reason_narrow_blackhole_2,
-	reason_narrow_prohibit_2, reason_narrow_xfrm_2, reason_narrow_rule_2, reason_narrow_encap_2,
+/* What is known of a packet. */
+struct narrow_packet {
+	void *data;
+	__u64 ipv4_end;
+	struct val_senders *s;
 };
+
+static __always_inline __u32 check_ipv4_3(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ipv4_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != 253)
+		return reason_not_ports;
+
+	*end = ipv4_end;
+	return 0;
+}
+
+static __always_inline __u32 check_ports(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 ipv4_end, const __u32 at)
+{
+	struct hdr_ports *ports = data + at;
+
+	if ((void *)(ports + 1) > data_end || at + sizeof(*ports) > ipv4_end)
+		return reason_truncated;
+	if (be16(&ports->dst_port) < 0x400)
+		return reason_ports_dst_port;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	return 0;
+}
 
 /* What is the same for all receivers. */
 struct narrow_same1 {
@@ -980,8 +1004,8 @@ struct narrow_fan1 {
 	void *front;
 };
 
-static __always_inline long narrow_copy1(struct narrow_same1 *same, struct __sk_buff *skb,
-					 void *front, struct receiver_listeners *r)
+static __always_inline long narrow_copy1(struct __sk_buff *skb, void *front,
+					 struct receiver_listeners *r, struct narrow_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
@@ -992,7 +1016,7 @@ static __always_inline long narrow_copy1(struct narrow_same1 *same, struct __sk_
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 38 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_narrow_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_NARROW + reason_refused_by_device);
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_ports *new_ports = data + 34;
@@ -1009,7 +1033,7 @@ static __always_inline long narrow_copy1(struct narrow_same1 *same, struct __sk_
 		fr_complete(skb, same->csum, 18, 20);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_narrow_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_NARROW + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -1028,23 +1052,21 @@ static __noinline long narrow_turn1(__u32 i, struct narrow_fan1 *fan)
 
 	/* {match: "ports.src_port": 1, do: [{fan_out: {group: listeners: ["ports.dst"], each:... */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_narrow_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_NARROW + reason_address_family);
 	if (r->remote.port < 0x400)
-		return fr_decline(r->receiver, skb->len, reason_narrow_unfit_ports_dst_port);
+		return fr_decline(r->receiver, skb->len, PROG_NARROW + reason_unfit_ports_dst_port);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_narrow_unreachable,
-					      fr_unusable(&r->hop_remote, reason_narrow_no_route,
-							  reason_narrow_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_NARROW + reason_no_route));
 	if (ipv4_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_narrow_too_big);
-	return narrow_copy1(same, skb, front, r);
+		return fr_decline(r->receiver, skb->len, PROG_NARROW + reason_too_big);
+	return narrow_copy1(skb, front, r, same);
 }
 
-static __always_inline int narrow_fan1(struct __sk_buff *skb, void *data, __u64 ipv4_end)
+static __always_inline int narrow_fan1(struct __sk_buff *skb, struct narrow_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_ports *ports = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ports *ports = pkt->data + 34;
 	__u32 len = skb->len;
 
 	/* {match: "ports.src_port": 1, do: [{fan_out: {group: listeners: ["ports.dst"], each:... */
@@ -1054,15 +1076,15 @@ static __always_inline int narrow_fan1(struct __sk_buff *skb, void *data, __u64 
 	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&ports->dst_port));
 	list = list_of_listeners(&key);
 	if (!list)
-		return fr_up(skb, reason_narrow_no_listeners);
+		return fr_up(skb, PROG_NARROW + reason_no_listeners);
 
-	if (unlikely(len > ipv4_end) && bpf_skb_change_tail(skb, ipv4_end, 0))
-		return fr_up(skb, reason_narrow_no_memory);
+	if (unlikely(len > pkt->ipv4_end) && bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
+		return fr_up(skb, PROG_NARROW + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 38);
 	if (!front)
-		return fr_up(skb, reason_narrow_no_memory);
+		return fr_up(skb, PROG_NARROW + reason_no_memory);
 	struct narrow_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
@@ -1070,7 +1092,7 @@ static __always_inline int narrow_fan1(struct __sk_buff *skb, void *data, __u64 
 	same->rest0 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
 		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->ipv4_end = ipv4_end;
+	same->ipv4_end = pkt->ipv4_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -1089,20 +1111,19 @@ static __always_inline int narrow_fan1(struct __sk_buff *skb, void *data, __u64 
 	bpf_loop(list->count, narrow_turn1, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 38, 0))
-		return fr_drop(len, reason_narrow_fault);
+		return fr_drop(len, PROG_NARROW + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 20);
 
-	fr_count_copies(reason_narrow_copy, same->copies0, skb->len);
-	fr_count(reason_narrow_pass, len);
+	fr_count_copies(PROG_NARROW + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_NARROW + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int narrow_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
-				       struct val_senders *s)
+static __always_inline int narrow_send(struct __sk_buff *skb, struct narrow_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_ports *ports = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ports *ports = pkt->data + 34;
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ld32(ipv4->dst);
@@ -1112,132 +1133,93 @@ static __always_inline int narrow_send(struct __sk_buff *skb, void *data, __u64 
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					    ld32(ipv4->src)) + ipv4_ttl_protocol +
-					   fr_v4(s->to.addr) + 64);
-	int direct = s->hop_to.state == FR_HOP_DIRECT;
+					   fr_v4(pkt->s->to.addr) + 64);
+	int direct = pkt->s->hop_to.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ipv4_end, 0))
-			return fr_up(skb, reason_narrow_no_memory);
+	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
+			return fr_up(skb, PROG_NARROW + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 38 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_narrow_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 38 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_NARROW + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 20);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_ports *new_ports = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_ports *new_ports = pkt->data + 34;
 	if (direct)
-		fr_link(data, &s->hop_to);
+		fr_link(pkt->data, &pkt->s->hop_to);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, fr_v4(s->to.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->s->to.addr));
 	st16(&new_ports->src_port, ports_src_port);
-	st16(&new_ports->dst_port, bpf_htons(s->to.port));
+	st16(&new_ports->dst_port, bpf_htons(pkt->s->to.port));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, 18, 20);
 
-	fr_count(reason_narrow_sent, len);
-	return fr_send(&s->hop_to, direct);
+	fr_count(PROG_NARROW + reason_sent, len);
+	return fr_send(&pkt->s->hop_to, direct);
 }
 
-static __always_inline int narrow_rules(struct __sk_buff *skb, void *data, __u64 ipv4_end,
-					struct val_senders *s)
+SEC("tc") int prog_narrow(struct __sk_buff *skb)
 {
-	struct hdr_ports *ports = data + 34;
+	struct narrow_packet pkt;
+	const struct fr_lease *lease = fr_the_lease();
+	__u64 now = bpf_jiffies64();
+
+	fr_pull(skb, 38);
+	pkt.data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
+	struct hdr_ipv4 *ipv4 = pkt.data + 14;
+	struct hdr_ports *ports = pkt.data + 34;
+
+	/* narrow: { */
+	if (!fr_lease_valid(lease, now))
+		return fr_up(skb, PROG_NARROW + reason_inactive);
+
+	/* hook: "tc/ingress" */
+	__u32 why = check_eth(skb, pkt.data, data_end) ?:
+		check_ipv4_3(skb, pkt.data, data_end, 14, &pkt.ipv4_end);
+	if (why)
+		return fr_up(skb, PROG_NARROW + why);
+
+	/* ports: { */
+	why = check_ports(skb, pkt.data, data_end, pkt.ipv4_end, 34);
+	if (why)
+		return fr_up(skb, PROG_NARROW + why);
+
+	/* lookup: s: senders: ["ipv4.src"] */
+	struct key_senders key __attribute__((aligned(8))) = {};
+
+	fr_put_v4(key.from, ld32(ipv4->src));
+	enum fr_found found = find_senders(&key, lease, 0, &pkt.s);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, PROG_NARROW + reason_no_senders,
+				 PROG_NARROW + reason_changing);
 
 	/* {match: "ports.src_port": 1, do: [{fan_out: {group: listeners: ["ports.dst"], each:... */
 	if (be16(&ports->src_port) == 1) {
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || (partial >> 16) >= 38) ||
-		    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
-			return fr_up(skb, reason_narrow_partial_checksum);
-		return narrow_fan1(skb, data, ipv4_end);
+		    !(skb->len <= pkt.ipv4_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
+			return fr_up(skb, PROG_NARROW + reason_partial_checksum);
+		return narrow_fan1(skb, &pkt);
 	}
 
 	/* {do: [{send: {from: "ports.dst", to: "s.to"}}]}, */
-	if (!fr_is_v4(s->to.addr))
-		return fr_up(skb, reason_narrow_address_family_2);
-	if (s->to.port < 0x400)
-		return fr_up(skb, reason_narrow_unfit_ports_dst_port_2);
+	if (!fr_is_v4(pkt.s->to.addr))
+		return fr_up(skb, PROG_NARROW + reason_address_family_2);
+	if (pkt.s->to.port < 0x400)
+		return fr_up(skb, PROG_NARROW + reason_unfit_ports_dst_port_2);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || (partial >> 16) >= 38) ||
-	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
-		return fr_up(skb, reason_narrow_partial_checksum);
-	if (unlikely(!fr_fits(&s->hop_to, ipv4_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&s->hop_to, reason_narrow_no_route_2,
-				      reason_narrow_unreachable_2));
-	return narrow_send(skb, data, ipv4_end, s);
-}
-
-SEC("tc") int prog_narrow(struct __sk_buff *skb)
-{
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
-
-	fr_pull(skb, 38);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_ports *ports = data + 34;
-
-	/* narrow: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_narrow_inactive);
-
-	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(spread, narrow, vlan_tag)))
-		return TC_ACT_UNSPEC;
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_narrow_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_narrow_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_narrow_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_narrow_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_narrow_fragment);
-	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
-		return fr_up(skb, reason_narrow_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_narrow_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_narrow_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_narrow_multicast);
-		return fr_up(skb, reason_narrow_martian_destination);
-	}
-
-	/* stack: ["eth", "ipv4", "ports"] */
-	if (be8(&ipv4->protocol) != 253)
-		return fr_up(skb, reason_narrow_not_ports);
-
-	/* ports: { */
-	if ((void *)(ports + 1) > data_end || 38ULL > ipv4_end)
-		return fr_up(skb, reason_narrow_truncated);
-
-	/* fields: [{name: "src_port", bits: 16}, {name: "dst_port", bits: 16, is: >=1024}] */
-	if (be16(&ports->dst_port) < 0x400)
-		return fr_up(skb, reason_narrow_ports_dst_port);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_narrow_gso_packet);
-
-	/* lookup: s: senders: ["ipv4.src"] */
-	struct val_senders *s;
-	struct key_senders key __attribute__((aligned(8))) = {};
-
-	fr_put_v4(key.from, ld32(ipv4->src));
-	enum fr_found found = find_senders(&key, lease, 0, &s);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_narrow_no_senders, reason_narrow_changing);
-
-	return narrow_rules(skb, data, ipv4_end, s);
+	    !(skb->len <= pkt.ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
+		return fr_up(skb, PROG_NARROW + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt.s->hop_to, pkt.ipv4_end - 14)))
+		return fr_unfit(skb, &pkt.s->hop_to, PROG_NARROW + reason_too_big_2);
+	return narrow_send(skb, &pkt);
 }

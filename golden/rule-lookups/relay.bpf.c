@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 80
+#define FR_REASONS 116
 #define FR_NEEDS_ROWS 136
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
@@ -265,109 +265,120 @@ receiver_of_listeners(const struct list_listeners *list, __u32 i)
 	return bpf_map_lookup_elem(&rcv_listeners, &row);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_not_ipv4,
+	reason_ipv4_version, reason_ip_options, reason_ipv4_reserved, reason_fragment,
+	reason_ipv4_total_length, reason_ipv4_checksum, reason_martian_source, reason_multicast,
+	reason_martian_destination, reason_not_udp, reason_udp_length, reason_gso_packet,
+	reason_changing, reason_address_family, reason_partial_checksum, reason_fault,
+	reason_no_memory, reason_too_big, reason_no_route, reason_local, reason_unreachable,
+	reason_blackhole, reason_prohibit, reason_xfrm, reason_rule, reason_encap,
+	reason_no_neighbour, reason_muted, reason_no_second, reason_no_rule, reason_no_listeners,
+	reason_changing_2, reason_muted_2, reason_address_family_2, reason_too_big_2,
+	reason_no_route_2, reason_local_2, reason_unreachable_2, reason_blackhole_2,
+	reason_prohibit_2, reason_xfrm_2, reason_rule_2, reason_encap_2, reason_no_neighbour_2,
+	reason_copy, reason_refused_by_device, reason_no_second_2, reason_no_rule_2,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_RELAY = 0, PROG_SPREAD = 58 };
+
 /*
  * prog_relay: tc/ingress
  *	eth ipv4 udp msg
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_relay_sent, reason_relay_pass, reason_relay_inactive, reason_relay_vlan_tag,
-	reason_relay_other_host, reason_relay_link_broadcast, reason_relay_link_multicast,
-	reason_relay_truncated, reason_relay_not_ipv4, reason_relay_ipv4_version,
-	reason_relay_ip_options, reason_relay_ipv4_reserved, reason_relay_fragment,
-	reason_relay_ipv4_total_length, reason_relay_ipv4_checksum, reason_relay_martian_source,
-	reason_relay_multicast, reason_relay_martian_destination, reason_relay_not_udp,
-	reason_relay_udp_length, reason_relay_gso_packet, reason_relay_changing,
-	reason_relay_address_family, reason_relay_partial_checksum, reason_relay_no_memory,
-	reason_relay_fault, reason_relay_too_big, reason_relay_no_route, reason_relay_local,
-	reason_relay_unreachable, reason_relay_blackhole, reason_relay_prohibit, reason_relay_xfrm,
-	reason_relay_rule, reason_relay_encap, reason_relay_muted, reason_relay_no_second,
-	reason_relay_no_rule,
+/* What is known of a packet. */
+struct relay_packet {
+	void *data;
+	const struct fr_lease *lease;
+	__u64 ipv4_end;
+	__u64 partial;
+	struct val_first *a;
+	struct val_second *c;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_relay_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_relay_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_relay_link_broadcast + of);
-		return fr_up(skb, reason_relay_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_relay_truncated + of);
+		return reason_truncated;
 	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, reason_relay_not_ipv4 + of);
-
+		return reason_not_ipv4;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_relay_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_relay_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_relay_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_relay_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_relay_fragment + of);
+		return reason_fragment;
 	__u64 ipv4_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
-		return fr_up(skb, reason_relay_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_relay_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_relay_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_relay_multicast + of);
-		return fr_up(skb, reason_relay_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_relay_not_udp + of);
+		return reason_not_udp;
 
 	*end = ipv4_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ipv4_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ipv4_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ipv4_end)
-		return fr_up(skb, reason_relay_truncated + of);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_relay_udp_length + of);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return fr_up(skb, reason_relay_gso_packet + of);
+		return reason_gso_packet;
 	if (udp_end != ipv4_end)
-		return fr_up(skb, reason_relay_udp_length + of);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int relay_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
-				      __u64 partial, struct val_first *a)
+static __always_inline int relay_send(struct __sk_buff *skb, struct relay_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -379,56 +390,55 @@ static __always_inline int relay_send(struct __sk_buff *skb, void *data, __u64 i
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(a->to.addr) + old_udp_length +
+	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(pkt->a->to.addr) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(a->to.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->a->to.port));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					    old_ipv4_src) + ipv4_ttl_protocol + fr_v4(a->to.addr) +
-					   64);
-	int direct = a->hop_to.state == FR_HOP_DIRECT;
+					    old_ipv4_src) + ipv4_ttl_protocol +
+					   fr_v4(pkt->a->to.addr) + 64);
+	int direct = pkt->a->hop_to.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ipv4_end, 0))
-			return fr_up(skb, reason_relay_no_memory);
+	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
+			return fr_up(skb, PROG_RELAY + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_relay_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_RELAY + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &a->hop_to);
+		fr_link(pkt->data, &pkt->a->hop_to);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, fr_v4(a->to.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->a->to.addr));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(a->to.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->a->to.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_relay_fault);
+		return fr_drop(len, PROG_RELAY + reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(reason_relay_sent, len);
-	return fr_send(&a->hop_to, direct);
+	fr_count(PROG_RELAY + reason_sent, len);
+	return fr_send(&pkt->a->hop_to, direct);
 }
 
-static __always_inline int relay_send_2(struct __sk_buff *skb, void *data, __u64 ipv4_end,
-					__u64 partial, struct val_second *c)
+static __always_inline int relay_send_2(struct __sk_buff *skb, struct relay_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -440,63 +450,62 @@ static __always_inline int relay_send_2(struct __sk_buff *skb, void *data, __u64
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(c->to.addr) + old_udp_length +
+	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(pkt->c->to.addr) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(c->to.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->c->to.port));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					    old_ipv4_src) + ipv4_ttl_protocol + fr_v4(c->to.addr) +
-					   64);
-	int direct = c->hop_to.state == FR_HOP_DIRECT;
+					    old_ipv4_src) + ipv4_ttl_protocol +
+					   fr_v4(pkt->c->to.addr) + 64);
+	int direct = pkt->c->hop_to.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ipv4_end, 0))
-			return fr_up(skb, reason_relay_no_memory);
+	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
+			return fr_up(skb, PROG_RELAY + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_relay_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_RELAY + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &c->hop_to);
+		fr_link(pkt->data, &pkt->c->hop_to);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, fr_v4(c->to.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->c->to.addr));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(c->to.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->c->to.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_relay_fault);
+		return fr_drop(len, PROG_RELAY + reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(reason_relay_sent, len);
-	return fr_send(&c->hop_to, direct);
+	fr_count(PROG_RELAY + reason_sent, len);
+	return fr_send(&pkt->c->hop_to, direct);
 }
 
-static __always_inline int relay_send_3(struct __sk_buff *skb)
+static __always_inline int relay_send_3(struct __sk_buff *skb, struct relay_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_relay_pass, len);
+	fr_count(PROG_RELAY + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int relay_muted(struct __sk_buff *skb, void *data,
-				       const struct fr_lease *lease, __u64 ipv4_end)
+static __always_inline int relay_muted(struct __sk_buff *skb, struct relay_packet *pkt)
 {
-	struct hdr_msg *msg = data + 42;
+	struct hdr_msg *msg = pkt->data + 42;
 
 	/* {lookup: "m?": muted: ["msg.id"], when: "m && m.until > msg.kind", do: [{drop: "mut... */
 	struct val_muted *m;
@@ -504,137 +513,135 @@ static __always_inline int relay_muted(struct __sk_buff *skb, void *data,
 		struct key_muted key __attribute__((aligned(8))) = {};
 
 		key.who = be16(&msg->id);
-		enum fr_found found = find_muted(&key, lease, 48, &m);
+		enum fr_found found = find_muted(&key, pkt->lease, 48, &m);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_relay_changing);
+			return fr_up(skb, PROG_RELAY + reason_changing);
 		if (found == FR_MISSING)
 			m = NULL;
 	}
 	if (fr_has(m) && m->until > be8(&msg->kind))
-		return fr_drop(skb->len, reason_relay_muted);
+		return fr_drop(skb->len, PROG_RELAY + reason_muted);
 
 	/* {match: "msg.kind": 7, lookup: c: second: ["msg.id"], do: [{send: {from: "udp.dst",... */
-	struct val_second *c;
 	if (be8(&msg->kind) == 7) {
 		{
 			struct key_second key __attribute__((aligned(8))) = {};
 
 			key.id = be16(&msg->id);
-			enum fr_found found = find_second(&key, lease, 56, &c);
+			enum fr_found found = find_second(&key, pkt->lease, 56, &pkt->c);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_relay_changing);
+				return fr_up(skb, PROG_RELAY + reason_changing);
 			if (found == FR_MISSING)
-				c = NULL;
+				pkt->c = NULL;
 		}
-		if (fr_has(c)) {
-			if (!fr_is_v4(c->to.addr))
-				return fr_up(skb, reason_relay_address_family);
-			__u64 partial = fr_partial(skb);
-			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-			      (partial >> 16) >= 45) ||
-			    !(skb->len <= ipv4_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
-				return fr_up(skb, reason_relay_partial_checksum);
-			if (unlikely(!fr_fits(&c->hop_to, ipv4_end - 14)))
-				return fr_up(skb,
-					     fr_unfit(&c->hop_to, reason_relay_no_route,
-						      reason_relay_unreachable));
-			return relay_send_2(skb, data, ipv4_end, partial, c);
+		if (fr_has(pkt->c)) {
+			if (!fr_is_v4(pkt->c->to.addr))
+				return fr_up(skb, PROG_RELAY + reason_address_family);
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= 45) ||
+			    !(skb->len <= pkt->ipv4_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ipv4_end - 1))
+				return fr_up(skb, PROG_RELAY + reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->c->hop_to, pkt->ipv4_end - 14)))
+				return fr_unfit(skb, &pkt->c->hop_to, PROG_RELAY + reason_too_big);
+			return relay_send_2(skb, pkt);
 		}
 	}
 
 	/* {match: "msg.kind": >=8, lookup: c: second: ["msg.id"], do: ["pass"]}, */
 	if (be8(&msg->kind) >= 8) {
-		struct val_second *c_2;
+		struct val_second *c;
 		{
 			struct key_second key __attribute__((aligned(8))) = {};
 
 			key.id = be16(&msg->id);
-			enum fr_found found = find_second(&key, lease, 96, &c_2);
+			enum fr_found found = find_second(&key, pkt->lease, 96, &c);
 			if (found != FR_FOUND)
-				return fr_missed(skb, found, reason_relay_no_second,
-						 reason_relay_changing);
+				return fr_missed(skb, found, PROG_RELAY + reason_no_second,
+						 PROG_RELAY + reason_changing);
 		}
-		return relay_send_3(skb);
+		return relay_send_3(skb, pkt);
 	}
 
 	/* relay: { */
-	return fr_up(skb, reason_relay_no_rule);
+	return fr_up(skb, PROG_RELAY + reason_no_rule);
 }
 
 SEC("tc") int prog_relay(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct relay_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 45);
-	void *data = (void *)(long)skb->data;
+	pkt.data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_msg *msg = data + 42;
-	__u64 ipv4_end, udp_end;
+	struct hdr_msg *msg = pkt.data + 42;
+	__u64 udp_end;
 
 	/* relay: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_relay_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_RELAY + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0) ||
-	    check_ipv4(skb, data, data_end, 14, &ipv4_end, 0) ||
-	    check_udp(skb, data, data_end, ipv4_end, 34, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, data_end) ?:
+		check_ipv4(skb, pkt.data, data_end, 14, &pkt.ipv4_end) ?:
+		check_udp(skb, pkt.data, data_end, pkt.ipv4_end, 34, &udp_end);
+	if (why)
+		return fr_up(skb, PROG_RELAY + why);
 
 	/* headers: msg: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}] */
 	if ((void *)(msg + 1) > data_end || 45ULL > udp_end)
-		return fr_up(skb, reason_relay_truncated);
+		return fr_up(skb, PROG_RELAY + reason_truncated);
 
 	/* stack: ["eth", "ipv4", "udp", "msg"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_relay_gso_packet);
+		return fr_up(skb, PROG_RELAY + reason_gso_packet);
 
 	/* {lookup: {a: first: ["msg.id"], b: also: ["a.limit"]}, when: "b.allowed && msg.kind... */
-	struct val_first *a;
 	{
 		struct key_first key __attribute__((aligned(8))) = {};
 
 		key.id = be16(&msg->id);
-		enum fr_found found = find_first(&key, lease, 0, &a);
+		enum fr_found found = find_first(&key, pkt.lease, 0, &pkt.a);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_relay_changing);
+			return fr_up(skb, PROG_RELAY + reason_changing);
 		if (found == FR_MISSING)
-			a = NULL;
+			pkt.a = NULL;
 	}
 	struct val_also *b;
-	if (fr_has(a)) {
+	if (fr_has(pkt.a)) {
 		{
 			struct key_also key __attribute__((aligned(8))) = {};
 
-			key.limit = a->limit;
-			enum fr_found found = find_also(&key, lease, 40, &b);
+			key.limit = pkt.a->limit;
+			enum fr_found found = find_also(&key, pkt.lease, 40, &b);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_relay_changing);
+				return fr_up(skb, PROG_RELAY + reason_changing);
 			if (found == FR_MISSING)
 				b = NULL;
 		}
 		if (fr_has(b)) {
-			if (b->allowed && be8(&msg->kind) <= a->limit) {
-				if (!fr_is_v4(a->to.addr))
-					return fr_up(skb, reason_relay_address_family);
-				__u64 partial = fr_partial(skb);
-				if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-				      (partial >> 16) >= 45) ||
-				    !(skb->len <= ipv4_end ||
-				      ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
-					return fr_up(skb, reason_relay_partial_checksum);
-				if (unlikely(!fr_fits(&a->hop_to, ipv4_end - 14)))
-					return fr_up(skb,
-						     fr_unfit(&a->hop_to, reason_relay_no_route,
-						     reason_relay_unreachable));
-				return relay_send(skb, data, ipv4_end, partial, a);
+			if (b->allowed && be8(&msg->kind) <= pkt.a->limit) {
+				if (!fr_is_v4(pkt.a->to.addr))
+					return fr_up(skb, PROG_RELAY + reason_address_family);
+				pkt.partial = fr_partial(skb);
+				if (!(pkt.partial == 0 || pkt.partial == FR_PARTIAL(34, 40) ||
+				      (pkt.partial >> 16) >= 45) ||
+				    !(skb->len <= pkt.ipv4_end ||
+				      ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
+					return fr_up(skb, PROG_RELAY + reason_partial_checksum);
+				if (unlikely(!fr_fits(&pkt.a->hop_to, pkt.ipv4_end - 14)))
+					return fr_unfit(skb, &pkt.a->hop_to,
+							PROG_RELAY + reason_too_big);
+				return relay_send(skb, &pkt);
 			}
 		}
 	}
 
-	return relay_muted(skb, data, lease, ipv4_end);
+	return relay_muted(skb, &pkt);
 }
 
 /*
@@ -642,22 +649,10 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
  *	eth ipv4 udp msg
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_spread_sent = 38, reason_spread_pass, reason_spread_inactive, reason_spread_vlan_tag,
-	reason_spread_other_host, reason_spread_link_broadcast, reason_spread_link_multicast,
-	reason_spread_truncated, reason_spread_not_ipv4, reason_spread_ipv4_version,
-	reason_spread_ip_options, reason_spread_ipv4_reserved, reason_spread_fragment,
-	reason_spread_ipv4_total_length, reason_spread_ipv4_checksum, reason_spread_martian_source,
-	reason_spread_multicast, reason_spread_martian_destination, reason_spread_not_udp,
-	reason_spread_udp_length, reason_spread_gso_packet, reason_spread_partial_checksum,
-	reason_spread_no_listeners, reason_spread_no_memory, reason_spread_fault,
-	reason_spread_changing, reason_spread_muted, reason_spread_address_family,
-	reason_spread_too_big, reason_spread_no_route, reason_spread_local,
-	reason_spread_unreachable, reason_spread_blackhole, reason_spread_prohibit,
-	reason_spread_xfrm, reason_spread_rule, reason_spread_encap, reason_spread_no_neighbour,
-	reason_spread_copy, reason_spread_refused_by_device, reason_spread_no_second,
-	reason_spread_no_rule,
+/* What is known of a packet. */
+struct spread_packet {
+	void *data;
+	__u64 ipv4_end;
 };
 
 /* What is the same for all receivers. */
@@ -678,9 +673,9 @@ struct spread_fan1 {
 	void *front;
 };
 
-static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_buff *skb,
-					 void *front, struct receiver_listeners *r,
-					 struct val_first *a)
+static __always_inline long spread_copy1(struct __sk_buff *skb, void *front,
+					 struct receiver_listeners *r, struct val_first *a,
+					 struct spread_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
@@ -703,7 +698,7 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 45 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
@@ -723,38 +718,38 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 		fr_complete(skb, same->csum, 18, 27);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
-static __always_inline long spread_copy2(struct spread_same1 *same, struct __sk_buff *skb,
-					 void *front, struct receiver_listeners *r)
+static __always_inline long spread_copy2(struct __sk_buff *skb, void *front,
+					 struct receiver_listeners *r, struct spread_same1 *same)
 {
 	struct hdr_msg *saved_msg = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo_2 = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
-	__be16 udp_checksum_2;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	__be16 udp_checksum;
 	if (same->kind2 == FR_SUM_PARTIAL)
-		udp_checksum_2 = fr_fold(same->rest2 + udp_new_pseudo_2);
+		udp_checksum = fr_fold(same->rest2 + udp_new_pseudo);
 	else
-		udp_checksum_2 = fr_checksum_not_0(same->rest2 + udp_new_pseudo_2 +
-						   bpf_htons(r->local.port) +
-						   bpf_htons(r->remote.port));
+		udp_checksum = fr_checksum_not_0(same->rest2 + udp_new_pseudo +
+						 bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port));
 	if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum_2 = 0;
+		udp_checksum = 0;
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum_2 = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					     fr_v4(r->remote.addr));
+	__be16 ipv4_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					   fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 45 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
 
 	struct hdr_msg *new_msg = data + 42;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -768,13 +763,13 @@ static __always_inline long spread_copy2(struct spread_same1 *same, struct __sk_
 	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st16(&new_udp->checksum, udp_checksum_2);
-	st16(&new_ipv4->checksum, ipv4_checksum_2);
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 27);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -801,13 +796,13 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 		key.who = r->who;
 		enum fr_found found = find_muted(&key, lease, 0, &m);
 		if (unlikely(found == FR_CHANGING))
-			return fr_decline(r->receiver, skb->len, reason_spread_changing);
+			return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_changing_2);
 		if (found == FR_MISSING)
 			m = NULL;
 	}
 	if (fr_has(m)) {
 		if (be8(&saved_msg->kind) < m->until)
-			return fr_decline(r->receiver, skb->len, reason_spread_muted);
+			return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_muted_2);
 	}
 
 	/* {lookup: a: first: ["r.who"], do: [{set: "msg.kind": "a.limit"}, {send: {from: "r.l... */
@@ -818,23 +813,22 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 		key.id = r->who;
 		enum fr_found found = find_first(&key, lease, 8, &a);
 		if (unlikely(found == FR_CHANGING))
-			return fr_decline(r->receiver, skb->len, reason_spread_changing);
+			return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_changing_2);
 		if (found == FR_MISSING)
 			a = NULL;
 	}
 	if (fr_has(a)) {
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
 		    !fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
+			return fr_decline(r->receiver, skb->len,
+					  PROG_SPREAD + reason_address_family_2);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_spread_unreachable,
-						      fr_unusable(&r->hop_remote,
-						      reason_spread_no_route,
-						      reason_spread_unreachable)));
+					  fr_indirect(&r->hop_remote,
+						      PROG_SPREAD + reason_no_route_2));
 		if (ipv4_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, reason_spread_too_big);
-		return spread_copy1(same, skb, front, r, a);
+			return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_too_big_2);
+		return spread_copy1(skb, front, r, a, same);
 	}
 
 	/* {match: "msg.kind": 9, lookup: a: second: ["r.who"], do: [{send: {from: "r.local", ... */
@@ -846,33 +840,33 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 			key.id = r->who;
 			enum fr_found found = find_second(&key, lease, 48, &a_2);
 			if (unlikely(found == FR_CHANGING))
-				return fr_decline(r->receiver, skb->len, reason_spread_changing);
+				return fr_decline(r->receiver, skb->len,
+						  PROG_SPREAD + reason_changing_2);
 			if (found == FR_MISSING)
 				a_2 = NULL;
 		}
 		if (!a_2)
-			return fr_decline(r->receiver, skb->len, reason_spread_no_second);
+			return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_no_second_2);
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
 		    !fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
+			return fr_decline(r->receiver, skb->len,
+					  PROG_SPREAD + reason_address_family_2);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_spread_unreachable,
-						      fr_unusable(&r->hop_remote,
-						      reason_spread_no_route,
-						      reason_spread_unreachable)));
+					  fr_indirect(&r->hop_remote,
+						      PROG_SPREAD + reason_no_route_2));
 		if (ipv4_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, reason_spread_too_big);
-		return spread_copy2(same, skb, front, r);
+			return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_too_big_2);
+		return spread_copy2(skb, front, r, same);
 	}
 
 	/* group: listeners: ["msg.id"] */
-	return fr_decline(r->receiver, skb->len, reason_spread_no_rule);
+	return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_no_rule_2);
 }
 
-static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 ipv4_end)
+static __always_inline int spread_fan1(struct __sk_buff *skb, struct spread_packet *pkt)
 {
-	struct hdr_msg *msg = data + 42;
+	struct hdr_msg *msg = pkt->data + 42;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -882,15 +876,15 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	key.id = be16(&msg->id);
 	list = list_of_listeners(&key);
 	if (!list)
-		return fr_up(skb, reason_spread_no_listeners);
+		return fr_up(skb, PROG_SPREAD + reason_no_listeners);
 
-	if (unlikely(len > ipv4_end) && bpf_skb_change_tail(skb, ipv4_end, 0))
-		return fr_up(skb, reason_spread_no_memory);
+	if (unlikely(len > pkt->ipv4_end) && bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
+		return fr_up(skb, PROG_SPREAD + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 45);
 	if (!front)
-		return fr_up(skb, reason_spread_no_memory);
+		return fr_up(skb, PROG_SPREAD + reason_no_memory);
 	struct spread_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_msg *saved_msg = front + 42;
@@ -903,7 +897,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_spread_no_memory);
+		return fr_up(skb, PROG_SPREAD + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -922,12 +916,12 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind2 == FR_SUM_FAULT)
-		return fr_up(skb, reason_spread_no_memory);
+		return fr_up(skb, PROG_SPREAD + reason_no_memory);
 	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
-	same->ipv4_end = ipv4_end;
+	same->ipv4_end = pkt->ipv4_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -946,49 +940,50 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	bpf_loop(list->count, spread_turn1, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 45, 0))
-		return fr_drop(len, reason_spread_fault);
+		return fr_drop(len, PROG_SPREAD + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 27);
 
-	fr_count_copies(reason_spread_copy, same->copies0, skb->len);
-	fr_count(reason_spread_pass, len);
+	fr_count_copies(PROG_SPREAD + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_SPREAD + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
+	struct spread_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 45);
-	void *data = (void *)(long)skb->data;
+	pkt.data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_msg *msg = data + 42;
-	__u64 ipv4_end, udp_end;
+	struct hdr_msg *msg = pkt.data + 42;
+	__u64 udp_end;
 
 	/* spread: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_spread_inactive);
+		return fr_up(skb, PROG_SPREAD + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(relay, spread, vlan_tag)) ||
-	    check_ipv4(skb, data, data_end, 14, &ipv4_end, FR_APART(relay, spread, truncated)) ||
-	    check_udp(skb, data, data_end, ipv4_end, 34, &udp_end,
-		      FR_APART(relay, spread, truncated)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, data_end) ?:
+		check_ipv4(skb, pkt.data, data_end, 14, &pkt.ipv4_end) ?:
+		check_udp(skb, pkt.data, data_end, pkt.ipv4_end, 34, &udp_end);
+	if (why)
+		return fr_up(skb, PROG_SPREAD + why);
 
 	/* headers: msg: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}] */
 	if ((void *)(msg + 1) > data_end || 45ULL > udp_end)
-		return fr_up(skb, reason_spread_truncated);
+		return fr_up(skb, PROG_SPREAD + reason_truncated);
 
 	/* stack: ["eth", "ipv4", "udp", "msg"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_spread_gso_packet);
+		return fr_up(skb, PROG_SPREAD + reason_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 45) ||
-	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
-		return fr_up(skb, reason_spread_partial_checksum);
-	return spread_fan1(skb, data, ipv4_end);
+	    !(skb->len <= pkt.ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
+		return fr_up(skb, PROG_SPREAD + reason_partial_checksum);
+	return spread_fan1(skb, &pkt);
 }

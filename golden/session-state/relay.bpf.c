@@ -8,7 +8,7 @@
  * Needs Linux 5.12 or newer.
  */
 
-#define FR_REASONS 83
+#define FR_REASONS 92
 #define FR_NEEDS_ROWS 80
 #define FR_NEEDS_SLOTS 16
 #define FR_USAGES 2
@@ -164,133 +164,143 @@ static __always_inline enum fr_found find_by_peer(const struct key_by_peer *key,
 	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_no_by_client, reason_changing,
+	reason_over_rate, reason_refused_share, reason_contended, reason_address_family,
+	reason_partial_checksum, reason_fault, reason_no_memory, reason_too_big, reason_no_route,
+	reason_local, reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm,
+	reason_rule, reason_encap, reason_no_neighbour, reason_udp_checksum, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_not_ip, reason_no_by_peer,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_TO_PEER = 0, PROG_TO_CLIENT = 46 };
+
 /*
  * prog_to_peer: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_to_peer_sent, reason_to_peer_pass, reason_to_peer_inactive, reason_to_peer_vlan_tag,
-	reason_to_peer_other_host, reason_to_peer_link_broadcast, reason_to_peer_link_multicast,
-	reason_to_peer_truncated, reason_to_peer_ipv4_version, reason_to_peer_ip_options,
-	reason_to_peer_ipv4_reserved, reason_to_peer_fragment, reason_to_peer_ipv4_total_length,
-	reason_to_peer_ipv4_checksum, reason_to_peer_martian_source, reason_to_peer_multicast,
-	reason_to_peer_martian_destination, reason_to_peer_not_udp, reason_to_peer_udp_length,
-	reason_to_peer_gso_packet, reason_to_peer_no_by_client, reason_to_peer_changing,
-	reason_to_peer_over_rate, reason_to_peer_refused_share, reason_to_peer_contended,
-	reason_to_peer_address_family, reason_to_peer_partial_checksum, reason_to_peer_no_memory,
-	reason_to_peer_fault, reason_to_peer_too_big, reason_to_peer_no_route, reason_to_peer_local,
-	reason_to_peer_unreachable, reason_to_peer_blackhole, reason_to_peer_prohibit,
-	reason_to_peer_xfrm, reason_to_peer_rule, reason_to_peer_encap, reason_to_peer_udp_checksum,
-	reason_to_peer_ipv6_version, reason_to_peer_mapped_address,
-	reason_to_peer_ipv6_payload_length, reason_to_peer_not_ip,
+/* What is known of a packet. */
+struct to_peer_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 priority;
+	__u64 partial;
+	__u64 payload_len;
+	__u64 partial_2;
+	struct val_by_client *c;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_to_peer_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_to_peer_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_to_peer_link_broadcast + of);
-		return fr_up(skb, reason_to_peer_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_to_peer_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_to_peer_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_to_peer_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_to_peer_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_to_peer_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_to_peer_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_to_peer_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_to_peer_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_to_peer_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_to_peer_multicast + of);
-		return fr_up(skb, reason_to_peer_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_to_peer_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 ip_end, __u64 udp_end, __u64 priority,
-					     __u64 partial, struct val_by_client *c)
+static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, struct to_peer_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 
 	/* {admit: {credit: "c.volume", cost: "len(udp.payload)", overdraft: true}}, */
-	__u32 credit0 = fr_credit(c->volume, 0);
-	__u64 spent0 = udp_end - 42;
+	__u32 credit0 = fr_credit(pkt->c->volume, 0);
+	__u64 spent0 = pkt->udp_end - 42;
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 < FR_ADMITTED)
 		spent0 = fr_overdraw(credit0, spent0);
 
 	/* {admit: {credit: "c.rate", cost: 1, else: drop: "over_rate"}}, */
-	__u32 level1 = priority;
-	__u32 credit1 = fr_credit(c->rate, 0);
+	__u32 level1 = pkt->priority;
+	__u32 credit1 = fr_credit(pkt->c->rate, 0);
 	__u64 spent1 = 1;
 	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, level1);
 		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, reason_to_peer_over_rate);
+		return fr_drop(skb->len, PROG_TO_PEER + reason_over_rate);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, reason_to_peer_over_rate);
+		return fr_drop(skb->len, PROG_TO_PEER + reason_over_rate);
 	}
 
 	/* {admit: {credit: "c.share[priority]", cost: 1}}, */
-	__u32 level2 = priority;
-	__u32 credit2 = fr_credit(c->share, level2);
+	__u32 level2 = pkt->priority;
+	__u32 credit2 = fr_credit(pkt->c->share, level2);
 	__u64 spent2 = 1;
 	int admitted2 = fr_admit(credit2, spent2, 0);
 	if (admitted2 == FR_REFUSED) {
 		fr_refused(credit2, level2);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, reason_to_peer_refused_share);
+		return fr_up(skb, PROG_TO_PEER + reason_refused_share);
 	}
 	if (unlikely(admitted2 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, reason_to_peer_contended);
+		return fr_up(skb, PROG_TO_PEER + reason_contended);
 	}
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 
@@ -300,118 +310,117 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(c->relayed.addr) + fr_v4(c->peer.addr) +
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->c->relayed.addr) + fr_v4(pkt->c->peer.addr) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(c->relayed.port) +
-			  bpf_htons(c->peer.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->c->relayed.port) + bpf_htons(pkt->c->peer.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + ipv4_ttl_protocol +
-					 fr_v4(c->relayed.addr) + fr_v4(c->peer.addr) + 64);
-	int direct = c->hop_peer.state == FR_HOP_DIRECT;
+					 fr_v4(pkt->c->relayed.addr) + fr_v4(pkt->c->peer.addr) +
+					 64);
+	int direct = pkt->c->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0)) {
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 			fr_refund(credit0, spent0);
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
 			fr_refund(credit2, spent2);
-			return fr_up(skb, reason_to_peer_no_memory);
+			return fr_up(skb, PROG_TO_PEER + reason_no_memory);
 		}
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end)) {
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end)) {
 			fr_refund(credit0, spent0);
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
 			fr_refund(credit2, spent2);
-			return fr_drop(len, reason_to_peer_fault);
+			return fr_drop(len, PROG_TO_PEER + reason_fault);
 		}
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &c->hop_peer);
+		fr_link(pkt->data, &pkt->c->hop_peer);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(c->relayed.addr));
-	st32(new_ipv4->dst, fr_v4(c->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(c->relayed.port));
-	st16(&new_udp->dst_port, bpf_htons(c->peer.port));
+	st32(new_ipv4->src, fr_v4(pkt->c->relayed.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->c->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->c->relayed.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->c->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
 		fr_refund(credit2, spent2);
-		return fr_drop(len, reason_to_peer_fault);
+		return fr_drop(len, PROG_TO_PEER + reason_fault);
 	}
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(reason_to_peer_sent, len);
-	fr_use(c->slot, 0, len, now);
+	fr_count(PROG_TO_PEER + reason_sent, len);
+	fr_use(pkt->c->slot, 0, len, pkt->now);
 
 	/* {count: "c.packets"}, */
-	fr_shared_add(c->packets, 1);
-	return fr_send(&c->hop_peer, direct);
+	fr_shared_add(pkt->c->packets, 1);
+	return fr_send(&pkt->c->hop_peer, direct);
 }
 
-static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 udp_end, __u64 priority, __u64 payload_len,
-						  __u64 partial, struct val_by_client *c)
+static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, struct to_peer_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 62, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
 
 	/* {admit: {credit: "c.volume", cost: "len(udp.payload)", overdraft: true}}, */
-	__u32 credit0 = fr_credit(c->volume, 0);
-	__u64 spent0 = udp_end - 42;
+	__u32 credit0 = fr_credit(pkt->c->volume, 0);
+	__u64 spent0 = pkt->udp_end - 42;
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 < FR_ADMITTED)
 		spent0 = fr_overdraw(credit0, spent0);
 
 	/* {admit: {credit: "c.rate", cost: 1, else: drop: "over_rate"}}, */
-	__u32 level1 = priority;
-	__u32 credit1 = fr_credit(c->rate, 0);
+	__u32 level1 = pkt->priority;
+	__u32 credit1 = fr_credit(pkt->c->rate, 0);
 	__u64 spent1 = 1;
 	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, level1);
 		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, reason_to_peer_over_rate);
+		return fr_drop(skb->len, PROG_TO_PEER + reason_over_rate);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, reason_to_peer_over_rate);
+		return fr_drop(skb->len, PROG_TO_PEER + reason_over_rate);
 	}
 
 	/* {admit: {credit: "c.share[priority]", cost: 1}}, */
-	__u32 level2 = priority;
-	__u32 credit2 = fr_credit(c->share, level2);
+	__u32 level2 = pkt->priority;
+	__u32 credit2 = fr_credit(pkt->c->share, level2);
 	__u64 spent2 = 1;
 	int admitted2 = fr_admit(credit2, spent2, 0);
 	if (admitted2 == FR_REFUSED) {
 		fr_refused(credit2, level2);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, reason_to_peer_refused_share);
+		return fr_up(skb, PROG_TO_PEER + reason_refused_share);
 	}
 	if (unlikely(admitted2 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, reason_to_peer_contended);
+		return fr_up(skb, PROG_TO_PEER + reason_contended);
 	}
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
@@ -421,197 +430,195 @@ static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(c->relayed.addr)) +
-		fr_add128(ld128(c->peer.addr)) + bpf_htons(payload_len + 8) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->c->relayed.addr)) +
+		fr_add128(ld128(pkt->c->peer.addr)) + bpf_htons(pkt->payload_len + 8) +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(c->relayed.port) +
-			  bpf_htons(c->peer.port) + bpf_htons(payload_len + 8));
-	int direct = c->hop_peer.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->c->relayed.port) + bpf_htons(pkt->c->peer.port) +
+			  bpf_htons(pkt->payload_len + 8));
+	int direct = pkt->c->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err)) {
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
 		fr_refund(credit2, spent2);
-		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
+		return fr_failed(skb, len, err, PROG_TO_PEER + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &c->hop_peer);
+		fr_link(pkt->data, &pkt->c->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 8));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(c->relayed.addr));
-	st128(new_ipv6->dst, ld128(c->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(c->relayed.port));
-	st16(&new_udp->dst_port, bpf_htons(c->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st128(new_ipv6->src, ld128(pkt->c->relayed.addr));
+	st128(new_ipv6->dst, ld128(pkt->c->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->c->relayed.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->c->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
 		fr_refund(credit2, spent2);
-		return fr_drop(len, reason_to_peer_fault);
+		return fr_drop(len, PROG_TO_PEER + reason_fault);
 	}
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_to_peer_sent, len);
-	fr_use(c->slot, 0, len, now);
+	fr_count(PROG_TO_PEER + reason_sent, len);
+	fr_use(pkt->c->slot, 0, len, pkt->now);
 
 	/* {count: "c.packets"}, */
-	fr_shared_add(c->packets, 1);
-	return fr_send(&c->hop_peer, direct);
+	fr_shared_add(pkt->c->packets, 1);
+	return fr_send(&pkt->c->hop_peer, direct);
 }
 
-static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease, __u64 now)
+static __always_inline int to_peer_ipv4(struct __sk_buff *skb, struct to_peer_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 ip_end;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
-		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end || 42ULL > ip_end)
-		return fr_up(skb, reason_to_peer_truncated);
+	if (why)
+		return fr_up(skb, PROG_TO_PEER + why);
+	if ((void *)(udp + 1) > pkt->data_end || 42ULL > pkt->ip_end)
+		return fr_up(skb, PROG_TO_PEER + reason_truncated);
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_to_peer_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_to_peer_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_to_peer_udp_length);
+		return fr_up(skb, PROG_TO_PEER + reason_udp_length);
+	pkt->udp_end = 34ULL + be16(&udp->length);
+	if (!(pkt->udp_end == pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_TO_PEER + reason_gso_packet);
+	if (pkt->udp_end != pkt->ip_end)
+		return fr_up(skb, PROG_TO_PEER + reason_udp_length);
 
 	/* priority: {levels: 2, from: "ip.dscp & 1"} */
-	__u64 priority = (be8(&ipv4->dscp_ecn) >> 2) & 1;
+	pkt->priority = (be8(&ipv4->dscp_ecn) >> 2) & 1;
 
 	/* lookup: c: by_client: ["udp.src"] */
-	struct val_by_client *c;
 	struct key_by_client key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
-	enum fr_found found = find_by_client(&key, lease, 0, &c, now);
+	enum fr_found found = find_by_client(&key, pkt->lease, 0, &pkt->c, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_to_peer_no_by_client, reason_to_peer_changing);
+		return fr_missed(skb, found, PROG_TO_PEER + reason_no_by_client,
+				 PROG_TO_PEER + reason_changing);
 
 	/* {send: {from: "c.relayed", to: "c.peer"}}, */
-	if (fr_is_v4(c->relayed.addr) != fr_is_v4(c->peer.addr))
-		return fr_up(skb, reason_to_peer_address_family);
-	if (fr_is_v4(c->peer.addr)) { /* ipv4 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
-			return fr_up(skb, reason_to_peer_partial_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_to_peer_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_to_peer_partial_checksum);
-		if (unlikely(!fr_fits(&c->hop_peer, skb->gso_size ? skb->gso_size + 28 :
-				      ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&c->hop_peer, reason_to_peer_no_route,
-					      reason_to_peer_unreachable));
-		return to_peer_ipv4_send(skb, data, now, ip_end, udp_end, priority, partial, c);
+	if (fr_is_v4(pkt->c->relayed.addr) != fr_is_v4(pkt->c->peer.addr))
+		return fr_up(skb, PROG_TO_PEER + reason_address_family);
+	if (fr_is_v4(pkt->c->peer.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 42))
+			return fr_up(skb, PROG_TO_PEER + reason_partial_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, PROG_TO_PEER + reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_TO_PEER + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->c->hop_peer, skb->gso_size ? skb->gso_size + 28 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->c->hop_peer, PROG_TO_PEER + reason_too_big);
+		return to_peer_ipv4_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_to_peer_gso_packet);
-	__u64 payload_len = udp_end - 42;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
-		return fr_up(skb, reason_to_peer_partial_checksum);
+		return fr_up(skb, PROG_TO_PEER + reason_gso_packet);
+	pkt->payload_len = pkt->udp_end - 42;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_2 >> 16) >= 42 &&
+	       (pkt->partial_2 & 0xffff) < 42ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_TO_PEER + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_to_peer_udp_checksum);
-	if (unlikely(!fr_fits(&c->hop_peer, 48ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&c->hop_peer, reason_to_peer_no_route,
-				      reason_to_peer_unreachable));
-	return to_peer_ipv4_send_ipv6(skb, data, now, udp_end, priority, payload_len, partial, c);
+		return fr_up(skb, PROG_TO_PEER + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->c->hop_peer, 48ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->c->hop_peer, PROG_TO_PEER + reason_too_big);
+	return to_peer_ipv4_send_ipv6(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_to_peer_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_to_peer_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_to_peer_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_to_peer_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_to_peer_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_to_peer_multicast + of);
-		return fr_up(skb, reason_to_peer_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_to_peer_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 ip_end, __u64 udp_end, __u64 priority,
-					     __u64 partial, struct val_by_client *c)
+static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, struct to_peer_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 
 	/* {admit: {credit: "c.volume", cost: "len(udp.payload)", overdraft: true}}, */
-	__u32 credit0 = fr_credit(c->volume, 0);
-	__u64 spent0 = udp_end - 62;
+	__u32 credit0 = fr_credit(pkt->c->volume, 0);
+	__u64 spent0 = pkt->udp_end - 62;
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 < FR_ADMITTED)
 		spent0 = fr_overdraw(credit0, spent0);
 
 	/* {admit: {credit: "c.rate", cost: 1, else: drop: "over_rate"}}, */
-	__u32 level1 = priority;
-	__u32 credit1 = fr_credit(c->rate, 0);
+	__u32 level1 = pkt->priority;
+	__u32 credit1 = fr_credit(pkt->c->rate, 0);
 	__u64 spent1 = 1;
 	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, level1);
 		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, reason_to_peer_over_rate);
+		return fr_drop(skb->len, PROG_TO_PEER + reason_over_rate);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, reason_to_peer_over_rate);
+		return fr_drop(skb->len, PROG_TO_PEER + reason_over_rate);
 	}
 
 	/* {admit: {credit: "c.share[priority]", cost: 1}}, */
-	__u32 level2 = priority;
-	__u32 credit2 = fr_credit(c->share, level2);
+	__u32 level2 = pkt->priority;
+	__u32 credit2 = fr_credit(pkt->c->share, level2);
 	__u64 spent2 = 1;
 	int admitted2 = fr_admit(credit2, spent2, 0);
 	if (admitted2 == FR_REFUSED) {
 		fr_refused(credit2, level2);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, reason_to_peer_refused_share);
+		return fr_up(skb, PROG_TO_PEER + reason_refused_share);
 	}
 	if (unlikely(admitted2 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, reason_to_peer_contended);
+		return fr_up(skb, PROG_TO_PEER + reason_contended);
 	}
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
@@ -622,109 +629,107 @@ static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, void *data, 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(c->relayed.addr)) +
-		fr_add128(ld128(c->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(c->relayed.port) +
-			  bpf_htons(c->peer.port));
-	int direct = c->hop_peer.state == FR_HOP_DIRECT;
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->c->relayed.addr)) +
+		fr_add128(ld128(pkt->c->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->c->relayed.port) + bpf_htons(pkt->c->peer.port));
+	int direct = pkt->c->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0)) {
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 			fr_refund(credit0, spent0);
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
 			fr_refund(credit2, spent2);
-			return fr_up(skb, reason_to_peer_no_memory);
+			return fr_up(skb, PROG_TO_PEER + reason_no_memory);
 		}
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end)) {
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end)) {
 			fr_refund(credit0, spent0);
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
 			fr_refund(credit2, spent2);
-			return fr_drop(len, reason_to_peer_fault);
+			return fr_drop(len, PROG_TO_PEER + reason_fault);
 		}
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &c->hop_peer);
+		fr_link(pkt->data, &pkt->c->hop_peer);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(c->relayed.addr));
-	st128(new_ipv6->dst, ld128(c->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(c->relayed.port));
-	st16(&new_udp->dst_port, bpf_htons(c->peer.port));
+	st128(new_ipv6->src, ld128(pkt->c->relayed.addr));
+	st128(new_ipv6->dst, ld128(pkt->c->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->c->relayed.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->c->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
 		fr_refund(credit2, spent2);
-		return fr_drop(len, reason_to_peer_fault);
+		return fr_drop(len, PROG_TO_PEER + reason_fault);
 	}
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(reason_to_peer_sent, len);
-	fr_use(c->slot, 0, len, now);
+	fr_count(PROG_TO_PEER + reason_sent, len);
+	fr_use(pkt->c->slot, 0, len, pkt->now);
 
 	/* {count: "c.packets"}, */
-	fr_shared_add(c->packets, 1);
-	return fr_send(&c->hop_peer, direct);
+	fr_shared_add(pkt->c->packets, 1);
+	return fr_send(&pkt->c->hop_peer, direct);
 }
 
-static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 udp_end, __u64 priority, __u64 payload_len,
-						  __u64 partial, struct val_by_client *c)
+static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, struct to_peer_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 42, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
 
 	/* {admit: {credit: "c.volume", cost: "len(udp.payload)", overdraft: true}}, */
-	__u32 credit0 = fr_credit(c->volume, 0);
-	__u64 spent0 = udp_end - 62;
+	__u32 credit0 = fr_credit(pkt->c->volume, 0);
+	__u64 spent0 = pkt->udp_end - 62;
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 < FR_ADMITTED)
 		spent0 = fr_overdraw(credit0, spent0);
 
 	/* {admit: {credit: "c.rate", cost: 1, else: drop: "over_rate"}}, */
-	__u32 level1 = priority;
-	__u32 credit1 = fr_credit(c->rate, 0);
+	__u32 level1 = pkt->priority;
+	__u32 credit1 = fr_credit(pkt->c->rate, 0);
 	__u64 spent1 = 1;
 	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, level1);
 		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, reason_to_peer_over_rate);
+		return fr_drop(skb->len, PROG_TO_PEER + reason_over_rate);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, reason_to_peer_over_rate);
+		return fr_drop(skb->len, PROG_TO_PEER + reason_over_rate);
 	}
 
 	/* {admit: {credit: "c.share[priority]", cost: 1}}, */
-	__u32 level2 = priority;
-	__u32 credit2 = fr_credit(c->share, level2);
+	__u32 level2 = pkt->priority;
+	__u32 credit2 = fr_credit(pkt->c->share, level2);
 	__u64 spent2 = 1;
 	int admitted2 = fr_admit(credit2, spent2, 0);
 	if (admitted2 == FR_REFUSED) {
 		fr_refused(credit2, level2);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, reason_to_peer_refused_share);
+		return fr_up(skb, PROG_TO_PEER + reason_refused_share);
 	}
 	if (unlikely(admitted2 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, reason_to_peer_contended);
+		return fr_up(skb, PROG_TO_PEER + reason_contended);
 	}
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
@@ -734,155 +739,158 @@ static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_v4(c->relayed.addr) + fr_v4(c->peer.addr) +
-		bpf_htons(payload_len + 8) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(c->relayed.port) +
-			  bpf_htons(c->peer.port) + bpf_htons(payload_len + 8));
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->c->relayed.addr) + fr_v4(pkt->c->peer.addr) +
+		bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->c->relayed.port) + bpf_htons(pkt->c->peer.port) +
+			  bpf_htons(pkt->payload_len + 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 28) + fr_v4(c->relayed.addr) +
-					   fr_v4(c->peer.addr) + 0x1180);
-	int direct = c->hop_peer.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 28) +
+			    fr_v4(pkt->c->relayed.addr) + fr_v4(pkt->c->peer.addr) + 0x1180);
+	int direct = pkt->c->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err)) {
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
 		fr_refund(credit2, spent2);
-		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
+		return fr_failed(skb, len, err, PROG_TO_PEER + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &c->hop_peer);
+		fr_link(pkt->data, &pkt->c->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(c->relayed.addr));
-	st32(new_ipv4->dst, fr_v4(c->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(c->relayed.port));
-	st16(&new_udp->dst_port, bpf_htons(c->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st32(new_ipv4->src, fr_v4(pkt->c->relayed.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->c->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->c->relayed.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->c->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
 		fr_refund(credit2, spent2);
-		return fr_drop(len, reason_to_peer_fault);
+		return fr_drop(len, PROG_TO_PEER + reason_fault);
 	}
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_to_peer_sent, len);
-	fr_use(c->slot, 0, len, now);
+	fr_count(PROG_TO_PEER + reason_sent, len);
+	fr_use(pkt->c->slot, 0, len, pkt->now);
 
 	/* {count: "c.packets"}, */
-	fr_shared_add(c->packets, 1);
-	return fr_send(&c->hop_peer, direct);
+	fr_shared_add(pkt->c->packets, 1);
+	return fr_send(&pkt->c->hop_peer, direct);
 }
 
-static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease, __u64 now)
+static __always_inline int to_peer_ipv6(struct __sk_buff *skb, struct to_peer_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 ip_end;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end || 62ULL > ip_end)
-		return fr_up(skb, reason_to_peer_truncated);
+	if (why)
+		return fr_up(skb, PROG_TO_PEER + why);
+	if ((void *)(udp + 1) > pkt->data_end || 62ULL > pkt->ip_end)
+		return fr_up(skb, PROG_TO_PEER + reason_truncated);
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_to_peer_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_to_peer_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_to_peer_udp_length);
+		return fr_up(skb, PROG_TO_PEER + reason_udp_length);
+	pkt->udp_end = 54ULL + be16(&udp->length);
+	if (!(pkt->udp_end == pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_TO_PEER + reason_gso_packet);
+	if (pkt->udp_end != pkt->ip_end)
+		return fr_up(skb, PROG_TO_PEER + reason_udp_length);
 
 	/* priority: {levels: 2, from: "ip.dscp & 1"} */
-	__u64 priority = (be16(ipv6->version_to_flow_label) >> 6) & 63 & 1;
+	pkt->priority = (be16(ipv6->version_to_flow_label) >> 6) & 63 & 1;
 
 	/* lookup: c: by_client: ["udp.src"] */
-	struct val_by_client *c;
 	struct key_by_client key __attribute__((aligned(8)));
 
 	fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
 	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
-	enum fr_found found = find_by_client(&key, lease, 0, &c, now);
+	enum fr_found found = find_by_client(&key, pkt->lease, 0, &pkt->c, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_to_peer_no_by_client, reason_to_peer_changing);
+		return fr_missed(skb, found, PROG_TO_PEER + reason_no_by_client,
+				 PROG_TO_PEER + reason_changing);
 
 	/* {send: {from: "c.relayed", to: "c.peer"}}, */
-	if (fr_is_v4(c->relayed.addr) != fr_is_v4(c->peer.addr))
-		return fr_up(skb, reason_to_peer_address_family);
-	if (!fr_is_v4(c->peer.addr)) { /* ipv6 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
-			return fr_up(skb, reason_to_peer_partial_checksum);
+	if (fr_is_v4(pkt->c->relayed.addr) != fr_is_v4(pkt->c->peer.addr))
+		return fr_up(skb, PROG_TO_PEER + reason_address_family);
+	if (!fr_is_v4(pkt->c->peer.addr)) { /* ipv6 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 62))
+			return fr_up(skb, PROG_TO_PEER + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_to_peer_udp_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_to_peer_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_to_peer_partial_checksum);
-		if (unlikely(!fr_fits(&c->hop_peer, skb->gso_size ? skb->gso_size + 48 :
-				      ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&c->hop_peer, reason_to_peer_no_route,
-					      reason_to_peer_unreachable));
-		return to_peer_ipv6_send(skb, data, now, ip_end, udp_end, priority, partial, c);
+			return fr_up(skb, PROG_TO_PEER + reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, PROG_TO_PEER + reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_TO_PEER + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->c->hop_peer, skb->gso_size ? skb->gso_size + 48 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->c->hop_peer, PROG_TO_PEER + reason_too_big);
+		return to_peer_ipv6_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_to_peer_gso_packet);
-	__u64 payload_len = udp_end - 62;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
-		return fr_up(skb, reason_to_peer_partial_checksum);
+		return fr_up(skb, PROG_TO_PEER + reason_gso_packet);
+	pkt->payload_len = pkt->udp_end - 62;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 62 &&
+	       (pkt->partial_2 & 0xffff) < 62ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_TO_PEER + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_to_peer_udp_checksum);
-	if (unlikely(!fr_fits(&c->hop_peer, 28ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&c->hop_peer, reason_to_peer_no_route,
-				      reason_to_peer_unreachable));
-	return to_peer_ipv6_send_ipv4(skb, data, now, udp_end, priority, payload_len, partial, c);
+		return fr_up(skb, PROG_TO_PEER + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->c->hop_peer, 28ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->c->hop_peer, PROG_TO_PEER + reason_too_big);
+	return to_peer_ipv6_send_ipv4(skb, pkt);
 }
 
 SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct to_peer_packet pkt;
+
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* to_peer: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_to_peer_inactive);
+	if (!fr_lease_valid(pkt.lease, pkt.now))
+		return fr_up(skb, PROG_TO_PEER + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_TO_PEER + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return to_peer_ipv4(skb, data, data_end, lease, now);
+		return to_peer_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return to_peer_ipv6(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_to_peer_not_ip);
+		return to_peer_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_TO_PEER + reason_not_ip);
 }
 
 /*
@@ -891,62 +899,53 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_to_client_sent = 43, reason_to_client_pass, reason_to_client_inactive,
-	reason_to_client_vlan_tag, reason_to_client_other_host, reason_to_client_link_broadcast,
-	reason_to_client_link_multicast, reason_to_client_truncated, reason_to_client_ipv4_version,
-	reason_to_client_ip_options, reason_to_client_ipv4_reserved, reason_to_client_fragment,
-	reason_to_client_ipv4_total_length, reason_to_client_ipv4_checksum,
-	reason_to_client_martian_source, reason_to_client_multicast,
-	reason_to_client_martian_destination, reason_to_client_not_udp, reason_to_client_udp_length,
-	reason_to_client_gso_packet, reason_to_client_no_by_peer, reason_to_client_changing,
-	reason_to_client_address_family, reason_to_client_partial_checksum,
-	reason_to_client_no_memory, reason_to_client_fault, reason_to_client_too_big,
-	reason_to_client_no_route, reason_to_client_local, reason_to_client_unreachable,
-	reason_to_client_blackhole, reason_to_client_prohibit, reason_to_client_xfrm,
-	reason_to_client_rule, reason_to_client_encap, reason_to_client_ipv6_version,
-	reason_to_client_mapped_address, reason_to_client_ipv6_payload_length,
-	reason_to_client_udp_checksum, reason_to_client_not_ip,
+/* What is known of a packet. */
+struct to_client_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 partial;
+	struct val_by_peer *c;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_to_client_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_to_client_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_to_client_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_to_client_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 ip_end, __u64 udp_end, __u64 partial,
-					       struct val_by_peer *c)
+static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, struct to_client_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 
 	/* {admit: {credit: "c.volume", cost: "len(udp.payload)", overdraft: true}}, */
-	__u32 credit0 = fr_credit(c->volume, 0);
-	__u64 spent0 = udp_end - 42;
+	__u32 credit0 = fr_credit(pkt->c->volume, 0);
+	__u64 spent0 = pkt->udp_end - 42;
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 < FR_ADMITTED)
 		spent0 = fr_overdraw(credit0, spent0);
 
 	/* {let: number: "alloc(c.next)"}, */
-	__u64 next = fr_alloc(c->next, 1);
+	__u64 next = fr_alloc(pkt->c->next, 1);
 	__u64 number = next;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((number & 63) << 2) |
 					       (be8(&ipv4->dscp_ecn) & 3));
@@ -959,121 +958,117 @@ static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
 	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(c->client.addr) + old_udp_length +
+	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(pkt->c->client.addr) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(c->client.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->c->client.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld32(&ipv4->id) +
 					  ld16(&ipv4->ttl) + old_ipv4_src) + ipv4_version_to_ecn +
-					 ipv4_ttl_protocol + fr_v4(c->client.addr) + 64);
-	int direct = c->hop_client.state == FR_HOP_DIRECT;
+					 ipv4_ttl_protocol + fr_v4(pkt->c->client.addr) + 64);
+	int direct = pkt->c->hop_client.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0)) {
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 			fr_refund(credit0, spent0);
-			return fr_up(skb, reason_to_client_no_memory);
+			return fr_up(skb, PROG_TO_CLIENT + reason_no_memory);
 		}
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end)) {
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end)) {
 			fr_refund(credit0, spent0);
-			return fr_drop(len, reason_to_client_fault);
+			return fr_drop(len, PROG_TO_CLIENT + reason_fault);
 		}
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 28);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &c->hop_client);
+		fr_link(pkt->data, &pkt->c->hop_client);
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, fr_v4(c->client.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->c->client.addr));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(c->client.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->c->client.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
-		return fr_drop(len, reason_to_client_fault);
+		return fr_drop(len, PROG_TO_CLIENT + reason_fault);
 	}
 	fr_complete_end(skb, csum, ETH_HLEN, 28);
 
-	fr_count(reason_to_client_sent, len);
-	fr_use(c->slot, 1, len, now);
+	fr_count(PROG_TO_CLIENT + reason_sent, len);
+	fr_use(pkt->c->slot, 1, len, pkt->now);
 
 	/* {count: "c.packets"}, */
-	fr_shared_add(c->packets, 1);
-	return fr_send(&c->hop_client, direct);
+	fr_shared_add(pkt->c->packets, 1);
+	return fr_send(&pkt->c->hop_client, direct);
 }
 
-static __always_inline int to_client_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease, __u64 now)
+static __always_inline int to_client_ipv4(struct __sk_buff *skb, struct to_client_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	__u64 ip_end, udp_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(to_peer, to_client, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_TO_CLIENT + why);
 
 	/* lookup: c: by_peer: ["udp.src", "udp.dst"] */
-	struct val_by_peer *c;
 	struct key_by_peer key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
 	fr_put_endpoint_v4(&key.relayed, ld32(ipv4->dst), be16(&udp->dst_port));
-	enum fr_found found = find_by_peer(&key, lease, 0, &c, now);
+	enum fr_found found = find_by_peer(&key, pkt->lease, 0, &pkt->c, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_to_client_no_by_peer,
-				 reason_to_client_changing);
+		return fr_missed(skb, found, PROG_TO_CLIENT + reason_no_by_peer,
+				 PROG_TO_CLIENT + reason_changing);
 
 	/* {send: {from: "udp.dst", to: "c.client"}}, */
-	if (!fr_is_v4(c->client.addr))
-		return fr_up(skb, reason_to_client_address_family);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
-		return fr_up(skb, reason_to_client_partial_checksum);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_to_client_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_to_client_partial_checksum);
-	if (unlikely(!fr_fits(&c->hop_client, skb->gso_size ? skb->gso_size + 28 : ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&c->hop_client, reason_to_client_no_route,
-				      reason_to_client_unreachable));
-	return to_client_ipv4_send(skb, data, now, ip_end, udp_end, partial, c);
+	if (!fr_is_v4(pkt->c->client.addr))
+		return fr_up(skb, PROG_TO_CLIENT + reason_address_family);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      (pkt->partial >> 16) >= 42))
+		return fr_up(skb, PROG_TO_CLIENT + reason_partial_checksum);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_TO_CLIENT + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_TO_CLIENT + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->c->hop_client, skb->gso_size ? skb->gso_size + 28 :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->c->hop_client, PROG_TO_CLIENT + reason_too_big);
+	return to_client_ipv4_send(skb, pkt);
 }
 
-static __always_inline int to_client_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 ip_end, __u64 udp_end, __u64 partial,
-					       struct val_by_peer *c)
+static __always_inline int to_client_ipv6_send(struct __sk_buff *skb, struct to_client_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 
 	/* {admit: {credit: "c.volume", cost: "len(udp.payload)", overdraft: true}}, */
-	__u32 credit0 = fr_credit(c->volume, 0);
-	__u64 spent0 = udp_end - 62;
+	__u32 credit0 = fr_credit(pkt->c->volume, 0);
+	__u64 spent0 = pkt->udp_end - 62;
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 < FR_ADMITTED)
 		spent0 = fr_overdraw(credit0, spent0);
 
 	/* {let: number: "alloc(c.next)"}, */
-	__u64 next = fr_alloc(c->next, 1);
+	__u64 next = fr_alloc(pkt->c->next, 1);
 	__u64 number = next;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL | ((number & 63) << 22) |
 						      (((be8(ipv6->version_to_flow_label +
@@ -1086,118 +1081,118 @@ static __always_inline int to_client_ipv6_send(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ipv6_src) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ld128(c->client.addr)) +
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ld128(pkt->c->client.addr)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(c->client.port));
-	int direct = c->hop_client.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->c->client.port));
+	int direct = pkt->c->hop_client.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0)) {
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 			fr_refund(credit0, spent0);
-			return fr_up(skb, reason_to_client_no_memory);
+			return fr_up(skb, PROG_TO_CLIENT + reason_no_memory);
 		}
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end)) {
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end)) {
 			fr_refund(credit0, spent0);
-			return fr_drop(len, reason_to_client_fault);
+			return fr_drop(len, PROG_TO_CLIENT + reason_fault);
 		}
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &c->hop_client);
+		fr_link(pkt->data, &pkt->c->hop_client);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ld128(c->client.addr));
+	st128(new_ipv6->dst, ld128(pkt->c->client.addr));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(c->client.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->c->client.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
-		return fr_drop(len, reason_to_client_fault);
+		return fr_drop(len, PROG_TO_CLIENT + reason_fault);
 	}
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(reason_to_client_sent, len);
-	fr_use(c->slot, 1, len, now);
+	fr_count(PROG_TO_CLIENT + reason_sent, len);
+	fr_use(pkt->c->slot, 1, len, pkt->now);
 
 	/* {count: "c.packets"}, */
-	fr_shared_add(c->packets, 1);
-	return fr_send(&c->hop_client, direct);
+	fr_shared_add(pkt->c->packets, 1);
+	return fr_send(&pkt->c->hop_client, direct);
 }
 
-static __always_inline int to_client_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease, __u64 now)
+static __always_inline int to_client_ipv6(struct __sk_buff *skb, struct to_client_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u64 ip_end, udp_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(to_peer, to_client, truncated),
-		       FR_APART(to_peer, to_client, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_TO_CLIENT + why);
 
 	/* lookup: c: by_peer: ["udp.src", "udp.dst"] */
-	struct val_by_peer *c;
 	struct key_by_peer key __attribute__((aligned(8)));
 
 	fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
 	fr_put_endpoint_v6(&key.relayed, ipv6->dst, be16(&udp->dst_port), 2);
-	enum fr_found found = find_by_peer(&key, lease, 0, &c, now);
+	enum fr_found found = find_by_peer(&key, pkt->lease, 0, &pkt->c, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_to_client_no_by_peer,
-				 reason_to_client_changing);
+		return fr_missed(skb, found, PROG_TO_CLIENT + reason_no_by_peer,
+				 PROG_TO_CLIENT + reason_changing);
 
 	/* {send: {from: "udp.dst", to: "c.client"}}, */
-	if (fr_is_v4(c->client.addr))
-		return fr_up(skb, reason_to_client_address_family);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
-		return fr_up(skb, reason_to_client_partial_checksum);
+	if (fr_is_v4(pkt->c->client.addr))
+		return fr_up(skb, PROG_TO_CLIENT + reason_address_family);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      (pkt->partial >> 16) >= 62))
+		return fr_up(skb, PROG_TO_CLIENT + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_to_client_udp_checksum);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_to_client_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_to_client_partial_checksum);
-	if (unlikely(!fr_fits(&c->hop_client, skb->gso_size ? skb->gso_size + 48 : ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&c->hop_client, reason_to_client_no_route,
-				      reason_to_client_unreachable));
-	return to_client_ipv6_send(skb, data, now, ip_end, udp_end, partial, c);
+		return fr_up(skb, PROG_TO_CLIENT + reason_udp_checksum);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_TO_CLIENT + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_TO_CLIENT + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->c->hop_client, skb->gso_size ? skb->gso_size + 48 :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->c->hop_client, PROG_TO_CLIENT + reason_too_big);
+	return to_client_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_to_client(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct to_client_packet pkt;
+
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* to_client: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_to_client_inactive);
+	if (!fr_lease_valid(pkt.lease, pkt.now))
+		return fr_up(skb, PROG_TO_CLIENT + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(to_peer, to_client, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_TO_CLIENT + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return to_client_ipv4(skb, data, data_end, lease, now);
+		return to_client_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return to_client_ipv6(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_to_client_not_ip);
+		return to_client_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_TO_CLIENT + reason_not_ip);
 }

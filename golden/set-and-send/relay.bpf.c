@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 151
+#define FR_REASONS 196
 #define FR_NEEDS_ROWS 56
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SEGMENTS
@@ -137,93 +137,119 @@ static __always_inline enum fr_found find_routes(const struct key_routes *key,
 		       NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_no_match, reason_no_peers,
+	reason_changing, reason_address_family, reason_partial_checksum, reason_fault,
+	reason_no_memory, reason_too_big, reason_no_route, reason_local, reason_unreachable,
+	reason_blackhole, reason_prohibit, reason_xfrm, reason_rule, reason_encap,
+	reason_no_neighbour, reason_udp_checksum, reason_ipv6_version, reason_mapped_address,
+	reason_ipv6_payload_length, reason_not_ip, reason_not_ipv4, reason_not_forwarded,
+	reason_forwarding_off, reason_no_routes, reason_hop_limit, reason_not_inner,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_ORIGINATE = 0, PROG_IDENTIFY = 49, PROG_ROUTE = 98, PROG_TUNNEL = 147 };
+
 /*
  * prog_originate: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_originate_sent, reason_originate_pass, reason_originate_inactive,
-	reason_originate_vlan_tag, reason_originate_other_host, reason_originate_link_broadcast,
-	reason_originate_link_multicast, reason_originate_truncated, reason_originate_ipv4_version,
-	reason_originate_ip_options, reason_originate_ipv4_reserved, reason_originate_fragment,
-	reason_originate_ipv4_total_length, reason_originate_ipv4_checksum,
-	reason_originate_martian_source, reason_originate_multicast,
-	reason_originate_martian_destination, reason_originate_not_udp, reason_originate_udp_length,
-	reason_originate_gso_packet, reason_originate_no_match, reason_originate_no_peers,
-	reason_originate_changing, reason_originate_address_family,
-	reason_originate_partial_checksum, reason_originate_no_memory, reason_originate_fault,
-	reason_originate_too_big, reason_originate_no_route, reason_originate_local,
-	reason_originate_unreachable, reason_originate_blackhole, reason_originate_prohibit,
-	reason_originate_xfrm, reason_originate_rule, reason_originate_encap,
-	reason_originate_udp_checksum, reason_originate_ipv6_version,
-	reason_originate_mapped_address, reason_originate_ipv6_payload_length,
-	reason_originate_not_ip,
+/* What is known of a packet. */
+struct originate_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 partial;
+	__u64 payload_len;
+	__u64 partial_2;
+	struct val_peers *p;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_originate_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_originate_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_originate_link_broadcast + of);
-		return fr_up(skb, reason_originate_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_originate_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_originate_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_originate_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_originate_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_originate_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_originate_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_originate_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_originate_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_originate_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_originate_multicast + of);
-		return fr_up(skb, reason_originate_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_originate_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int originate_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					       __u64 partial, struct val_peers *p)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int originate_ipv4_send(struct __sk_buff *skb, struct originate_packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons((((be8(&ipv4->ttl) - 1) & 255) << 8) |
@@ -235,60 +261,60 @@ static __always_inline int originate_ipv4_send(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->remote.addr) + 64);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+					 64);
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_originate_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_ORIGINATE + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_originate_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_ORIGINATE + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &p->hop_remote);
+		fr_link(pkt->data, &pkt->p->hop_remote);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_originate_fault);
+		return fr_drop(len, PROG_ORIGINATE + reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(reason_originate_sent, len);
-	return fr_send(&p->hop_remote, direct);
+	fr_count(PROG_ORIGINATE + reason_sent, len);
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int originate_ipv4_send_ipv6(struct __sk_buff *skb, void *data,
-						    __u64 payload_len, __u64 partial,
-						    struct val_peers *p)
+static __always_inline int originate_ipv4_send_ipv6(struct __sk_buff *skb,
+						    struct originate_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 62, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -301,148 +327,140 @@ static __always_inline int originate_ipv4_send_ipv6(struct __sk_buff *skb, void 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 8) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->remote.addr)) + bpf_htons(pkt->payload_len + 8) +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
+			  bpf_htons(pkt->payload_len + 8));
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_originate_fault, reason_originate_no_memory);
+		return fr_failed(skb, len, err, PROG_ORIGINATE + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &p->hop_remote);
+		fr_link(pkt->data, &pkt->p->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 8));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_originate_fault);
+		return fr_drop(len, PROG_ORIGINATE + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_originate_sent, len);
-	return fr_send(&p->hop_remote, direct);
+	fr_count(PROG_ORIGINATE + reason_sent, len);
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int originate_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease)
+static __always_inline int originate_ipv4(struct __sk_buff *skb, struct originate_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 ip_end;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
-		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end || 42ULL > ip_end)
-		return fr_up(skb, reason_originate_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_originate_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_originate_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_originate_udp_length);
+	if (why)
+		return fr_up(skb, PROG_ORIGINATE + why);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_originate_no_match);
+		return fr_up(skb, PROG_ORIGINATE + reason_no_match);
 
 	/* when: "ip.hop_limit > 1" */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_originate_no_match);
+		return fr_up(skb, PROG_ORIGINATE + reason_no_match);
 
 	/* lookup: p: peers: ["udp.src_port"] */
-	struct val_peers *p;
 	struct key_peers key __attribute__((aligned(8))) = {};
 
 	key.port = be16(&udp->src_port);
-	enum fr_found found = find_peers(&key, lease, 0, &p);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_originate_no_peers, reason_originate_changing);
+		return fr_missed(skb, found, PROG_ORIGINATE + reason_no_peers,
+				 PROG_ORIGINATE + reason_changing);
 
 	/* do: [{set: "ip.hop_limit": "low(ip.hop_limit - 1, 8)"}, {send: {from: "p.local", to... */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
-		return fr_up(skb, reason_originate_address_family);
-	if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
-			return fr_up(skb, reason_originate_partial_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_originate_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_originate_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote, skb->gso_size ? skb->gso_size + 28 :
-				      ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_remote, reason_originate_no_route,
-					      reason_originate_unreachable));
-		return originate_ipv4_send(skb, data, ip_end, partial, p);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
+		return fr_up(skb, PROG_ORIGINATE + reason_address_family);
+	if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 42))
+			return fr_up(skb, PROG_ORIGINATE + reason_partial_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, PROG_ORIGINATE + reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_ORIGINATE + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 28 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_remote, PROG_ORIGINATE + reason_too_big);
+		return originate_ipv4_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_originate_gso_packet);
-	__u64 payload_len = udp_end - 42;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
-		return fr_up(skb, reason_originate_partial_checksum);
+		return fr_up(skb, PROG_ORIGINATE + reason_gso_packet);
+	pkt->payload_len = udp_end - 42;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_2 >> 16) >= 42 &&
+	       (pkt->partial_2 & 0xffff) < 42ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_ORIGINATE + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_originate_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_remote, 48ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_remote, reason_originate_no_route,
-				      reason_originate_unreachable));
-	return originate_ipv4_send_ipv6(skb, data, payload_len, partial, p);
+		return fr_up(skb, PROG_ORIGINATE + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, 48ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_remote, PROG_ORIGINATE + reason_too_big);
+	return originate_ipv4_send_ipv6(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_originate_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_originate_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_originate_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_originate_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_originate_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_originate_multicast + of);
-		return fr_up(skb, reason_originate_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_originate_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int originate_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					       __u64 partial, struct val_peers *p)
+static __always_inline int originate_ipv6_send(struct __sk_buff *skb, struct originate_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -455,51 +473,50 @@ static __always_inline int originate_ipv6_send(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port));
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port));
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_originate_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_ORIGINATE + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_originate_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_ORIGINATE + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &p->hop_remote);
+		fr_link(pkt->data, &pkt->p->hop_remote);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_originate_fault);
+		return fr_drop(len, PROG_ORIGINATE + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(reason_originate_sent, len);
-	return fr_send(&p->hop_remote, direct);
+	fr_count(PROG_ORIGINATE + reason_sent, len);
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int originate_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
-						    __u64 payload_len, __u64 partial,
-						    struct val_peers *p)
+static __always_inline int originate_ipv6_send_ipv4(struct __sk_buff *skb,
+						    struct originate_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 42, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -512,147 +529,144 @@ static __always_inline int originate_ipv6_send_ipv4(struct __sk_buff *skb, void 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
-		bpf_htons(payload_len + 8) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+		bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
+			  bpf_htons(pkt->payload_len + 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 28) + ipv4_ttl_protocol +
-					   fr_v4(p->local.addr) + fr_v4(p->remote.addr) + 64);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+					   bpf_htons(pkt->payload_len + 28) + ipv4_ttl_protocol +
+					   fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+					   64);
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_originate_fault, reason_originate_no_memory);
+		return fr_failed(skb, len, err, PROG_ORIGINATE + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &p->hop_remote);
+		fr_link(pkt->data, &pkt->p->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_originate_fault);
+		return fr_drop(len, PROG_ORIGINATE + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_originate_sent, len);
-	return fr_send(&p->hop_remote, direct);
+	fr_count(PROG_ORIGINATE + reason_sent, len);
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int originate_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease)
+static __always_inline int originate_ipv6(struct __sk_buff *skb, struct originate_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 ip_end;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end || 62ULL > ip_end)
-		return fr_up(skb, reason_originate_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_originate_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_originate_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_originate_udp_length);
+	if (why)
+		return fr_up(skb, PROG_ORIGINATE + why);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_originate_no_match);
+		return fr_up(skb, PROG_ORIGINATE + reason_no_match);
 
 	/* when: "ip.hop_limit > 1" */
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_originate_no_match);
+		return fr_up(skb, PROG_ORIGINATE + reason_no_match);
 
 	/* lookup: p: peers: ["udp.src_port"] */
-	struct val_peers *p;
 	struct key_peers key __attribute__((aligned(8))) = {};
 
 	key.port = be16(&udp->src_port);
-	enum fr_found found = find_peers(&key, lease, 0, &p);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_originate_no_peers, reason_originate_changing);
+		return fr_missed(skb, found, PROG_ORIGINATE + reason_no_peers,
+				 PROG_ORIGINATE + reason_changing);
 
 	/* do: [{set: "ip.hop_limit": "low(ip.hop_limit - 1, 8)"}, {send: {from: "p.local", to... */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
-		return fr_up(skb, reason_originate_address_family);
-	if (!fr_is_v4(p->remote.addr)) { /* ipv6 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
-			return fr_up(skb, reason_originate_partial_checksum);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
+		return fr_up(skb, PROG_ORIGINATE + reason_address_family);
+	if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 62))
+			return fr_up(skb, PROG_ORIGINATE + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_originate_udp_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_originate_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_originate_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote, skb->gso_size ? skb->gso_size + 48 :
-				      ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_remote, reason_originate_no_route,
-					      reason_originate_unreachable));
-		return originate_ipv6_send(skb, data, ip_end, partial, p);
+			return fr_up(skb, PROG_ORIGINATE + reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, PROG_ORIGINATE + reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_ORIGINATE + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 48 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_remote, PROG_ORIGINATE + reason_too_big);
+		return originate_ipv6_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_originate_gso_packet);
-	__u64 payload_len = udp_end - 62;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
-		return fr_up(skb, reason_originate_partial_checksum);
+		return fr_up(skb, PROG_ORIGINATE + reason_gso_packet);
+	pkt->payload_len = udp_end - 62;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 62 &&
+	       (pkt->partial_2 & 0xffff) < 62ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_ORIGINATE + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_originate_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_remote, 28ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_remote, reason_originate_no_route,
-				      reason_originate_unreachable));
-	return originate_ipv6_send_ipv4(skb, data, payload_len, partial, p);
+		return fr_up(skb, PROG_ORIGINATE + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, 28ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_remote, PROG_ORIGINATE + reason_too_big);
+	return originate_ipv6_send_ipv4(skb, pkt);
 }
 
 SEC("tc") int prog_originate(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct originate_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* originate: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_originate_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_ORIGINATE + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_ORIGINATE + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return originate_ipv4(skb, data, data_end, lease);
+		return originate_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return originate_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_originate_not_ip);
+		return originate_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_ORIGINATE + reason_not_ip);
 }
 
 /*
@@ -660,28 +674,38 @@ SEC("tc") int prog_originate(struct __sk_buff *skb)
  *	eth ipv4 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_identify_sent = 41, reason_identify_pass, reason_identify_inactive,
-	reason_identify_vlan_tag, reason_identify_other_host, reason_identify_link_broadcast,
-	reason_identify_link_multicast, reason_identify_truncated, reason_identify_not_ipv4,
-	reason_identify_ipv4_version, reason_identify_ip_options, reason_identify_ipv4_reserved,
-	reason_identify_fragment, reason_identify_ipv4_total_length, reason_identify_ipv4_checksum,
-	reason_identify_martian_source, reason_identify_multicast,
-	reason_identify_martian_destination, reason_identify_not_udp, reason_identify_udp_length,
-	reason_identify_gso_packet, reason_identify_no_match, reason_identify_address_family,
-	reason_identify_partial_checksum, reason_identify_no_memory, reason_identify_fault,
-	reason_identify_too_big, reason_identify_not_forwarded, reason_identify_forwarding_off,
-	reason_identify_unreachable, reason_identify_blackhole, reason_identify_prohibit,
-	reason_identify_xfrm, reason_identify_rule, reason_identify_encap,
+/* What is known of a packet. */
+struct identify_packet {
+	void *data;
+	__u64 ipv4_end;
+	__u64 partial;
 };
 
-static __always_inline int identify_udp_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
-					     __u64 partial, struct fr_hop *hop_1,
-					     struct bpf_fib_lookup *fib_1)
+static __always_inline __u32 check_eth_2(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	if (be16(&eth->type) != ETH_P_IP)
+		return reason_not_ipv4;
+	return 0;
+}
+
+static __always_inline int identify_send(struct __sk_buff *skb, struct identify_packet *pkt,
+					 struct fr_hop *hop, struct bpf_fib_lookup *fib)
+{
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_id = ld16(&udp->src_port);
@@ -693,10 +717,10 @@ static __always_inline int identify_udp_send(struct __sk_buff *skb, void *data, 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
 	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)fr_setting_v4(set_here) + fr_setting_v4(set_there) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
@@ -708,22 +732,22 @@ static __always_inline int identify_udp_send(struct __sk_buff *skb, void *data, 
 					    old_ipv4_src + old_ipv4_dst) + ipv4_id +
 					   ipv4_ttl_protocol + fr_setting_v4(set_here) +
 					   fr_setting_v4(set_there) + 64);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ipv4_end, 0))
-			return fr_up(skb, reason_identify_no_memory);
+	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
+			return fr_up(skb, PROG_IDENTIFY + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_identify_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_IDENTIFY + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st16(&new_ipv4->id, ipv4_id);
 	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
@@ -733,126 +757,73 @@ static __always_inline int identify_udp_send(struct __sk_buff *skb, void *data, 
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_identify_fault);
+		return fr_drop(len, PROG_IDENTIFY + reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(reason_identify_sent, len);
+	fr_count(PROG_IDENTIFY + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
-}
-
-static __always_inline int identify_udp(struct __sk_buff *skb, void *data, void *data_end,
-					__u64 ipv4_end)
-{
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_udp *udp = data + 34;
-
-	if ((void *)(udp + 1) > data_end || 42ULL > ipv4_end)
-		return fr_up(skb, reason_identify_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_identify_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return fr_up(skb, reason_identify_gso_packet);
-	if (udp_end != ipv4_end)
-		return fr_up(skb, reason_identify_udp_length);
-
-	/* match: "udp.dst_port": 7001 */
-	if (be16(&udp->dst_port) != 0x1b59)
-		return fr_up(skb, reason_identify_no_match);
-
-	/* do: [{set: {"ipv4.id": "udp.src_port", "ipv4.src": "setting.here"}}, {send: to: "se... */
-	if ((ldv64(set_here) == 0 && ldv32(set_here + 8) == 0xffff0000ULL) != 1 ||
-	    !(ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000ULL))
-		return fr_up(skb, reason_identify_address_family);
-	__u64 there[2];
-	st64((void *)there, ldv64(set_there));
-	st64((void *)there + 8, ldv64(set_there + 8));
-	if (fr_multicast((void *)there))
-		return fr_up(skb, reason_identify_multicast);
-	if (!fr_unicast((void *)there))
-		return fr_up(skb, reason_identify_martian_destination);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
-		return fr_up(skb, reason_identify_partial_checksum);
-	if (!(skb->len <= ipv4_end || skb->gso_size == 0))
-		return fr_up(skb, reason_identify_gso_packet);
-	if (!(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < ipv4_end - 1))
-		return fr_up(skb, reason_identify_partial_checksum);
-	__builtin_memset(&fib_1, 0, sizeof(fib_1));
-	fib_1.family = AF_INET;
-	fib_1.dst[0] = fr_setting_v4(set_there);
-	fr_flow(&fib_1, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
-	if (fr_route(skb, &fib_1, skb->gso_size ? skb->gso_size + 28 : ipv4_end - 14, &hop_1))
-		return fr_up(skb, reason_identify_too_big);
-	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb,
-			     fr_unrouted(&hop_1, reason_identify_not_forwarded,
-					 reason_identify_unreachable));
-	return identify_udp_send(skb, data, ipv4_end, partial, &hop_1, &fib_1);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
 SEC("tc") int prog_identify(struct __sk_buff *skb)
 {
+	struct identify_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
 
 	fr_pull(skb, 42);
-	void *data = (void *)(long)skb->data;
+	pkt.data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt.data + 34;
+	__u64 udp_end;
 
 	/* identify: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_identify_inactive);
+		return fr_up(skb, PROG_IDENTIFY + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_identify_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_identify_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_identify_link_broadcast);
-		return fr_up(skb, reason_identify_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_identify_truncated);
+	__u32 why = check_eth_2(skb, pkt.data, data_end) ?:
+		check_ipv4(skb, pkt.data, data_end, 14, &pkt.ipv4_end) ?:
+		check_udp(skb, pkt.data, data_end, pkt.ipv4_end, 34, &udp_end);
+	if (why)
+		return fr_up(skb, PROG_IDENTIFY + why);
 
-	/* stack: ["eth", "ipv4", "udp"] */
-	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, reason_identify_not_ipv4);
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_identify_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_identify_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_identify_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_identify_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_identify_fragment);
-	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
-		return fr_up(skb, reason_identify_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_identify_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_identify_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_identify_multicast);
-		return fr_up(skb, reason_identify_martian_destination);
-	}
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_identify_not_udp);
+	/* match: "udp.dst_port": 7001 */
+	if (be16(&udp->dst_port) != 0x1b59)
+		return fr_up(skb, PROG_IDENTIFY + reason_no_match);
 
-	return identify_udp(skb, data, data_end, ipv4_end);
+	/* do: [{set: {"ipv4.id": "udp.src_port", "ipv4.src": "setting.here"}}, {send: to: "se... */
+	if ((ldv64(set_here) == 0 && ldv32(set_here + 8) == 0xffff0000ULL) != 1 ||
+	    !(ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000ULL))
+		return fr_up(skb, PROG_IDENTIFY + reason_address_family);
+	__u64 there[2];
+	st64((void *)there, ldv64(set_there));
+	st64((void *)there + 8, ldv64(set_there + 8));
+	if (fr_multicast((void *)there))
+		return fr_up(skb, PROG_IDENTIFY + reason_multicast);
+	if (!fr_unicast((void *)there))
+		return fr_up(skb, PROG_IDENTIFY + reason_martian_destination);
+	pkt.partial = fr_partial(skb);
+	if (!(pkt.partial == 0 || pkt.partial == FR_PARTIAL(34, 40) || (pkt.partial >> 16) >= 42))
+		return fr_up(skb, PROG_IDENTIFY + reason_partial_checksum);
+	if (!(skb->len <= pkt.ipv4_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_IDENTIFY + reason_gso_packet);
+	if (!(skb->len <= pkt.ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
+		return fr_up(skb, PROG_IDENTIFY + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->dst[0] = fr_setting_v4(set_there);
+	fr_flow(fib, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
+	if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 28 : pkt.ipv4_end - 14, hop))
+		return fr_up(skb, PROG_IDENTIFY + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
+		return fr_up(skb,
+			     fr_unrouted(hop, PROG_IDENTIFY + reason_not_forwarded,
+					 PROG_IDENTIFY + reason_unreachable));
+	return identify_send(skb, &pkt, hop, fib);
 }
 
 /*
@@ -861,203 +832,181 @@ SEC("tc") int prog_identify(struct __sk_buff *skb)
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_route_sent = 76, reason_route_pass, reason_route_inactive, reason_route_vlan_tag,
-	reason_route_other_host, reason_route_link_broadcast, reason_route_link_multicast,
-	reason_route_truncated, reason_route_ipv4_version, reason_route_ip_options,
-	reason_route_ipv4_reserved, reason_route_fragment, reason_route_ipv4_total_length,
-	reason_route_ipv4_checksum, reason_route_martian_source, reason_route_multicast,
-	reason_route_martian_destination, reason_route_not_udp, reason_route_udp_length,
-	reason_route_gso_packet, reason_route_no_match, reason_route_no_routes,
-	reason_route_changing, reason_route_hop_limit, reason_route_partial_checksum,
-	reason_route_no_memory, reason_route_fault, reason_route_too_big, reason_route_no_route,
-	reason_route_local, reason_route_unreachable, reason_route_blackhole, reason_route_prohibit,
-	reason_route_xfrm, reason_route_rule, reason_route_encap, reason_route_ipv6_version,
-	reason_route_mapped_address, reason_route_ipv6_payload_length, reason_route_not_ip,
+/* What is known of a packet. */
+struct route_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	struct val_routes *r;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline int route_ipv4_send(struct __sk_buff *skb, struct route_packet *pkt)
 {
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_route_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_route_udp_length);
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_route_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_route_udp_length);
-	if (be16(&udp->dst_port) != 0x1b5a)
-		return fr_up(skb, reason_route_no_match);
-
-	*end = udp_end;
-	return 0;
-}
-
-static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   struct val_routes *r)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x900ULL | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = r->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_route_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_ROUTE + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_route_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_ROUTE + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->hop.hop);
+		fr_link(pkt->data, &pkt->r->hop.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
 
-	fr_count(reason_route_sent, len);
+	fr_count(PROG_ROUTE + reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
+		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
 }
 
-static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int route_ipv4(struct __sk_buff *skb, struct route_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 ip_end, udp_end;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(originate, route, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_ROUTE + why);
+
+	/* match: "udp.dst_port": 7002 */
+	if (be16(&udp->dst_port) != 0x1b5a)
+		return fr_up(skb, PROG_ROUTE + reason_no_match);
 
 	/* lookup: r: routes: ["udp.src_port"] */
-	struct val_routes *r;
 	struct key_routes key __attribute__((aligned(8))) = {};
 
 	key.port = be16(&udp->src_port);
-	enum fr_found found = find_routes(&key, lease, 0, &r);
+	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_route_no_routes, reason_route_changing);
+		return fr_missed(skb, found, PROG_ROUTE + reason_no_routes,
+				 PROG_ROUTE + reason_changing);
 
 	/* do: [{set: "ip.hop_limit": 9}, {send: via: "r.hop"}] */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_route_hop_limit);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_route_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, skb->gso_size ? skb->gso_size + 28 : ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop.hop, reason_route_no_route,
-				      reason_route_unreachable));
-	return route_ipv4_send(skb, data, ip_end, r);
+		return fr_up(skb, PROG_ROUTE + reason_hop_limit);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_ROUTE + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_ROUTE + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop.hop, skb->gso_size ? skb->gso_size + 28 :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->r->hop.hop, PROG_ROUTE + reason_too_big);
+	return route_ipv4_send(skb, pkt);
 }
 
-static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   struct val_routes *r)
+static __always_inline int route_ipv6_send(struct __sk_buff *skb, struct route_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 9);
-	int direct = r->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_route_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_ROUTE + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_route_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_ROUTE + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->hop.hop);
+		fr_link(pkt->data, &pkt->r->hop.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
-	fr_count(reason_route_sent, len);
+	fr_count(PROG_ROUTE + reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET6, r->hop.addr);
+		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET6, pkt->r->hop.addr);
 }
 
-static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int route_ipv6(struct __sk_buff *skb, struct route_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 ip_end, udp_end;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(originate, route, truncated),
-		       FR_APART(originate, route, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_ROUTE + why);
+
+	/* match: "udp.dst_port": 7002 */
+	if (be16(&udp->dst_port) != 0x1b5a)
+		return fr_up(skb, PROG_ROUTE + reason_no_match);
 
 	/* lookup: r: routes: ["udp.src_port"] */
-	struct val_routes *r;
 	struct key_routes key __attribute__((aligned(8))) = {};
 
 	key.port = be16(&udp->src_port);
-	enum fr_found found = find_routes(&key, lease, 0, &r);
+	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_route_no_routes, reason_route_changing);
+		return fr_missed(skb, found, PROG_ROUTE + reason_no_routes,
+				 PROG_ROUTE + reason_changing);
 
 	/* do: [{set: "ip.hop_limit": 9}, {send: via: "r.hop"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_route_hop_limit);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_route_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, skb->gso_size ? skb->gso_size + 48 : ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop.hop, reason_route_no_route,
-				      reason_route_unreachable));
-	return route_ipv6_send(skb, data, ip_end, r);
+		return fr_up(skb, PROG_ROUTE + reason_hop_limit);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_ROUTE + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_ROUTE + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop.hop, skb->gso_size ? skb->gso_size + 48 :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->r->hop.hop, PROG_ROUTE + reason_too_big);
+	return route_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_route(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct route_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* route: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_route_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_ROUTE + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(originate, route, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_ROUTE + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return route_ipv4(skb, data, data_end, lease);
+		return route_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return route_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_route_not_ip);
+		return route_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_ROUTE + reason_not_ip);
 }
 
 /*
@@ -1065,47 +1014,74 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
  *	eth ipv4 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_tunnel_sent = 116, reason_tunnel_pass, reason_tunnel_inactive,
-	reason_tunnel_vlan_tag, reason_tunnel_other_host, reason_tunnel_link_broadcast,
-	reason_tunnel_link_multicast, reason_tunnel_truncated, reason_tunnel_not_inner,
-	reason_tunnel_ipv4_version, reason_tunnel_ip_options, reason_tunnel_ipv4_reserved,
-	reason_tunnel_fragment, reason_tunnel_ipv4_total_length, reason_tunnel_ipv4_checksum,
-	reason_tunnel_martian_source, reason_tunnel_multicast, reason_tunnel_martian_destination,
-	reason_tunnel_not_udp, reason_tunnel_udp_length, reason_tunnel_gso_packet,
-	reason_tunnel_no_match, reason_tunnel_address_family, reason_tunnel_partial_checksum,
-	reason_tunnel_no_memory, reason_tunnel_fault, reason_tunnel_too_big,
-	reason_tunnel_not_forwarded, reason_tunnel_forwarding_off, reason_tunnel_unreachable,
-	reason_tunnel_blackhole, reason_tunnel_prohibit, reason_tunnel_xfrm, reason_tunnel_rule,
-	reason_tunnel_encap,
+/* What is known of a packet. */
+struct tunnel_packet {
+	void *data;
+	__u64 payload_len;
 };
 
-static __always_inline int tunnel_udp_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					   struct fr_hop *hop_1, struct bpf_fib_lookup *fib_1)
+static __always_inline __u32 check_eth_3(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	if (be16(&eth->type) != ETH_P_IP)
+		return reason_not_inner;
+	return 0;
+}
+
+static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 inner_end, const __u32 at)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > inner_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == inner_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != inner_end)
+		return reason_udp_length;
+	return 0;
+}
+
+static __always_inline int tunnel_send(struct __sk_buff *skb, struct tunnel_packet *pkt,
+				       struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 34;
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + bpf_htons(payload_len + 48) +
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + bpf_htons(pkt->payload_len + 48) +
 					   fr_setting_v4(set_here) + fr_setting_v4(set_there) +
 					   0x48a);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 28,
-			    skb->gso_size ? FR_IN_IPV4 : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 28,
+			    skb->gso_size ? FR_IN_IPV4 : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_tunnel_fault, reason_tunnel_no_memory);
+		return fr_failed(skb, len, err, PROG_TUNNEL + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st32(&new_eth->type, bpf_htonl(0x8004500));
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 48));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 48));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x504));
 	st32(new_ipv4->src, fr_setting_v4(set_here));
@@ -1113,131 +1089,78 @@ static __always_inline int tunnel_udp_send(struct __sk_buff *skb, void *data, __
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_tunnel_sent, len);
+	fr_count(PROG_TUNNEL + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int tunnel_udp(struct __sk_buff *skb, void *data, void *data_end,
-				      __u64 inner_end)
+SEC("tc") int prog_tunnel(struct __sk_buff *skb)
 {
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_udp *udp = data + 34;
+	struct tunnel_packet pkt;
+	const struct fr_lease *lease = fr_the_lease();
+	__u64 now = bpf_jiffies64();
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
 
-	if ((void *)(udp + 1) > data_end || 42ULL > inner_end)
-		return fr_up(skb, reason_tunnel_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_tunnel_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == inner_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tunnel_gso_packet);
-	if (udp_end != inner_end)
-		return fr_up(skb, reason_tunnel_udp_length);
+	fr_pull(skb, 42);
+	pkt.data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
+	struct hdr_udp *udp = pkt.data + 34;
+	__u64 inner_end;
+
+	/* tunnel: { */
+	if (!fr_lease_valid(lease, now))
+		return fr_up(skb, PROG_TUNNEL + reason_inactive);
+
+	/* hook: "tc/ingress" */
+	__u32 why = check_eth_3(skb, pkt.data, data_end) ?:
+		check_ipv4(skb, pkt.data, data_end, 14, &inner_end) ?:
+		check_udp_2(skb, pkt.data, data_end, inner_end, 34);
+	if (why)
+		return fr_up(skb, PROG_TUNNEL + why);
 
 	/* match: "udp.dst_port": 7003 */
 	if (be16(&udp->dst_port) != 0x1b5b)
-		return fr_up(skb, reason_tunnel_no_match);
+		return fr_up(skb, PROG_TUNNEL + reason_no_match);
 
 	/* do: [{push: {ipv4: {dscp: 0, ecn: 0, ttl: 5}, before: "inner"}}, {send: {from: "set... */
 	__u64 segment_front = fr_segment_front(skb);
 	if (!(skb->gso_size == 0 ||
 	      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= inner_end)))
-		return fr_up(skb, reason_tunnel_gso_packet);
+		return fr_up(skb, PROG_TUNNEL + reason_gso_packet);
 	if ((ldv64(set_here) == 0 &&
 	     ldv32(set_here + 8) == 0xffff0000ULL) != (ldv64(set_there) == 0 &&
 						       ldv32(set_there + 8) == 0xffff0000ULL) ||
 	    !(ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000ULL))
-		return fr_up(skb, reason_tunnel_address_family);
+		return fr_up(skb, PROG_TUNNEL + reason_address_family);
 	__u64 here[2];
 	st64((void *)here, ldv64(set_here));
 	st64((void *)here + 8, ldv64(set_here + 8));
 	if (!fr_unicast((void *)here))
-		return fr_up(skb, reason_tunnel_martian_source);
+		return fr_up(skb, PROG_TUNNEL + reason_martian_source);
 	__u64 there[2];
 	st64((void *)there, ldv64(set_there));
 	st64((void *)there + 8, ldv64(set_there + 8));
 	if (fr_multicast((void *)there))
-		return fr_up(skb, reason_tunnel_multicast);
+		return fr_up(skb, PROG_TUNNEL + reason_multicast);
 	if (!fr_unicast((void *)there))
-		return fr_up(skb, reason_tunnel_martian_destination);
-	__u64 payload_len = inner_end - 42;
+		return fr_up(skb, PROG_TUNNEL + reason_martian_destination);
+	pkt.payload_len = inner_end - 42;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
-		return fr_up(skb, reason_tunnel_partial_checksum);
-	__builtin_memset(&fib_1, 0, sizeof(fib_1));
-	fib_1.family = AF_INET;
-	fib_1.src[0] = fr_setting_v4(set_here);
-	fib_1.dst[0] = fr_setting_v4(set_there);
-	if (fr_route(skb, &fib_1, skb->gso_size ? skb->gso_size + segment_front + 6 :
-		     48ULL + payload_len, &hop_1))
-		return fr_up(skb, reason_tunnel_too_big);
-	if (unlikely(!fr_usable(&hop_1)))
+	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + pkt.payload_len - 1)))
+		return fr_up(skb, PROG_TUNNEL + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->src[0] = fr_setting_v4(set_here);
+	fib->dst[0] = fr_setting_v4(set_there);
+	if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + segment_front + 6 :
+		     48ULL + pkt.payload_len, hop))
+		return fr_up(skb, PROG_TUNNEL + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_1, reason_tunnel_not_forwarded,
-					 reason_tunnel_unreachable));
-	return tunnel_udp_send(skb, data, payload_len, &hop_1, &fib_1);
-}
-
-SEC("tc") int prog_tunnel(struct __sk_buff *skb)
-{
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
-
-	fr_pull(skb, 42);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-
-	/* tunnel: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_tunnel_inactive);
-
-	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_tunnel_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_tunnel_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_tunnel_link_broadcast);
-		return fr_up(skb, reason_tunnel_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_tunnel_truncated);
-
-	/* stack: ["eth", {inner: "ipv4"}, "udp"] */
-	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, reason_tunnel_not_inner);
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_tunnel_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_tunnel_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_tunnel_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_tunnel_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_tunnel_fragment);
-	__u64 inner_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || inner_end > skb->len)
-		return fr_up(skb, reason_tunnel_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_tunnel_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_tunnel_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_tunnel_multicast);
-		return fr_up(skb, reason_tunnel_martian_destination);
-	}
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_tunnel_not_udp);
-
-	return tunnel_udp(skb, data, data_end, inner_end);
+			     fr_unrouted(hop, PROG_TUNNEL + reason_not_forwarded,
+					 PROG_TUNNEL + reason_unreachable));
+	return tunnel_send(skb, &pkt, hop, fib);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 33
+#define FR_REASONS 34
 #define FR_NEEDS_ROWS 16
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -92,74 +92,142 @@ static __always_inline enum fr_found find_moves(const struct key_moves *key,
 	return fr_find(&tbl_moves, key, lease, row_at, (void **)row, copy_moves, FR_CHANGES, NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_stream_type, reason_no_moves,
+	reason_changing, reason_unfit_stream_id, reason_unfit_stream_offset,
+	reason_partial_checksum, reason_fault, reason_no_memory, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
+};
+
 /*
  * prog_change: tc/ingress
  *	eth ipv4 udp stream
  *	eth ipv6 udp stream
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_change_sent, reason_change_pass, reason_change_inactive, reason_change_vlan_tag,
-	reason_change_other_host, reason_change_link_broadcast, reason_change_link_multicast,
-	reason_change_truncated, reason_change_ipv4_version, reason_change_ip_options,
-	reason_change_ipv4_reserved, reason_change_fragment, reason_change_ipv4_total_length,
-	reason_change_ipv4_checksum, reason_change_martian_source, reason_change_multicast,
-	reason_change_martian_destination, reason_change_not_udp, reason_change_udp_length,
-	reason_change_gso_packet, reason_change_stream_type, reason_change_no_moves,
-	reason_change_changing, reason_change_unfit_stream_id, reason_change_unfit_stream_offset,
-	reason_change_partial_checksum, reason_change_no_memory, reason_change_fault,
-	reason_change_ipv6_version, reason_change_mapped_address, reason_change_ipv6_payload_length,
-	reason_change_udp_checksum, reason_change_not_ip,
+/* What is known of a packet. */
+struct change_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 stream_id_size;
+	__u64 stream_id;
+	__u64 stream_id_end;
+	void *at_stream_id_end;
+	__u64 stream_offset_present;
+	__u64 stream_offset_size;
+	__u64 stream_offset;
+	__u64 stream_offset_end;
+	__u64 partial;
+	__u64 partial_2;
+	struct val_moves *m;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_change_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_change_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_change_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_change_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, __u64 stream_id_size,
-					    __u64 stream_id_2, __u64 stream_id_end,
-					    void *at_stream_id_end, __u64 stream_offset_size,
-					    __u64 stream_offset, __u64 partial, struct val_moves *m)
+static __always_inline int change_ipv4_send(struct __sk_buff *skb, struct change_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
-	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(m->other, stream_id_size));
-	__be64 stream_offset_2 = bpf_cpu_to_be64(fr_varint_word(stream_offset + (__u64)m->by,
-		stream_offset_size));
+	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(pkt->m->other, pkt->stream_id_size));
+	__be64 stream_offset =
+		bpf_cpu_to_be64(fr_varint_word(pkt->stream_offset + (__u64)pkt->m->by,
+					       pkt->stream_offset_size));
 
 	/* udp.checksum */
 	__u64 odd_sum =
-		fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_offset, stream_offset_size)));
-	odd_sum <<= 8 * (((stream_id_end - 34) & 1) != 0);
-	__u64 odd_sum_2 = fr_add64(stream_offset_2);
-	odd_sum_2 <<= 8 * (((stream_id_end - 34) & 1) != 0);
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_offset,
+							pkt->stream_offset_size)));
+	odd_sum <<= 8 * (((pkt->stream_id_end - 34) & 1) != 0);
+	__u64 odd_sum_2 = fr_add64(stream_offset);
+	odd_sum_2 <<= 8 * (((pkt->stream_id_end - 34) & 1) != 0);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
-		(__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))) +
-					  odd_sum);
+		(__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id,
+		pkt->stream_id_size))) + odd_sum);
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
@@ -167,38 +235,36 @@ static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, _
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 43, stream_id_size);
-		csum = fr_complete_without(skb, csum, stream_id_end, stream_offset_size);
+		csum = fr_complete_without(skb, csum, 43, pkt->stream_id_size);
+		csum = fr_complete_without(skb, csum, pkt->stream_id_end, pkt->stream_offset_size);
 		csum = fr_complete_without(skb, csum, 40, 2);
 	}
 
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_udp *new_udp = pkt->data + 34;
 
-	fr_put_varint(data + 43, (void *)(long)skb->data_end, stream_id, stream_id_size);
-	fr_put_varint(at_stream_id_end, (void *)(long)skb->data_end, stream_offset_2,
-		      stream_offset_size);
+	fr_put_varint(pkt->data + 43, (void *)(long)skb->data_end, stream_id, pkt->stream_id_size);
+	fr_put_varint(pkt->at_stream_id_end, (void *)(long)skb->data_end, stream_offset,
+		      pkt->stream_offset_size);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_change_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, stream_id_end, stream_offset_size);
+		csum = fr_complete_with(skb, csum, pkt->stream_id_end, pkt->stream_offset_size);
 		csum = fr_complete_with(skb, csum, 40, 2);
-		fr_complete(skb, csum, 43, stream_id_size);
+		fr_complete(skb, csum, 43, pkt->stream_id_size);
 	}
 
-	fr_count(reason_change_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, void *data,
-					      __u64 stream_id_size, __u64 stream_id_2,
-					      __u64 partial, struct val_moves *m)
+static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, struct change_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
-	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(m->other, stream_id_size));
+	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(pkt->m->other, pkt->stream_id_size));
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
@@ -206,9 +272,10 @@ static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, void *data,
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))));
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  fr_odd64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id,
+					  pkt->stream_id_size))));
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
@@ -216,432 +283,374 @@ static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, void *data,
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 43, stream_id_size);
+		csum = fr_complete_without(skb, csum, 43, pkt->stream_id_size);
 		csum = fr_complete_without(skb, csum, 40, 2);
 	}
 
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_udp *new_udp = pkt->data + 34;
 
-	fr_put_varint(data + 43, (void *)(long)skb->data_end, stream_id, stream_id_size);
+	fr_put_varint(pkt->data + 43, (void *)(long)skb->data_end, stream_id, pkt->stream_id_size);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_change_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 40, 2);
-		fr_complete(skb, csum, 43, stream_id_size);
+		fr_complete(skb, csum, 43, pkt->stream_id_size);
 	}
 
-	fr_count(reason_change_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-change_ipv4_stream_offset_end(struct __sk_buff *skb, void *data, void *data_end,
-			      const struct fr_lease *lease, __u64 udp_end, __u64 stream_id_size,
-			      __u64 stream_id, __u64 stream_id_end, void *at_stream_id_end,
-			      __u64 stream_offset_present, __u64 stream_offset_size,
-			      __u64 stream_offset)
+static __always_inline int change_ipv4_rules(struct __sk_buff *skb, struct change_packet *pkt)
 {
-	void *at_stream_offset_end;
-	struct hdr_stream *stream = data + 42;
-
-	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x3f));
-	if (at_stream_offset_end > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (stream_offset_end > udp_end)
-		return fr_up(skb, reason_change_truncated);
-
-	/* stack: ["eth", "ip", "udp", "stream"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_change_gso_packet);
-
-	/* lookup: m: moves: ["stream.id"] */
-	struct val_moves *m;
-	struct key_moves key __attribute__((aligned(8))) = {};
-
-	key.id = stream_id;
-	enum fr_found found = find_moves(&key, lease, 0, &m);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_change_no_moves, reason_change_changing);
+	struct hdr_stream *stream = pkt->data + 42;
 
 	/* {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", "stream.offset":... */
 	if (!((be8(&stream->type) & 4) == 0)) {
-		if (m->other > fr_varint_room(stream_id_size))
-			return fr_up(skb, reason_change_unfit_stream_id);
-		if (!stream_offset_present ||
-		    stream_offset + (__u64)m->by > fr_varint_room(stream_offset_size))
-			return fr_up(skb, reason_change_unfit_stream_offset);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      (partial >> 16) >= stream_offset_end))
-			return fr_up(skb, reason_change_partial_checksum);
-		if (data + 44 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if (at_stream_id_end + 1 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		return change_ipv4_send(skb, data, stream_id_size, stream_id, stream_id_end,
-					at_stream_id_end, stream_offset_size, stream_offset,
-					partial, m);
+		if (pkt->m->other > fr_varint_room(pkt->stream_id_size))
+			return fr_up(skb, reason_unfit_stream_id);
+		if (!pkt->stream_offset_present ||
+		    pkt->stream_offset +
+		    (__u64)pkt->m->by > fr_varint_room(pkt->stream_offset_size))
+			return fr_up(skb, reason_unfit_stream_offset);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= pkt->stream_offset_end))
+			return fr_up(skb, reason_partial_checksum);
+		if (pkt->data + 44 > pkt->data_end)
+			return fr_up(skb, reason_truncated);
+		if (pkt->at_stream_id_end + 1 > pkt->data_end)
+			return fr_up(skb, reason_truncated);
+		return change_ipv4_send(skb, pkt);
 	}
 
 	/* {do: [{set: "stream.id": "m.other"}, "pass"]}, */
-	if (m->other > fr_varint_room(stream_id_size))
-		return fr_up(skb, reason_change_unfit_stream_id);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= stream_offset_end))
-		return fr_up(skb, reason_change_partial_checksum);
-	if (data + 44 > data_end)
-		return fr_up(skb, reason_change_truncated);
-	return change_ipv4_send_2(skb, data, stream_id_size, stream_id, partial, m);
+	if (pkt->m->other > fr_varint_room(pkt->stream_id_size))
+		return fr_up(skb, reason_unfit_stream_id);
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      (pkt->partial_2 >> 16) >= pkt->stream_offset_end))
+		return fr_up(skb, reason_partial_checksum);
+	if (pkt->data + 44 > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	return change_ipv4_send_2(skb, pkt);
 }
 
-static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				       const struct fr_lease *lease)
+static __always_inline int change_ipv4(struct __sk_buff *skb, struct change_packet *pkt)
 {
-	void *at_stream_id_end;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_stream *stream = data + 42;
-	__u64 udp_end;
+	void *at_stream_offset_end;
+	struct hdr_stream *stream = pkt->data + 42;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_change_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_change_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_change_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_change_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_change_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_change_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_change_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_change_multicast);
-		return fr_up(skb, reason_change_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "stream"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_change_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > data_end || 43ULL > udp_end)
-		return fr_up(skb, reason_change_truncated);
+	if ((void *)(stream + 1) > pkt->data_end || 43ULL > udp_end)
+		return fr_up(skb, reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_change_stream_type);
-	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(data + 43, data_end, &stream_id);
-	if (!stream_id_size)
-		return fr_up(skb, reason_change_truncated);
-	__u64 stream_id_end = fr_forget(skb, 43ULL + stream_id_size);
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x3f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (stream_id_end > udp_end)
-		return fr_up(skb, reason_change_truncated);
+		return fr_up(skb, reason_stream_type);
+	pkt->stream_id_size = fr_varint(pkt->data + 43, pkt->data_end, &pkt->stream_id);
+	if (!pkt->stream_id_size)
+		return fr_up(skb, reason_truncated);
+	pkt->stream_id_end = fr_forget(skb, 43ULL + pkt->stream_id_size);
+	pkt->at_stream_id_end = fr_pin(pkt->data + fr_bound(pkt->stream_id_end, 0x3f));
+	if (pkt->at_stream_id_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (pkt->stream_id_end > udp_end)
+		return fr_up(skb, reason_truncated);
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, reason_change_truncated);
+	pkt->stream_offset_present = !((be8(&stream->type) & 4) == 0);
+	if (pkt->stream_offset_present) { /* offset */
+		pkt->stream_offset_size = fr_varint(pkt->at_stream_id_end, pkt->data_end,
+						    &pkt->stream_offset);
+		if (!pkt->stream_offset_size)
+			return fr_up(skb, reason_truncated);
 	} else {
-		stream_offset_size = 0;
-		stream_offset = 0;
+		pkt->stream_offset_size = 0;
+		pkt->stream_offset = 0;
 	}
-
-	return change_ipv4_stream_offset_end(skb, data, data_end, lease, udp_end, stream_id_size,
-					     stream_id, stream_id_end, at_stream_id_end,
-					     stream_offset_present, stream_offset_size,
-					     stream_offset);
-}
-
-static __always_inline int change_ipv6_send(struct __sk_buff *skb, void *data, __u64 stream_id_size,
-					    __u64 stream_id_2, __u64 stream_id_end,
-					    void *at_stream_id_end, __u64 stream_offset_size,
-					    __u64 stream_offset, __u64 partial, struct val_moves *m)
-{
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(m->other, stream_id_size));
-	__be64 stream_offset_2 = bpf_cpu_to_be64(fr_varint_word(stream_offset + (__u64)m->by,
-		stream_offset_size));
-
-	/* udp.checksum */
-	__u64 odd_sum =
-		fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_offset, stream_offset_size)));
-	odd_sum <<= 8 * (((stream_id_end - 54) & 1) != 0);
-	__u64 odd_sum_2 = fr_add64(stream_offset_2);
-	odd_sum_2 <<= 8 * (((stream_id_end - 54) & 1) != 0);
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-		(__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))) +
-					  odd_sum);
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)fr_odd64(stream_id) + odd_sum_2);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 63, stream_id_size);
-		csum = fr_complete_without(skb, csum, stream_id_end, stream_offset_size);
-		csum = fr_complete_without(skb, csum, 60, 2);
-	}
-
-	struct hdr_udp *new_udp = data + 54;
-
-	fr_put_varint(data + 63, (void *)(long)skb->data_end, stream_id, stream_id_size);
-	fr_put_varint(at_stream_id_end, (void *)(long)skb->data_end, stream_offset_2,
-		      stream_offset_size);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_change_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, stream_id_end, stream_offset_size);
-		csum = fr_complete_with(skb, csum, 60, 2);
-		fr_complete(skb, csum, 63, stream_id_size);
-	}
-
-	fr_count(reason_change_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int change_ipv6_send_2(struct __sk_buff *skb, void *data,
-					      __u64 stream_id_size, __u64 stream_id_2,
-					      __u64 partial, struct val_moves *m)
-{
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(m->other, stream_id_size));
-
-	/* udp.checksum */
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))));
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, fr_odd64(stream_id));
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 63, stream_id_size);
-		csum = fr_complete_without(skb, csum, 60, 2);
-	}
-
-	struct hdr_udp *new_udp = data + 54;
-
-	fr_put_varint(data + 63, (void *)(long)skb->data_end, stream_id, stream_id_size);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_change_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 60, 2);
-		fr_complete(skb, csum, 63, stream_id_size);
-	}
-
-	fr_count(reason_change_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int
-change_ipv6_stream_offset_end(struct __sk_buff *skb, void *data, void *data_end,
-			      const struct fr_lease *lease, __u64 udp_end, __u64 stream_id_size,
-			      __u64 stream_id, __u64 stream_id_end, void *at_stream_id_end,
-			      __u64 stream_offset_present, __u64 stream_offset_size,
-			      __u64 stream_offset)
-{
-	void *at_stream_offset_end;
-	struct hdr_stream *stream = data + 62;
-	struct hdr_udp *udp = data + 54;
-
-	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
-	if (at_stream_offset_end > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (stream_offset_end > udp_end)
-		return fr_up(skb, reason_change_truncated);
+	pkt->stream_offset_end = fr_forget(skb, pkt->stream_id_end + pkt->stream_offset_size);
+	at_stream_offset_end = fr_pin(pkt->data + fr_bound(pkt->stream_offset_end, 0x3f));
+	if (at_stream_offset_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (pkt->stream_offset_end > udp_end)
+		return fr_up(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_change_gso_packet);
+		return fr_up(skb, reason_gso_packet);
 
 	/* lookup: m: moves: ["stream.id"] */
-	struct val_moves *m;
 	struct key_moves key __attribute__((aligned(8))) = {};
 
-	key.id = stream_id;
-	enum fr_found found = find_moves(&key, lease, 0, &m);
+	key.id = pkt->stream_id;
+	enum fr_found found = find_moves(&key, pkt->lease, 0, &pkt->m);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_change_no_moves, reason_change_changing);
+		return fr_missed(skb, found, reason_no_moves, reason_changing);
 
-	/* {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", "stream.offset":... */
-	if (!((be8(&stream->type) & 4) == 0)) {
-		if (m->other > fr_varint_room(stream_id_size))
-			return fr_up(skb, reason_change_unfit_stream_id);
-		if (!stream_offset_present ||
-		    stream_offset + (__u64)m->by > fr_varint_room(stream_offset_size))
-			return fr_up(skb, reason_change_unfit_stream_offset);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_change_udp_checksum);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      (partial >> 16) >= stream_offset_end))
-			return fr_up(skb, reason_change_partial_checksum);
-		if (data + 64 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if (at_stream_id_end + 1 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		return change_ipv6_send(skb, data, stream_id_size, stream_id, stream_id_end,
-					at_stream_id_end, stream_offset_size, stream_offset,
-					partial, m);
-	}
-
-	/* {do: [{set: "stream.id": "m.other"}, "pass"]}, */
-	if (m->other > fr_varint_room(stream_id_size))
-		return fr_up(skb, reason_change_unfit_stream_id);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_change_udp_checksum);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= stream_offset_end))
-		return fr_up(skb, reason_change_partial_checksum);
-	if (data + 64 > data_end)
-		return fr_up(skb, reason_change_truncated);
-	return change_ipv6_send_2(skb, data, stream_id_size, stream_id, partial, m);
+	return change_ipv4_rules(skb, pkt);
 }
 
-static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				       const struct fr_lease *lease)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	void *at_stream_id_end;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_stream *stream = data + 62;
-	__u64 udp_end;
+	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_change_ipv6_version);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_change_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_change_ipv6_payload_length);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_change_martian_source);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_change_multicast);
-		return fr_up(skb, reason_change_martian_destination);
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int change_ipv6_send(struct __sk_buff *skb, struct change_packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(pkt->m->other, pkt->stream_id_size));
+	__be64 stream_offset =
+		bpf_cpu_to_be64(fr_varint_word(pkt->stream_offset + (__u64)pkt->m->by,
+					       pkt->stream_offset_size));
+
+	/* udp.checksum */
+	__u64 odd_sum =
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_offset,
+							pkt->stream_offset_size)));
+	odd_sum <<= 8 * (((pkt->stream_id_end - 54) & 1) != 0);
+	__u64 odd_sum_2 = fr_add64(stream_offset);
+	odd_sum_2 <<= 8 * (((pkt->stream_id_end - 54) & 1) != 0);
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+		(__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id,
+		pkt->stream_id_size))) + odd_sum);
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)fr_odd64(stream_id) + odd_sum_2);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, 63, pkt->stream_id_size);
+		csum = fr_complete_without(skb, csum, pkt->stream_id_end, pkt->stream_offset_size);
+		csum = fr_complete_without(skb, csum, 60, 2);
 	}
 
-	/* stack: ["eth", "ip", "udp", "stream"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_change_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	struct hdr_udp *new_udp = pkt->data + 54;
+
+	fr_put_varint(pkt->data + 63, (void *)(long)skb->data_end, stream_id, pkt->stream_id_size);
+	fr_put_varint(pkt->at_stream_id_end, (void *)(long)skb->data_end, stream_offset,
+		      pkt->stream_offset_size);
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, pkt->stream_id_end, pkt->stream_offset_size);
+		csum = fr_complete_with(skb, csum, 60, 2);
+		fr_complete(skb, csum, 63, pkt->stream_id_size);
+	}
+
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int change_ipv6_send_2(struct __sk_buff *skb, struct change_packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(pkt->m->other, pkt->stream_id_size));
+
+	/* udp.checksum */
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  fr_odd64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id,
+					  pkt->stream_id_size))));
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, fr_odd64(stream_id));
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, 63, pkt->stream_id_size);
+		csum = fr_complete_without(skb, csum, 60, 2);
+	}
+
+	struct hdr_udp *new_udp = pkt->data + 54;
+
+	fr_put_varint(pkt->data + 63, (void *)(long)skb->data_end, stream_id, pkt->stream_id_size);
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 60, 2);
+		fr_complete(skb, csum, 63, pkt->stream_id_size);
+	}
+
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int change_ipv6_rules(struct __sk_buff *skb, struct change_packet *pkt)
+{
+	struct hdr_stream *stream = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
+
+	/* {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", "stream.offset":... */
+	if (!((be8(&stream->type) & 4) == 0)) {
+		if (pkt->m->other > fr_varint_room(pkt->stream_id_size))
+			return fr_up(skb, reason_unfit_stream_id);
+		if (!pkt->stream_offset_present ||
+		    pkt->stream_offset +
+		    (__u64)pkt->m->by > fr_varint_room(pkt->stream_offset_size))
+			return fr_up(skb, reason_unfit_stream_offset);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_udp_checksum);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= pkt->stream_offset_end))
+			return fr_up(skb, reason_partial_checksum);
+		if (pkt->data + 64 > pkt->data_end)
+			return fr_up(skb, reason_truncated);
+		if (pkt->at_stream_id_end + 1 > pkt->data_end)
+			return fr_up(skb, reason_truncated);
+		return change_ipv6_send(skb, pkt);
+	}
+
+	/* {do: [{set: "stream.id": "m.other"}, "pass"]}, */
+	if (pkt->m->other > fr_varint_room(pkt->stream_id_size))
+		return fr_up(skb, reason_unfit_stream_id);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_udp_checksum);
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      (pkt->partial_2 >> 16) >= pkt->stream_offset_end))
+		return fr_up(skb, reason_partial_checksum);
+	if (pkt->data + 64 > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	return change_ipv6_send_2(skb, pkt);
+}
+
+static __always_inline int change_ipv6(struct __sk_buff *skb, struct change_packet *pkt)
+{
+	void *at_stream_offset_end;
+	struct hdr_stream *stream = pkt->data + 62;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+
+	if (why)
+		return fr_up(skb, why);
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > data_end || 63ULL > udp_end)
-		return fr_up(skb, reason_change_truncated);
+	if ((void *)(stream + 1) > pkt->data_end || 63ULL > udp_end)
+		return fr_up(skb, reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_change_stream_type);
-	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(data + 63, data_end, &stream_id);
-	if (!stream_id_size)
-		return fr_up(skb, reason_change_truncated);
-	__u64 stream_id_end = fr_forget(skb, 63ULL + stream_id_size);
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (stream_id_end > udp_end)
-		return fr_up(skb, reason_change_truncated);
+		return fr_up(skb, reason_stream_type);
+	pkt->stream_id_size = fr_varint(pkt->data + 63, pkt->data_end, &pkt->stream_id);
+	if (!pkt->stream_id_size)
+		return fr_up(skb, reason_truncated);
+	pkt->stream_id_end = fr_forget(skb, 63ULL + pkt->stream_id_size);
+	pkt->at_stream_id_end = fr_pin(pkt->data + fr_bound(pkt->stream_id_end, 0x7f));
+	if (pkt->at_stream_id_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (pkt->stream_id_end > udp_end)
+		return fr_up(skb, reason_truncated);
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, reason_change_truncated);
+	pkt->stream_offset_present = !((be8(&stream->type) & 4) == 0);
+	if (pkt->stream_offset_present) { /* offset */
+		pkt->stream_offset_size = fr_varint(pkt->at_stream_id_end, pkt->data_end,
+						    &pkt->stream_offset);
+		if (!pkt->stream_offset_size)
+			return fr_up(skb, reason_truncated);
 	} else {
-		stream_offset_size = 0;
-		stream_offset = 0;
+		pkt->stream_offset_size = 0;
+		pkt->stream_offset = 0;
 	}
+	pkt->stream_offset_end = fr_forget(skb, pkt->stream_id_end + pkt->stream_offset_size);
+	at_stream_offset_end = fr_pin(pkt->data + fr_bound(pkt->stream_offset_end, 0x7f));
+	if (at_stream_offset_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (pkt->stream_offset_end > udp_end)
+		return fr_up(skb, reason_truncated);
 
-	return change_ipv6_stream_offset_end(skb, data, data_end, lease, udp_end, stream_id_size,
-					     stream_id, stream_id_end, at_stream_id_end,
-					     stream_offset_present, stream_offset_size,
-					     stream_offset);
+	/* stack: ["eth", "ip", "udp", "stream"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_gso_packet);
+
+	/* lookup: m: moves: ["stream.id"] */
+	struct key_moves key __attribute__((aligned(8))) = {};
+
+	key.id = pkt->stream_id;
+	enum fr_found found = find_moves(&key, pkt->lease, 0, &pkt->m);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_no_moves, reason_changing);
+
+	return change_ipv6_rules(skb, pkt);
 }
 
 SEC("tc") int prog_change(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct change_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 79);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: change: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_change_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_change_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_change_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_change_link_broadcast);
-		return fr_up(skb, reason_change_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return change_ipv4(skb, data, data_end, lease);
+		return change_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return change_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_change_not_ip);
+		return change_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

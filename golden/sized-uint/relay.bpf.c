@@ -8,7 +8,7 @@
  * Needs Linux 5.12 or newer.
  */
 
-#define FR_REASONS 38
+#define FR_REASONS 39
 #define FR_NEEDS_ROWS 48
 #define FR_NEEDS_SHARED 257
 #define FR_NEEDS_FACTS
@@ -127,77 +127,148 @@ struct {
 	__type(value, struct val_seen);
 } tbl_seen SEC(".maps");
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_short_pn, reason_short_wide,
+	reason_short_small, reason_no_match, reason_high, reason_full_seen, reason_changing,
+	reason_unfit_short_wide, reason_partial_checksum, reason_fault, reason_no_memory,
+	reason_unfit_short_pn, reason_no_numbers, reason_ipv6_version, reason_mapped_address,
+	reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
+};
+
 /*
  * prog_change: tc/ingress
  *	eth ipv4 udp short
  *	eth ipv6 udp short
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_change_sent, reason_change_pass, reason_change_inactive, reason_change_vlan_tag,
-	reason_change_other_host, reason_change_link_broadcast, reason_change_link_multicast,
-	reason_change_truncated, reason_change_ipv4_version, reason_change_ip_options,
-	reason_change_ipv4_reserved, reason_change_fragment, reason_change_ipv4_total_length,
-	reason_change_ipv4_checksum, reason_change_martian_source, reason_change_multicast,
-	reason_change_martian_destination, reason_change_not_udp, reason_change_udp_length,
-	reason_change_gso_packet, reason_change_short_pn, reason_change_short_wide,
-	reason_change_short_small, reason_change_no_match, reason_change_high,
-	reason_change_full_seen, reason_change_changing, reason_change_unfit_short_wide,
-	reason_change_partial_checksum, reason_change_no_memory, reason_change_fault,
-	reason_change_unfit_short_pn, reason_change_no_numbers, reason_change_ipv6_version,
-	reason_change_mapped_address, reason_change_ipv6_payload_length, reason_change_udp_checksum,
-	reason_change_not_ip,
+/* What is known of a packet. */
+struct change_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 udp_end;
+	__u64 short_pn_size;
+	__u64 short_pn_end;
+	__u64 short_pn;
+	__u64 short_wide_present;
+	__u64 short_wide_size;
+	__u64 short_wide;
+	__u64 short_small_present;
+	__u64 short_small_size;
+	__u64 short_small_end;
+	__u64 partial;
+	__u64 partial_2;
+	struct val_numbers *n;
+	struct val_numbers *n_2;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_change_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_change_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_change_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_change_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int change_ipv4_send(struct __sk_buff *skb)
+static __always_inline int change_ipv4_send(struct __sk_buff *skb, struct change_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_change_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 short_pn_end,
-					      __u64 short_wide_size, __u64 short_wide,
-					      __u64 partial)
+static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, struct change_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
-	__u64 short_wide_2 = short_wide + 1;
+	__u64 short_wide = pkt->short_wide + 1;
 
 	/* udp.checksum */
-	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_uint_word(short_wide, short_wide_size)));
-	odd_sum <<= 8 * (((short_pn_end - 34) & 1) != 0);
-	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_uint_word(short_wide + 1, short_wide_size)));
-	odd_sum_2 <<= 8 * (((short_pn_end - 34) & 1) != 0);
+	__u64 odd_sum =
+		fr_add64(bpf_cpu_to_be64(fr_uint_word(pkt->short_wide, pkt->short_wide_size)));
+	odd_sum <<= 8 * (((pkt->short_pn_end - 34) & 1) != 0);
+	__u64 odd_sum_2 =
+		fr_add64(bpf_cpu_to_be64(fr_uint_word(pkt->short_wide + 1, pkt->short_wide_size)));
+	odd_sum_2 <<= 8 * (((pkt->short_pn_end - 34) & 1) != 0);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, odd_sum);
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
@@ -206,42 +277,41 @@ static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, void *data,
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, short_pn_end, short_wide_size);
+		csum = fr_complete_without(skb, csum, pkt->short_pn_end, pkt->short_wide_size);
 		csum = fr_complete_without(skb, csum, 40, 2);
 	}
 
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_udp *new_udp = pkt->data + 34;
 
-	fr_put_uint(fr_pin(data + fr_bound(short_pn_end - 8 + short_wide_size, 0x3f)),
-		    (void *)(long)skb->data_end, 8, short_wide_2, short_wide_size);
+	fr_put_uint(fr_pin(pkt->data +
+			   fr_bound(pkt->short_pn_end - 8 + pkt->short_wide_size, 0x3f)),
+		    (void *)(long)skb->data_end, 8, short_wide, pkt->short_wide_size);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_change_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 40, 2);
-		fr_complete(skb, csum, short_pn_end, short_wide_size);
+		fr_complete(skb, csum, pkt->short_pn_end, pkt->short_wide_size);
 	}
 
-	fr_count(reason_change_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int change_ipv4_send_3(struct __sk_buff *skb, void *data,
-					      __u64 short_pn_size, __u64 short_pn_2, __u64 partial,
-					      struct val_numbers *n)
+static __always_inline int change_ipv4_send_3(struct __sk_buff *skb, struct change_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 
 	/* do: [{let: number: "alloc(n.next)"}, {set: "short.pn": "low(number, short.pn)"}, */
-	__u64 next = fr_alloc(n->next, 1);
+	__u64 next = fr_alloc(pkt->n->next, 1);
 	__u64 number = next;
 
 	/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
-	__u64 short_pn = number & fr_room(short_pn_size);
+	__u64 short_pn = number & fr_room(pkt->short_pn_size);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
@@ -250,40 +320,40 @@ static __always_inline int change_ipv4_send_3(struct __sk_buff *skb, void *data,
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))));
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))));
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(number & fr_room(short_pn_size),
-			  short_pn_size))));
+			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(number &
+			  fr_room(pkt->short_pn_size), pkt->short_pn_size))));
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 47, short_pn_size);
+		csum = fr_complete_without(skb, csum, 47, pkt->short_pn_size);
 		csum = fr_complete_without(skb, csum, 40, 2);
 	}
 
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_udp *new_udp = pkt->data + 34;
 
-	fr_put_uint(fr_pin(data + fr_bound(43 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
-		    4, short_pn, short_pn_size);
+	fr_put_uint(fr_pin(pkt->data + fr_bound(43 + pkt->short_pn_size, 0x3f)),
+		    (void *)(long)skb->data_end, 4, short_pn, pkt->short_pn_size);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_change_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 40, 2);
-		fr_complete(skb, csum, 47, short_pn_size);
+		fr_complete(skb, csum, 47, pkt->short_pn_size);
 	}
 
-	fr_count(reason_change_pass, len);
+	fr_count(reason_pass, len);
 	struct event_changed *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_changed),
 							   0);
 	if (event0) {
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
 		st32((void *)event0 + 20, 0);
-		event0->was = short_pn_2;
+		event0->was = pkt->short_pn;
 		event0->now = number;
 		fr_submit(&event0->head, clock);
 	} else {
@@ -292,15 +362,13 @@ static __always_inline int change_ipv4_send_3(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int change_ipv4_send_4(struct __sk_buff *skb, void *data,
-					      __u64 short_pn_size, __u64 short_pn_2, __u64 partial,
-					      struct val_numbers *n)
+static __always_inline int change_ipv4_send_4(struct __sk_buff *skb, struct change_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
-	__u64 short_pn = n->other;
+	__u64 short_pn = pkt->n_2->other;
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
@@ -309,42 +377,126 @@ static __always_inline int change_ipv4_send_4(struct __sk_buff *skb, void *data,
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))));
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))));
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(n->other, short_pn_size))));
+			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->n_2->other,
+			  pkt->short_pn_size))));
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 47, short_pn_size);
+		csum = fr_complete_without(skb, csum, 47, pkt->short_pn_size);
 		csum = fr_complete_without(skb, csum, 40, 2);
 	}
 
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_udp *new_udp = pkt->data + 34;
 
-	fr_put_uint(fr_pin(data + fr_bound(43 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
-		    4, short_pn, short_pn_size);
+	fr_put_uint(fr_pin(pkt->data + fr_bound(43 + pkt->short_pn_size, 0x3f)),
+		    (void *)(long)skb->data_end, 4, short_pn, pkt->short_pn_size);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_change_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 40, 2);
-		fr_complete(skb, csum, 47, short_pn_size);
+		fr_complete(skb, csum, 47, pkt->short_pn_size);
 	}
 
-	fr_count(reason_change_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-change_ipv4_rules(struct __sk_buff *skb, void *data, const struct fr_lease *lease,
-		  __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn, __u64 short_wide_present,
-		  __u64 short_wide_size, __u64 short_wide, __u64 short_small_end)
+static __always_inline int change_ipv4_rules(struct __sk_buff *skb, struct change_packet *pkt)
 {
-	struct hdr_short *v_short = data + 42;
+	/* when: "len(short.pn) == 4" */
+	if (pkt->short_pn_size == 4) {
+		/* lookup: n: numbers: ["short.pn"] */
+		{
+			struct key_numbers key __attribute__((aligned(8))) = {};
+
+			key.pn = pkt->short_pn;
+			enum fr_found found = find_numbers(&key, pkt->lease, 16, &pkt->n);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_changing);
+			if (found == FR_MISSING)
+				pkt->n = NULL;
+		}
+		if (fr_has(pkt->n)) {
+			/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= pkt->short_small_end))
+				return fr_up(skb, reason_partial_checksum);
+			return change_ipv4_send_3(skb, pkt);
+		}
+	}
+
+	/* lookup: n: numbers: ["short.pn"] */
+	{
+		struct key_numbers key __attribute__((aligned(8))) = {};
+
+		key.pn = pkt->short_pn;
+		enum fr_found found = find_numbers(&key, pkt->lease, 32, &pkt->n_2);
+		if (found != FR_FOUND)
+			return fr_missed(skb, found, reason_no_numbers, reason_changing);
+	}
+
+	/* do: [{set: "short.pn": "n.other"}, "pass"] */
+	if (pkt->n_2->other > fr_room(pkt->short_pn_size))
+		return fr_up(skb, reason_unfit_short_pn);
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      (pkt->partial_2 >> 16) >= pkt->short_small_end))
+		return fr_up(skb, reason_partial_checksum);
+	return change_ipv4_send_4(skb, pkt);
+}
+
+static __always_inline int change_ipv4_further(struct __sk_buff *skb, struct change_packet *pkt)
+{
+	void *at_short_small_end;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short *v_short = pkt->data + 42;
+
+	/* {name: "small", bytes: "form & 3", max: 3, type: "uint", when: "form & 16 == 0", is... */
+	at_short_small_end = fr_pin(pkt->data + fr_bound(pkt->short_small_end, 0x3f));
+	if (at_short_small_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (pkt->short_small_end > pkt->udp_end)
+		return fr_up(skb, reason_truncated);
+	__u64 short_small;
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_small_end - 4, 0x3f)), pkt->data_end, 4,
+		     pkt->short_small_size, &short_small))
+		return fr_up(skb, reason_truncated);
+	if (!(!pkt->short_small_present || short_small <= 0x10000))
+		return fr_up(skb, reason_short_small);
+
+	/* stack: ["eth", "ip", "udp", "short"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_gso_packet);
+
+	/* match: "udp.dst_port": 4433 */
+	if (be16(&udp->dst_port) != 0x1151)
+		return fr_up(skb, reason_no_match);
+
+	/* {match: "short.pn": >=0xF0 & <=0xFF, do: [{drop: "high"}]}, */
+	if (pkt->short_pn >= 240 && pkt->short_pn <= 255)
+		return fr_drop(skb->len, reason_high);
+
+	/* {when: "short.form & 32 != 0", do: [{learn: seen: {key: ["short.pn"], value: ["low(... */
+	if (!(((be8(&v_short->form_pn_size) >> 2) & 32) == 0)) {
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
+			struct val_seen val __attribute__((aligned(8))) = {};
+
+			key.pn = pkt->short_pn;
+			val.wide = pkt->short_wide & fr_room(pkt->short_pn_size);
+			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
+				return fr_up(skb, reason_full_seen);
+		}
+		return change_ipv4_send(skb, pkt);
+	}
 
 	/* when: "short.form & 16 != 0" */
 	struct val_numbers *n;
@@ -353,651 +505,498 @@ change_ipv4_rules(struct __sk_buff *skb, void *data, const struct fr_lease *leas
 		{
 			struct key_numbers key __attribute__((aligned(8))) = {};
 
-			key.pn = short_pn;
-			enum fr_found found = find_numbers(&key, lease, 0, &n);
+			key.pn = pkt->short_pn;
+			enum fr_found found = find_numbers(&key, pkt->lease, 0, &n);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_change_changing);
+				return fr_up(skb, reason_changing);
 			if (found == FR_MISSING)
 				n = NULL;
 		}
 		if (fr_has(n)) {
 			/* do: [{set: "short.wide": "short.wide + 1"}, "pass"] */
-			if (!short_wide_present || short_wide + 1 > fr_room(short_wide_size))
-				return fr_up(skb, reason_change_unfit_short_wide);
-			__u64 partial = fr_partial(skb);
-			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-			      (partial >> 16) >= short_small_end))
-				return fr_up(skb, reason_change_partial_checksum);
-			return change_ipv4_send_2(skb, data, short_pn_end, short_wide_size,
-						  short_wide, partial);
+			if (!pkt->short_wide_present ||
+			    pkt->short_wide + 1 > fr_room(pkt->short_wide_size))
+				return fr_up(skb, reason_unfit_short_wide);
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= pkt->short_small_end))
+				return fr_up(skb, reason_partial_checksum);
+			return change_ipv4_send_2(skb, pkt);
 		}
 	}
 
-	/* when: "len(short.pn) == 4" */
-	struct val_numbers *n_2;
-	if (short_pn_size == 4) {
-		/* lookup: n: numbers: ["short.pn"] */
-		{
-			struct key_numbers key __attribute__((aligned(8))) = {};
-
-			key.pn = short_pn;
-			enum fr_found found = find_numbers(&key, lease, 16, &n_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_change_changing);
-			if (found == FR_MISSING)
-				n_2 = NULL;
-		}
-		if (fr_has(n_2)) {
-			/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
-			__u64 partial = fr_partial(skb);
-			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-			      (partial >> 16) >= short_small_end))
-				return fr_up(skb, reason_change_partial_checksum);
-			return change_ipv4_send_3(skb, data, short_pn_size, short_pn, partial, n_2);
-		}
-	}
-
-	/* lookup: n: numbers: ["short.pn"] */
-	struct val_numbers *n_3;
-	{
-		struct key_numbers key __attribute__((aligned(8))) = {};
-
-		key.pn = short_pn;
-		enum fr_found found = find_numbers(&key, lease, 32, &n_3);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_change_no_numbers,
-					 reason_change_changing);
-	}
-
-	/* do: [{set: "short.pn": "n.other"}, "pass"] */
-	if (n_3->other > fr_room(short_pn_size))
-		return fr_up(skb, reason_change_unfit_short_pn);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= short_small_end))
-		return fr_up(skb, reason_change_partial_checksum);
-	return change_ipv4_send_4(skb, data, short_pn_size, short_pn, partial, n_3);
+	return change_ipv4_rules(skb, pkt);
 }
 
-static __always_inline int
-change_ipv4_short_wide_end(struct __sk_buff *skb, void *data, void *data_end,
-			   const struct fr_lease *lease, __u64 udp_end, __u64 short_pn_size,
-			   __u64 short_pn_end, __u64 short_pn, __u64 short_wide_present,
-			   __u64 short_wide_size)
-{
-	void *at_short_wide_end;
-	void *at_short_small_end;
-	struct hdr_short *v_short = data + 42;
-	struct hdr_udp *udp = data + 34;
-
-	/* {name: "wide", bytes: "form & 15", max: 8, type: "uint", when: "form & 16 != 0"}, */
-	__u64 short_wide_end = fr_forget(skb, short_pn_end + short_wide_size);
-	at_short_wide_end = fr_pin(data + fr_bound(short_wide_end, 0x3f));
-	if (at_short_wide_end > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (short_wide_end > udp_end)
-		return fr_up(skb, reason_change_truncated);
-	__u64 short_wide;
-	if (!fr_uint(fr_pin(data + fr_bound(short_wide_end - 8, 0x3f)), data_end, 8,
-		     short_wide_size, &short_wide))
-		return fr_up(skb, reason_change_truncated);
-
-	/* {name: "small", bytes: "form & 3", max: 3, type: "uint", when: "form & 16 == 0", is... */
-	__u64 short_small_present = ((be8(&v_short->form_pn_size) >> 2) & 16) == 0;
-	__u64 short_small_size;
-	if (short_small_present) { /* small */
-		short_small_size = (be8(&v_short->form_pn_size) >> 2) & 3;
-		if (short_small_size > 3)
-			return fr_up(skb, reason_change_short_small);
-	} else {
-		short_small_size = 0;
-	}
-	__u64 short_small_end = fr_forget(skb, short_wide_end + short_small_size);
-	at_short_small_end = fr_pin(data + fr_bound(short_small_end, 0x3f));
-	if (at_short_small_end > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (short_small_end > udp_end)
-		return fr_up(skb, reason_change_truncated);
-	__u64 short_small;
-	if (!fr_uint(fr_pin(data + fr_bound(short_small_end - 4, 0x3f)), data_end, 4,
-		     short_small_size, &short_small))
-		return fr_up(skb, reason_change_truncated);
-	if (!(!short_small_present || short_small <= 0x10000))
-		return fr_up(skb, reason_change_short_small);
-
-	/* stack: ["eth", "ip", "udp", "short"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_change_gso_packet);
-
-	/* match: "udp.dst_port": 4433 */
-	if (be16(&udp->dst_port) != 0x1151)
-		return fr_up(skb, reason_change_no_match);
-
-	/* {match: "short.pn": >=0xF0 & <=0xFF, do: [{drop: "high"}]}, */
-	if (short_pn >= 240 && short_pn <= 255)
-		return fr_drop(skb->len, reason_change_high);
-
-	/* {when: "short.form & 32 != 0", do: [{learn: seen: {key: ["short.pn"], value: ["low(... */
-	if (!(((be8(&v_short->form_pn_size) >> 2) & 32) == 0)) {
-		{
-			struct key_seen key __attribute__((aligned(8))) = {};
-			struct val_seen val __attribute__((aligned(8))) = {};
-
-			key.pn = short_pn;
-			val.wide = short_wide & fr_room(short_pn_size);
-			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
-				return fr_up(skb, reason_change_full_seen);
-		}
-		return change_ipv4_send(skb);
-	}
-
-	return change_ipv4_rules(skb, data, lease, short_pn_size, short_pn_end, short_pn,
-				 short_wide_present, short_wide_size, short_wide, short_small_end);
-}
-
-static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				       const struct fr_lease *lease)
+static __always_inline int change_ipv4(struct __sk_buff *skb, struct change_packet *pkt)
 {
 	void *at_short_pn_end;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_short *v_short = data + 42;
-	__u64 udp_end;
+	void *at_short_wide_end;
+	struct hdr_short *v_short = pkt->data + 42;
+	__u64 ip_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_change_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_change_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_change_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_change_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_change_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_change_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_change_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_change_multicast);
-		return fr_up(skb, reason_change_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "short"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_change_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end || 47ULL > udp_end)
-		return fr_up(skb, reason_change_truncated);
-	__u64 short_pn_size = (be8(&v_short->form_pn_size) & 3) + 1;
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_change_short_pn);
-	__u64 short_pn_end = fr_forget(skb, 47ULL + short_pn_size);
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
-	if (at_short_pn_end > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (short_pn_end > udp_end)
-		return fr_up(skb, reason_change_truncated);
-	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x3f)), data_end, 4, short_pn_size,
-		     &short_pn))
-		return fr_up(skb, reason_change_truncated);
+	if ((void *)(v_short + 1) > pkt->data_end || 47ULL > pkt->udp_end)
+		return fr_up(skb, reason_truncated);
+	pkt->short_pn_size = (be8(&v_short->form_pn_size) & 3) + 1;
+	if (pkt->short_pn_size > 4)
+		return fr_up(skb, reason_short_pn);
+	pkt->short_pn_end = fr_forget(skb, 47ULL + pkt->short_pn_size);
+	at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x3f));
+	if (at_short_pn_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (pkt->short_pn_end > pkt->udp_end)
+		return fr_up(skb, reason_truncated);
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x3f)), pkt->data_end, 4,
+		     pkt->short_pn_size, &pkt->short_pn))
+		return fr_up(skb, reason_truncated);
 
 	/* {name: "wide", bytes: "form & 15", max: 8, type: "uint", when: "form & 16 != 0"}, */
-	__u64 short_wide_present = !(((be8(&v_short->form_pn_size) >> 2) & 16) == 0);
-	__u64 short_wide_size;
-	if (short_wide_present) { /* wide */
-		short_wide_size = (be8(&v_short->form_pn_size) >> 2) & 15;
-		if (short_wide_size > 8)
-			return fr_up(skb, reason_change_short_wide);
+	pkt->short_wide_present = !(((be8(&v_short->form_pn_size) >> 2) & 16) == 0);
+	if (pkt->short_wide_present) { /* wide */
+		pkt->short_wide_size = (be8(&v_short->form_pn_size) >> 2) & 15;
+		if (pkt->short_wide_size > 8)
+			return fr_up(skb, reason_short_wide);
 	} else {
-		short_wide_size = 0;
+		pkt->short_wide_size = 0;
 	}
-
-	return change_ipv4_short_wide_end(skb, data, data_end, lease, udp_end, short_pn_size,
-					  short_pn_end, short_pn, short_wide_present,
-					  short_wide_size);
-}
-
-static __always_inline int change_ipv6_send(struct __sk_buff *skb)
-{
-	__u32 len = skb->len;
-
-	fr_count(reason_change_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int change_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 short_pn_end,
-					      __u64 short_wide_size, __u64 short_wide,
-					      __u64 partial)
-{
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__u64 short_wide_2 = short_wide + 1;
-
-	/* udp.checksum */
-	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_uint_word(short_wide, short_wide_size)));
-	odd_sum <<= 8 * (((short_pn_end - 54) & 1) != 0);
-	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_uint_word(short_wide + 1, short_wide_size)));
-	odd_sum_2 <<= 8 * (((short_pn_end - 54) & 1) != 0);
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, odd_sum);
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, odd_sum_2);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, short_pn_end, short_wide_size);
-		csum = fr_complete_without(skb, csum, 60, 2);
-	}
-
-	struct hdr_udp *new_udp = data + 54;
-
-	fr_put_uint(fr_pin(data + fr_bound(short_pn_end - 8 + short_wide_size, 0x7f)),
-		    (void *)(long)skb->data_end, 8, short_wide_2, short_wide_size);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_change_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 60, 2);
-		fr_complete(skb, csum, short_pn_end, short_wide_size);
-	}
-
-	fr_count(reason_change_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int change_ipv6_send_3(struct __sk_buff *skb, void *data,
-					      __u64 short_pn_size, __u64 short_pn_2, __u64 partial,
-					      struct val_numbers *n)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-
-	/* do: [{let: number: "alloc(n.next)"}, {set: "short.pn": "low(number, short.pn)"}, */
-	__u64 next = fr_alloc(n->next, 1);
-	__u64 number = next;
-
-	/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
-	__u64 short_pn = number & fr_room(short_pn_size);
-
-	/* udp.checksum */
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))));
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(number & fr_room(short_pn_size),
-			  short_pn_size))));
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 67, short_pn_size);
-		csum = fr_complete_without(skb, csum, 60, 2);
-	}
-
-	struct hdr_udp *new_udp = data + 54;
-
-	fr_put_uint(fr_pin(data + fr_bound(63 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
-		    4, short_pn, short_pn_size);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_change_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 60, 2);
-		fr_complete(skb, csum, 67, short_pn_size);
-	}
-
-	fr_count(reason_change_pass, len);
-	struct event_changed *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_changed),
-							   0);
-	if (event0) {
-		fr_head(&event0->head, 0, 1, sizeof(*event0));
-		st32((void *)event0 + 20, 0);
-		event0->was = short_pn_2;
-		event0->now = number;
-		fr_submit(&event0->head, clock);
-	} else {
-		fr_lose(1);
-	}
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int change_ipv6_send_4(struct __sk_buff *skb, void *data,
-					      __u64 short_pn_size, __u64 short_pn_2, __u64 partial,
-					      struct val_numbers *n)
-{
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__u64 short_pn = n->other;
-
-	/* udp.checksum */
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))));
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(n->other, short_pn_size))));
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 67, short_pn_size);
-		csum = fr_complete_without(skb, csum, 60, 2);
-	}
-
-	struct hdr_udp *new_udp = data + 54;
-
-	fr_put_uint(fr_pin(data + fr_bound(63 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
-		    4, short_pn, short_pn_size);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_change_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 60, 2);
-		fr_complete(skb, csum, 67, short_pn_size);
-	}
-
-	fr_count(reason_change_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int change_ipv6_numbers(struct __sk_buff *skb, void *data,
-					       const struct fr_lease *lease, __u64 short_pn_size,
-					       __u64 short_pn, __u64 short_small_end)
-{
-	struct hdr_udp *udp = data + 54;
-
-	/* lookup: n: numbers: ["short.pn"] */
-	struct val_numbers *n;
-	{
-		struct key_numbers key __attribute__((aligned(8))) = {};
-
-		key.pn = short_pn;
-		enum fr_found found = find_numbers(&key, lease, 32, &n);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_change_no_numbers,
-					 reason_change_changing);
-	}
-
-	/* do: [{set: "short.pn": "n.other"}, "pass"] */
-	if (n->other > fr_room(short_pn_size))
-		return fr_up(skb, reason_change_unfit_short_pn);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_change_udp_checksum);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= short_small_end))
-		return fr_up(skb, reason_change_partial_checksum);
-	return change_ipv6_send_4(skb, data, short_pn_size, short_pn, partial, n);
-}
-
-static __always_inline int
-change_ipv6_rules(struct __sk_buff *skb, void *data, const struct fr_lease *lease,
-		  __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn, __u64 short_wide_present,
-		  __u64 short_wide_size, __u64 short_wide, __u64 short_small_end)
-{
-	struct hdr_short *v_short = data + 62;
-	struct hdr_udp *udp = data + 54;
-
-	/* when: "short.form & 16 != 0" */
-	struct val_numbers *n;
-	if (!(((be8(&v_short->form_pn_size) >> 2) & 16) == 0)) {
-		/* lookup: n: numbers: ["short.pn"] */
-		{
-			struct key_numbers key __attribute__((aligned(8))) = {};
-
-			key.pn = short_pn;
-			enum fr_found found = find_numbers(&key, lease, 0, &n);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_change_changing);
-			if (found == FR_MISSING)
-				n = NULL;
-		}
-		if (fr_has(n)) {
-			/* do: [{set: "short.wide": "short.wide + 1"}, "pass"] */
-			if (!short_wide_present || short_wide + 1 > fr_room(short_wide_size))
-				return fr_up(skb, reason_change_unfit_short_wide);
-			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, reason_change_udp_checksum);
-			__u64 partial = fr_partial(skb);
-			if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-			      (partial >> 16) >= short_small_end))
-				return fr_up(skb, reason_change_partial_checksum);
-			return change_ipv6_send_2(skb, data, short_pn_end, short_wide_size,
-						  short_wide, partial);
-		}
-	}
-
-	/* when: "len(short.pn) == 4" */
-	struct val_numbers *n_2;
-	if (short_pn_size == 4) {
-		/* lookup: n: numbers: ["short.pn"] */
-		{
-			struct key_numbers key __attribute__((aligned(8))) = {};
-
-			key.pn = short_pn;
-			enum fr_found found = find_numbers(&key, lease, 16, &n_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_change_changing);
-			if (found == FR_MISSING)
-				n_2 = NULL;
-		}
-		if (fr_has(n_2)) {
-			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, reason_change_udp_checksum);
-
-			/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
-			__u64 partial = fr_partial(skb);
-			if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-			      (partial >> 16) >= short_small_end))
-				return fr_up(skb, reason_change_partial_checksum);
-			return change_ipv6_send_3(skb, data, short_pn_size, short_pn, partial, n_2);
-		}
-	}
-
-	return change_ipv6_numbers(skb, data, lease, short_pn_size, short_pn, short_small_end);
-}
-
-static __always_inline int
-change_ipv6_further(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		    __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-		    __u64 short_wide_present, __u64 short_wide_size, __u64 short_wide_end)
-{
-	void *at_short_wide_end;
-	void *at_short_small_end;
-	struct hdr_short *v_short = data + 62;
-	struct hdr_udp *udp = data + 54;
-
-	/* {name: "wide", bytes: "form & 15", max: 8, type: "uint", when: "form & 16 != 0"}, */
-	at_short_wide_end = fr_pin(data + fr_bound(short_wide_end, 0x7f));
-	if (at_short_wide_end > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (short_wide_end > udp_end)
-		return fr_up(skb, reason_change_truncated);
-	__u64 short_wide;
-	if (!fr_uint(fr_pin(data + fr_bound(short_wide_end - 8, 0x7f)), data_end, 8,
-		     short_wide_size, &short_wide))
-		return fr_up(skb, reason_change_truncated);
+	__u64 short_wide_end = fr_forget(skb, pkt->short_pn_end + pkt->short_wide_size);
+	at_short_wide_end = fr_pin(pkt->data + fr_bound(short_wide_end, 0x3f));
+	if (at_short_wide_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (short_wide_end > pkt->udp_end)
+		return fr_up(skb, reason_truncated);
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(short_wide_end - 8, 0x3f)), pkt->data_end, 8,
+		     pkt->short_wide_size, &pkt->short_wide))
+		return fr_up(skb, reason_truncated);
 
 	/* {name: "small", bytes: "form & 3", max: 3, type: "uint", when: "form & 16 == 0", is... */
-	__u64 short_small_present = ((be8(&v_short->form_pn_size) >> 2) & 16) == 0;
-	__u64 short_small_size;
-	if (short_small_present) { /* small */
-		short_small_size = (be8(&v_short->form_pn_size) >> 2) & 3;
-		if (short_small_size > 3)
-			return fr_up(skb, reason_change_short_small);
+	pkt->short_small_present = ((be8(&v_short->form_pn_size) >> 2) & 16) == 0;
+	if (pkt->short_small_present) { /* small */
+		pkt->short_small_size = (be8(&v_short->form_pn_size) >> 2) & 3;
+		if (pkt->short_small_size > 3)
+			return fr_up(skb, reason_short_small);
 	} else {
-		short_small_size = 0;
+		pkt->short_small_size = 0;
 	}
-	__u64 short_small_end = fr_forget(skb, short_wide_end + short_small_size);
-	at_short_small_end = fr_pin(data + fr_bound(short_small_end, 0x7f));
-	if (at_short_small_end > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (short_small_end > udp_end)
-		return fr_up(skb, reason_change_truncated);
-	__u64 short_small;
-	if (!fr_uint(fr_pin(data + fr_bound(short_small_end - 4, 0x7f)), data_end, 4,
-		     short_small_size, &short_small))
-		return fr_up(skb, reason_change_truncated);
-	if (!(!short_small_present || short_small <= 0x10000))
-		return fr_up(skb, reason_change_short_small);
+	pkt->short_small_end = fr_forget(skb, short_wide_end + pkt->short_small_size);
 
-	/* stack: ["eth", "ip", "udp", "short"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_change_gso_packet);
-
-	/* match: "udp.dst_port": 4433 */
-	if (be16(&udp->dst_port) != 0x1151)
-		return fr_up(skb, reason_change_no_match);
-
-	/* {match: "short.pn": >=0xF0 & <=0xFF, do: [{drop: "high"}]}, */
-	if (short_pn >= 240 && short_pn <= 255)
-		return fr_drop(skb->len, reason_change_high);
-
-	/* {when: "short.form & 32 != 0", do: [{learn: seen: {key: ["short.pn"], value: ["low(... */
-	if (!(((be8(&v_short->form_pn_size) >> 2) & 32) == 0)) {
-		{
-			struct key_seen key __attribute__((aligned(8))) = {};
-			struct val_seen val __attribute__((aligned(8))) = {};
-
-			key.pn = short_pn;
-			val.wide = short_wide & fr_room(short_pn_size);
-			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
-				return fr_up(skb, reason_change_full_seen);
-		}
-		return change_ipv6_send(skb);
-	}
-
-	return change_ipv6_rules(skb, data, lease, short_pn_size, short_pn_end, short_pn,
-				 short_wide_present, short_wide_size, short_wide, short_small_end);
+	return change_ipv4_further(skb, pkt);
 }
 
-static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				       const struct fr_lease *lease)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	void *at_short_pn_end;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_short *v_short = data + 62;
-	__u64 udp_end;
+	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_change_ipv6_version);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_change_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_change_ipv6_payload_length);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_change_martian_source);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_change_multicast);
-		return fr_up(skb, reason_change_martian_destination);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int change_ipv6_send(struct __sk_buff *skb, struct change_packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int change_ipv6_send_2(struct __sk_buff *skb, struct change_packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+	__u64 short_wide = pkt->short_wide + 1;
+
+	/* udp.checksum */
+	__u64 odd_sum =
+		fr_add64(bpf_cpu_to_be64(fr_uint_word(pkt->short_wide, pkt->short_wide_size)));
+	odd_sum <<= 8 * (((pkt->short_pn_end - 54) & 1) != 0);
+	__u64 odd_sum_2 =
+		fr_add64(bpf_cpu_to_be64(fr_uint_word(pkt->short_wide + 1, pkt->short_wide_size)));
+	odd_sum_2 <<= 8 * (((pkt->short_pn_end - 54) & 1) != 0);
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, odd_sum);
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, odd_sum_2);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, pkt->short_pn_end, pkt->short_wide_size);
+		csum = fr_complete_without(skb, csum, 60, 2);
+	}
+
+	struct hdr_udp *new_udp = pkt->data + 54;
+
+	fr_put_uint(fr_pin(pkt->data +
+			   fr_bound(pkt->short_pn_end - 8 + pkt->short_wide_size, 0x7f)),
+		    (void *)(long)skb->data_end, 8, short_wide, pkt->short_wide_size);
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 60, 2);
+		fr_complete(skb, csum, pkt->short_pn_end, pkt->short_wide_size);
+	}
+
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int change_ipv6_send_3(struct __sk_buff *skb, struct change_packet *pkt)
+{
+	__u64 clock = bpf_ktime_get_ns();
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+
+	/* do: [{let: number: "alloc(n.next)"}, {set: "short.pn": "low(number, short.pn)"}, */
+	__u64 next = fr_alloc(pkt->n->next, 1);
+	__u64 number = next;
+
+	/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
+	__u64 short_pn = number & fr_room(pkt->short_pn_size);
+
+	/* udp.checksum */
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))));
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(number &
+			  fr_room(pkt->short_pn_size), pkt->short_pn_size))));
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, 67, pkt->short_pn_size);
+		csum = fr_complete_without(skb, csum, 60, 2);
+	}
+
+	struct hdr_udp *new_udp = pkt->data + 54;
+
+	fr_put_uint(fr_pin(pkt->data + fr_bound(63 + pkt->short_pn_size, 0x7f)),
+		    (void *)(long)skb->data_end, 4, short_pn, pkt->short_pn_size);
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 60, 2);
+		fr_complete(skb, csum, 67, pkt->short_pn_size);
+	}
+
+	fr_count(reason_pass, len);
+	struct event_changed *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_changed),
+							   0);
+	if (event0) {
+		fr_head(&event0->head, 0, 1, sizeof(*event0));
+		st32((void *)event0 + 20, 0);
+		event0->was = pkt->short_pn;
+		event0->now = number;
+		fr_submit(&event0->head, clock);
+	} else {
+		fr_lose(1);
+	}
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int change_ipv6_send_4(struct __sk_buff *skb, struct change_packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+	__u64 short_pn = pkt->n_2->other;
+
+	/* udp.checksum */
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))));
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->n_2->other,
+			  pkt->short_pn_size))));
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, 67, pkt->short_pn_size);
+		csum = fr_complete_without(skb, csum, 60, 2);
+	}
+
+	struct hdr_udp *new_udp = pkt->data + 54;
+
+	fr_put_uint(fr_pin(pkt->data + fr_bound(63 + pkt->short_pn_size, 0x7f)),
+		    (void *)(long)skb->data_end, 4, short_pn, pkt->short_pn_size);
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 60, 2);
+		fr_complete(skb, csum, 67, pkt->short_pn_size);
+	}
+
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int change_ipv6_rules(struct __sk_buff *skb, struct change_packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 54;
+
+	/* when: "len(short.pn) == 4" */
+	if (pkt->short_pn_size == 4) {
+		/* lookup: n: numbers: ["short.pn"] */
+		{
+			struct key_numbers key __attribute__((aligned(8))) = {};
+
+			key.pn = pkt->short_pn;
+			enum fr_found found = find_numbers(&key, pkt->lease, 16, &pkt->n);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_changing);
+			if (found == FR_MISSING)
+				pkt->n = NULL;
+		}
+		if (fr_has(pkt->n)) {
+			if (be16(&udp->checksum) == 0)
+				return fr_up(skb, reason_udp_checksum);
+
+			/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+			      (pkt->partial >> 16) >= pkt->short_small_end))
+				return fr_up(skb, reason_partial_checksum);
+			return change_ipv6_send_3(skb, pkt);
+		}
+	}
+
+	/* lookup: n: numbers: ["short.pn"] */
+	{
+		struct key_numbers key __attribute__((aligned(8))) = {};
+
+		key.pn = pkt->short_pn;
+		enum fr_found found = find_numbers(&key, pkt->lease, 32, &pkt->n_2);
+		if (found != FR_FOUND)
+			return fr_missed(skb, found, reason_no_numbers, reason_changing);
+	}
+
+	/* do: [{set: "short.pn": "n.other"}, "pass"] */
+	if (pkt->n_2->other > fr_room(pkt->short_pn_size))
+		return fr_up(skb, reason_unfit_short_pn);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_udp_checksum);
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      (pkt->partial_2 >> 16) >= pkt->short_small_end))
+		return fr_up(skb, reason_partial_checksum);
+	return change_ipv6_send_4(skb, pkt);
+}
+
+static __always_inline int change_ipv6_further(struct __sk_buff *skb, struct change_packet *pkt)
+{
+	void *at_short_small_end;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short *v_short = pkt->data + 62;
+
+	/* {name: "small", bytes: "form & 3", max: 3, type: "uint", when: "form & 16 == 0", is... */
+	at_short_small_end = fr_pin(pkt->data + fr_bound(pkt->short_small_end, 0x7f));
+	if (at_short_small_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (pkt->short_small_end > pkt->udp_end)
+		return fr_up(skb, reason_truncated);
+	__u64 short_small;
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_small_end - 4, 0x7f)), pkt->data_end, 4,
+		     pkt->short_small_size, &short_small))
+		return fr_up(skb, reason_truncated);
+	if (!(!pkt->short_small_present || short_small <= 0x10000))
+		return fr_up(skb, reason_short_small);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_change_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_gso_packet);
+
+	/* match: "udp.dst_port": 4433 */
+	if (be16(&udp->dst_port) != 0x1151)
+		return fr_up(skb, reason_no_match);
+
+	/* {match: "short.pn": >=0xF0 & <=0xFF, do: [{drop: "high"}]}, */
+	if (pkt->short_pn >= 240 && pkt->short_pn <= 255)
+		return fr_drop(skb->len, reason_high);
+
+	/* {when: "short.form & 32 != 0", do: [{learn: seen: {key: ["short.pn"], value: ["low(... */
+	if (!(((be8(&v_short->form_pn_size) >> 2) & 32) == 0)) {
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
+			struct val_seen val __attribute__((aligned(8))) = {};
+
+			key.pn = pkt->short_pn;
+			val.wide = pkt->short_wide & fr_room(pkt->short_pn_size);
+			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
+				return fr_up(skb, reason_full_seen);
+		}
+		return change_ipv6_send(skb, pkt);
+	}
+
+	/* when: "short.form & 16 != 0" */
+	struct val_numbers *n;
+	if (!(((be8(&v_short->form_pn_size) >> 2) & 16) == 0)) {
+		/* lookup: n: numbers: ["short.pn"] */
+		{
+			struct key_numbers key __attribute__((aligned(8))) = {};
+
+			key.pn = pkt->short_pn;
+			enum fr_found found = find_numbers(&key, pkt->lease, 0, &n);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_changing);
+			if (found == FR_MISSING)
+				n = NULL;
+		}
+		if (fr_has(n)) {
+			/* do: [{set: "short.wide": "short.wide + 1"}, "pass"] */
+			if (!pkt->short_wide_present ||
+			    pkt->short_wide + 1 > fr_room(pkt->short_wide_size))
+				return fr_up(skb, reason_unfit_short_wide);
+			if (be16(&udp->checksum) == 0)
+				return fr_up(skb, reason_udp_checksum);
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+			      (pkt->partial >> 16) >= pkt->short_small_end))
+				return fr_up(skb, reason_partial_checksum);
+			return change_ipv6_send_2(skb, pkt);
+		}
+	}
+
+	return change_ipv6_rules(skb, pkt);
+}
+
+static __always_inline int change_ipv6(struct __sk_buff *skb, struct change_packet *pkt)
+{
+	void *at_short_pn_end;
+	void *at_short_wide_end;
+	struct hdr_short *v_short = pkt->data + 62;
+	__u64 ip_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &pkt->udp_end);
+
+	if (why)
+		return fr_up(skb, why);
 
 	/* {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end || 67ULL > udp_end)
-		return fr_up(skb, reason_change_truncated);
-	__u64 short_pn_size = (be8(&v_short->form_pn_size) & 3) + 1;
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_change_short_pn);
-	__u64 short_pn_end = fr_forget(skb, 67ULL + short_pn_size);
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
-	if (at_short_pn_end > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (short_pn_end > udp_end)
-		return fr_up(skb, reason_change_truncated);
-	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x7f)), data_end, 4, short_pn_size,
-		     &short_pn))
-		return fr_up(skb, reason_change_truncated);
+	if ((void *)(v_short + 1) > pkt->data_end || 67ULL > pkt->udp_end)
+		return fr_up(skb, reason_truncated);
+	pkt->short_pn_size = (be8(&v_short->form_pn_size) & 3) + 1;
+	if (pkt->short_pn_size > 4)
+		return fr_up(skb, reason_short_pn);
+	pkt->short_pn_end = fr_forget(skb, 67ULL + pkt->short_pn_size);
+	at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x7f));
+	if (at_short_pn_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (pkt->short_pn_end > pkt->udp_end)
+		return fr_up(skb, reason_truncated);
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x7f)), pkt->data_end, 4,
+		     pkt->short_pn_size, &pkt->short_pn))
+		return fr_up(skb, reason_truncated);
 
 	/* {name: "wide", bytes: "form & 15", max: 8, type: "uint", when: "form & 16 != 0"}, */
-	__u64 short_wide_present = !(((be8(&v_short->form_pn_size) >> 2) & 16) == 0);
-	__u64 short_wide_size;
-	if (short_wide_present) { /* wide */
-		short_wide_size = (be8(&v_short->form_pn_size) >> 2) & 15;
-		if (short_wide_size > 8)
-			return fr_up(skb, reason_change_short_wide);
+	pkt->short_wide_present = !(((be8(&v_short->form_pn_size) >> 2) & 16) == 0);
+	if (pkt->short_wide_present) { /* wide */
+		pkt->short_wide_size = (be8(&v_short->form_pn_size) >> 2) & 15;
+		if (pkt->short_wide_size > 8)
+			return fr_up(skb, reason_short_wide);
 	} else {
-		short_wide_size = 0;
+		pkt->short_wide_size = 0;
 	}
-	__u64 short_wide_end = fr_forget(skb, short_pn_end + short_wide_size);
+	__u64 short_wide_end = fr_forget(skb, pkt->short_pn_end + pkt->short_wide_size);
+	at_short_wide_end = fr_pin(pkt->data + fr_bound(short_wide_end, 0x7f));
+	if (at_short_wide_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (short_wide_end > pkt->udp_end)
+		return fr_up(skb, reason_truncated);
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(short_wide_end - 8, 0x7f)), pkt->data_end, 8,
+		     pkt->short_wide_size, &pkt->short_wide))
+		return fr_up(skb, reason_truncated);
 
-	return change_ipv6_further(skb, data, data_end, lease, udp_end, short_pn_size, short_pn_end,
-				   short_pn, short_wide_present, short_wide_size, short_wide_end);
+	/* {name: "small", bytes: "form & 3", max: 3, type: "uint", when: "form & 16 == 0", is... */
+	pkt->short_small_present = ((be8(&v_short->form_pn_size) >> 2) & 16) == 0;
+	if (pkt->short_small_present) { /* small */
+		pkt->short_small_size = (be8(&v_short->form_pn_size) >> 2) & 3;
+		if (pkt->short_small_size > 3)
+			return fr_up(skb, reason_short_small);
+	} else {
+		pkt->short_small_size = 0;
+	}
+	pkt->short_small_end = fr_forget(skb, short_wide_end + pkt->short_small_size);
+
+	return change_ipv6_further(skb, pkt);
 }
 
 SEC("tc") int prog_change(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct change_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 82);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: change: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_change_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_change_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_change_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_change_link_broadcast);
-		return fr_up(skb, reason_change_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return change_ipv4(skb, data, data_end, lease);
+		return change_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return change_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_change_not_ip);
+		return change_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

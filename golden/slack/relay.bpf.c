@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 164
+#define FR_REASONS 194
 #define FR_NEEDS_ROWS 64
 #define FR_NEEDS_SLOTS 1024
 #define FR_USAGES 1
@@ -177,139 +177,153 @@ receiver_of_listeners(const struct list_listeners *list, __u32 i)
 	return bpf_map_lookup_elem(&rcv_listeners, &row);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_message_todo,
+	reason_message_length, reason_no_by_source, reason_changing, reason_address_family,
+	reason_partial_checksum, reason_fault, reason_no_memory, reason_too_big, reason_no_route,
+	reason_local, reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm,
+	reason_rule, reason_encap, reason_no_neighbour, reason_udp_checksum, reason_length,
+	reason_padding, reason_no_listeners, reason_address_family_2, reason_too_big_2,
+	reason_no_route_2, reason_local_2, reason_unreachable_2, reason_blackhole_2,
+	reason_prohibit_2, reason_xfrm_2, reason_rule_2, reason_encap_2, reason_no_neighbour_2,
+	reason_copy, reason_refused_by_device, reason_no_rule, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum_2, reason_not_ip,
+	reason_record_todo, reason_record_length, reason_more_data,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_MESSAGES = 0, PROG_RECORDS = 65, PROG_BOTH = 130 };
+
 /*
  * prog_messages: tc/ingress
  *	eth ipv4 udp message
  *	eth ipv6 udp message
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_messages_sent, reason_messages_pass, reason_messages_inactive,
-	reason_messages_vlan_tag, reason_messages_other_host, reason_messages_link_broadcast,
-	reason_messages_link_multicast, reason_messages_truncated, reason_messages_ipv4_version,
-	reason_messages_ip_options, reason_messages_ipv4_reserved, reason_messages_fragment,
-	reason_messages_ipv4_total_length, reason_messages_ipv4_checksum,
-	reason_messages_martian_source, reason_messages_multicast,
-	reason_messages_martian_destination, reason_messages_not_udp, reason_messages_udp_length,
-	reason_messages_gso_packet, reason_messages_message_todo, reason_messages_message_length,
-	reason_messages_no_by_source, reason_messages_changing, reason_messages_address_family,
-	reason_messages_partial_checksum, reason_messages_no_memory, reason_messages_fault,
-	reason_messages_too_big, reason_messages_no_route, reason_messages_local,
-	reason_messages_unreachable, reason_messages_blackhole, reason_messages_prohibit,
-	reason_messages_xfrm, reason_messages_rule, reason_messages_encap,
-	reason_messages_udp_checksum, reason_messages_length, reason_messages_padding,
-	reason_messages_no_listeners, reason_messages_address_family_2, reason_messages_too_big_2,
-	reason_messages_no_route_2, reason_messages_local_2, reason_messages_unreachable_2,
-	reason_messages_blackhole_2, reason_messages_prohibit_2, reason_messages_xfrm_2,
-	reason_messages_rule_2, reason_messages_encap_2, reason_messages_no_neighbour,
-	reason_messages_copy, reason_messages_refused_by_device, reason_messages_no_rule,
-	reason_messages_ipv6_version, reason_messages_mapped_address,
-	reason_messages_ipv6_payload_length, reason_messages_udp_checksum_2, reason_messages_not_ip,
+/* What is known of a packet. */
+struct messages_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 message_end;
+	__u64 partial;
+	__u64 payload_len;
+	__u64 partial_2;
+	__u64 payload_len_2;
+	__u64 partial_3;
+	__u64 payload_len_3;
+	__u64 payload_len_4;
+	__u64 partial_4;
+	struct val_by_source *p;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_messages_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_messages_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_messages_link_broadcast + of);
-		return fr_up(skb, reason_messages_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_messages_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_messages_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_messages_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_messages_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_messages_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_messages_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_messages_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_messages_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_messages_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_messages_multicast + of);
-		return fr_up(skb, reason_messages_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_messages_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_messages_truncated + of);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_messages_udp_length + of);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_messages_gso_packet + of);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_messages_udp_length + of);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int check_message(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 udp_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_message(struct __sk_buff *skb, void *data, void *data_end,
+					   __u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_message *message = data + at;
 
 	if ((void *)(message + 1) > data_end || at + sizeof(*message) > udp_end)
-		return fr_up(skb, reason_messages_truncated);
+		return reason_truncated;
 	if (be8(&message->todo) > 15)
-		return fr_up(skb, reason_messages_message_todo);
+		return reason_message_todo;
 	__u64 message_end = at + sizeof(*message) + be16(&message->length);
 	if (!((message_end <= udp_end && udp_end - message_end <= 3) || skb->gso_size == 0))
-		return fr_up(skb, reason_messages_gso_packet);
+		return reason_gso_packet;
 	if (!(message_end <= udp_end && udp_end - message_end <= 3))
-		return fr_up(skb, reason_messages_message_length);
+		return reason_message_length;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_messages_gso_packet);
+		return reason_gso_packet;
 
 	*end = message_end;
 	return 0;
 }
 
-static __always_inline int messages_ipv4_rule_send(struct __sk_buff *skb, void *data, __u64 now,
-						   __u64 ip_end, __u64 partial,
-						   struct val_by_source *p)
+static __always_inline int messages_ipv4_rule_send(struct __sk_buff *skb,
+						   struct messages_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -320,127 +334,124 @@ static __always_inline int messages_ipv4_rule_send(struct __sk_buff *skb, void *
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->peer.addr) + 64);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 64);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_messages_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_MESSAGES + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_messages_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_MESSAGES + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(reason_messages_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv4_rule_send_2(struct __sk_buff *skb, void *data, __u64 now,
-						     __u64 udp_end, __u64 message_end,
-						     __u64 payload_len, __u64 partial,
-						     struct val_by_source *p)
+static __always_inline int messages_ipv4_rule_send_2(struct __sk_buff *skb,
+						     struct messages_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 45, new_headers_len = 45, udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((message_end - 34) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					 ((pkt->message_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + udp_cut_off);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + udp_cut_off);
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 11) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 11));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + 11) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len + 11));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(payload_len + 31) +
-					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->peer.addr) + 64);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 31) +
+					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
+					 fr_v4(pkt->p->peer.addr) + 64);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_messages_fault, reason_messages_no_memory);
+		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 16, 26);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 31));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 31));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 11));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 11));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, 16, 26);
 
-	fr_count(reason_messages_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv4_rule_send_ipv6(struct __sk_buff *skb, void *data,
-							__u64 now, __u64 udp_end, __u64 message_end,
-							__u64 payload_len, __u64 partial,
-							struct val_by_source *p)
+static __always_inline int messages_ipv4_rule_send_ipv6(struct __sk_buff *skb,
+							struct messages_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_message *message = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_message *message = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 45, new_headers_len = 65, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -450,113 +461,107 @@ static __always_inline int messages_ipv4_rule_send_ipv6(struct __sk_buff *skb, v
 	__u8 message_todo = ld8(&message->todo);
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((message_end - 34) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
+					 ((pkt->message_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ((__u64)ld16(&message->length) << 8) +
-					  udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 11) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ((__u64)ld16(&message->length) << 8) + udp_cut_off);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 11) +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 11) +
-			  ((__u64)bpf_htons(payload_len) << 8));
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len_2 + 11) +
+			  ((__u64)bpf_htons(pkt->payload_len_2) << 8));
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_messages_fault, reason_messages_no_memory);
+		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_message *new_message = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_message *new_message = pkt->data + 62;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 11));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 11));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 11));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 11));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(payload_len));
+	st16(&new_message->length, bpf_htons(pkt->payload_len_2));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_messages_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv4_rule(struct __sk_buff *skb, void *data, __u64 now,
-					      __u64 ip_end, __u64 udp_end, __u64 message_end,
-					      struct val_by_source *p)
+static __always_inline int messages_ipv4_rule(struct __sk_buff *skb, struct messages_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-		return fr_up(skb, reason_messages_address_family);
-	if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
-		if (message_end == udp_end) { /* no padding */
-			__u64 partial = fr_partial(skb);
-			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-			      (partial >> 16) >= 45) ||
-			    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-				return fr_up(skb, reason_messages_partial_checksum);
-			if (unlikely(!fr_fits(&p->hop_peer, ip_end - 14)))
-				return fr_up(skb,
-					     fr_unfit(&p->hop_peer, reason_messages_no_route,
-						      reason_messages_unreachable));
-			return messages_ipv4_rule_send(skb, data, now, ip_end, partial, p);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_up(skb, PROG_MESSAGES + reason_address_family);
+	if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+		if (pkt->message_end == pkt->udp_end) { /* no padding */
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= 45) ||
+			    !(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->p->hop_peer,
+						PROG_MESSAGES + reason_too_big);
+			return messages_ipv4_rule_send(skb, pkt);
 		}
-		__u64 payload_len = message_end - 45;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
-			return fr_up(skb, reason_messages_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 31ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_messages_no_route,
-					      reason_messages_unreachable));
-		return messages_ipv4_rule_send_2(skb, data, now, udp_end, message_end, payload_len,
-						 partial, p);
+		pkt->payload_len = pkt->message_end - 45;
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial_2 >> 16) >= 45 &&
+		       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 31ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
+		return messages_ipv4_rule_send_2(skb, pkt);
 	}
-	__u64 payload_len = message_end - 45;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
-		return fr_up(skb, reason_messages_partial_checksum);
+	pkt->payload_len_2 = pkt->message_end - 45;
+	pkt->partial_3 = fr_partial(skb);
+	if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_3 >> 16) >= 45 &&
+	       (pkt->partial_3 & 0xffff) < 45ULL + pkt->payload_len_2 - 1)))
+		return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_messages_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 51ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_messages_no_route,
-				      reason_messages_unreachable));
-	return messages_ipv4_rule_send_ipv6(skb, data, now, udp_end, message_end, payload_len,
-					    partial, p);
+		return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 51ULL + pkt->payload_len_2)))
+		return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
+	return messages_ipv4_rule_send_ipv6(skb, pkt);
 }
 
-static __always_inline int messages_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
-					      __u64 udp_end, __u64 message_end, __u64 payload_len,
-					      __u64 partial, struct val_by_source *p)
+static __always_inline int messages_ipv4_send(struct __sk_buff *skb, struct messages_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_message *message = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_message *message = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 45, new_headers_len = 48, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -564,26 +569,27 @@ static __always_inline int messages_ipv4_send(struct __sk_buff *skb, void *data,
 	__u8 message_todo = ld8(&message->todo);
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((message_end - 34) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					 ((pkt->message_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + message_todo +
-					  ((__u64)ld16(&message->length) << 8) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 14) + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + message_todo +
+			((__u64)ld16(&message->length) << 8) + udp_cut_off);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
-					 message_todo + ((__u64)bpf_htons(payload_len + 3) << 8) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 14) + message_todo +
+					 ((__u64)bpf_htons(pkt->payload_len + 3) << 8) +
 					 udp_new_pseudo + 0x402);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
@@ -592,15 +598,15 @@ static __always_inline int messages_ipv4_send(struct __sk_buff *skb, void *data,
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(payload_len + 34) +
-					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->peer.addr) + 64);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 34) +
+					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
+					 fr_v4(pkt->p->peer.addr) + 64);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_messages_fault, reason_messages_no_memory);
+		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -609,46 +615,44 @@ static __always_inline int messages_ipv4_send(struct __sk_buff *skb, void *data,
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_message *new_message = data + 42;
-	struct hdr_tag *new_tag = data + 45;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_message *new_message = pkt->data + 42;
+	struct hdr_tag *new_tag = pkt->data + 45;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 34));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 34));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(payload_len + 3));
+	st16(&new_message->length, bpf_htons(pkt->payload_len + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_messages_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
-						   __u64 udp_end, __u64 message_end,
-						   __u64 payload_len, __u64 partial,
-						   struct val_by_source *p)
+static __always_inline int messages_ipv4_send_ipv6(struct __sk_buff *skb,
+						   struct messages_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_message *message = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_message *message = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 45, new_headers_len = 68, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -658,32 +662,33 @@ static __always_inline int messages_ipv4_send_ipv6(struct __sk_buff *skb, void *
 	__u8 message_todo = ld8(&message->todo);
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((message_end - 34) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					 ((pkt->message_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + message_todo +
-					  ((__u64)ld16(&message->length) << 8) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 14) +
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + message_todo +
+			((__u64)ld16(&message->length) << 8) + udp_cut_off);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 14) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
-					 message_todo + ((__u64)bpf_htons(payload_len + 3) << 8) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 14) + message_todo +
+					 ((__u64)bpf_htons(pkt->payload_len + 3) << 8) +
 					 udp_new_pseudo + 0x402);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_messages_fault, reason_messages_no_memory);
+		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -692,45 +697,44 @@ static __always_inline int messages_ipv4_send_ipv6(struct __sk_buff *skb, void *
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_message *new_message = data + 62;
-	struct hdr_tag *new_tag = data + 65;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_message *new_message = pkt->data + 62;
+	struct hdr_tag *new_tag = pkt->data + 65;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 14));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(payload_len + 3));
+	st16(&new_message->length, bpf_htons(pkt->payload_len + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_messages_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv4_rule_send_3(struct __sk_buff *skb, void *data, __u64 now,
-						     __u64 payload_len, __u64 partial,
-						     struct val_by_source *p)
+static __always_inline int messages_ipv4_rule_send_3(struct __sk_buff *skb,
+						     struct messages_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_message *message = data + 42;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_message *message = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 45, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -744,18 +748,19 @@ static __always_inline int messages_ipv4_rule_send_3(struct __sk_buff *skb, void
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + old_message_todo +
-					  ((__u64)old_message_length << 8));
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 14) + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  old_message_todo + ((__u64)old_message_length << 8));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 14) +
 					 ((__u64)old_message_todo << 8) + old_message_length +
 					 udp_new_pseudo + 0x204);
 	if (!udp_csum.old) /* no checksum came, none leaves */
@@ -765,15 +770,15 @@ static __always_inline int messages_ipv4_rule_send_3(struct __sk_buff *skb, void
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(payload_len + 34) +
-					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->peer.addr) + 64);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 34) +
+					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
+					 fr_v4(pkt->p->peer.addr) + 64);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 3,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 3,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_messages_fault, reason_messages_no_memory);
+		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -782,52 +787,50 @@ static __always_inline int messages_ipv4_rule_send_3(struct __sk_buff *skb, void
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_tag *new_tag = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_tag *new_tag = pkt->data + 42;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 34));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 34));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_messages_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv4_rule_send_4(struct __sk_buff *skb, void *data, __u64 now,
-						     __u64 udp_end, __u64 message_end,
-						     __u64 payload_len, __u64 partial,
-						     struct val_by_source *p)
+static __always_inline int messages_ipv4_rule_send_4(struct __sk_buff *skb,
+						     struct messages_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_message *message = data + 42;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_message *message = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 45, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + (payload_len + 3), udp_end,
-					 ((message_end - 34) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len_2 + 3), pkt->udp_end,
+					 ((pkt->message_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u8 old_message_todo = ld8(&message->todo);
 	__be16 old_message_length = ld16(&message->length);
@@ -835,18 +838,19 @@ static __always_inline int messages_ipv4_rule_send_4(struct __sk_buff *skb, void
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + old_message_todo +
-					  ((__u64)old_message_length << 8) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 14) + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+			((__u64)old_message_length << 8) + udp_cut_off);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len_2 + 14) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len_2 + 14) +
 					 ((__u64)old_message_todo << 8) + old_message_length +
 					 udp_new_pseudo + 0x204);
 	if (!udp_csum.old) /* no checksum came, none leaves */
@@ -856,15 +860,15 @@ static __always_inline int messages_ipv4_rule_send_4(struct __sk_buff *skb, void
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(payload_len + 34) +
-					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->peer.addr) + 64);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len_2 + 34) +
+					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
+					 fr_v4(pkt->p->peer.addr) + 64);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 3,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 3,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_messages_fault, reason_messages_no_memory);
+		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -873,42 +877,41 @@ static __always_inline int messages_ipv4_rule_send_4(struct __sk_buff *skb, void
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_tag *new_tag = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_tag *new_tag = pkt->data + 42;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 34));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 34));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_messages_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv4_rule_send_ipv6_2(struct __sk_buff *skb, void *data,
-							  __u64 now, __u64 payload_len,
-							  __u64 partial, struct val_by_source *p)
+static __always_inline int messages_ipv4_rule_send_ipv6_2(struct __sk_buff *skb,
+							  struct messages_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_message *message = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_message *message = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 65, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -922,27 +925,28 @@ static __always_inline int messages_ipv4_rule_send_ipv6_2(struct __sk_buff *skb,
 	__be16 old_message_length = ld16(&message->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + old_message_todo +
-					  ((__u64)old_message_length << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 14) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  old_message_todo + ((__u64)old_message_length << 8));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_3 + 14) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len_3 + 14) +
 					 ((__u64)old_message_todo << 8) + old_message_length +
 					 udp_new_pseudo + 0x204);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 3, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_3 + 3, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_messages_fault, reason_messages_no_memory);
+		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -951,42 +955,40 @@ static __always_inline int messages_ipv4_rule_send_ipv6_2(struct __sk_buff *skb,
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_tag *new_tag = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_tag *new_tag = pkt->data + 62;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 14));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_3 + 14));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_3 + 14));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_messages_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv4_rule_send_ipv6_3(struct __sk_buff *skb, void *data,
-							  __u64 now, __u64 udp_end,
-							  __u64 message_end, __u64 payload_len,
-							  __u64 partial, struct val_by_source *p)
+static __always_inline int messages_ipv4_rule_send_ipv6_3(struct __sk_buff *skb,
+							  struct messages_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_message *message = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_message *message = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 65, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -995,34 +997,35 @@ static __always_inline int messages_ipv4_rule_send_ipv6_3(struct __sk_buff *skb,
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + (payload_len + 3), udp_end,
-					 ((message_end - 34) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len_4 + 3), pkt->udp_end,
+					 ((pkt->message_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u8 old_message_todo = ld8(&message->todo);
 	__be16 old_message_length = ld16(&message->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + old_message_todo +
-					  ((__u64)old_message_length << 8) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 14) +
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_4, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+			((__u64)old_message_length << 8) + udp_cut_off);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_4 + 14) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len_4 + 14) +
 					 ((__u64)old_message_todo << 8) + old_message_length +
 					 udp_new_pseudo + 0x204);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 3, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_4 + 3, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_messages_fault, reason_messages_no_memory);
+		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -1031,132 +1034,122 @@ static __always_inline int messages_ipv4_rule_send_ipv6_3(struct __sk_buff *skb,
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_tag *new_tag = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_tag *new_tag = pkt->data + 62;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 14));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_4 + 14));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_4 + 14));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_messages_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv4_rule_2(struct __sk_buff *skb, void *data, __u64 now,
-						__u64 udp_end, __u64 message_end,
-						struct val_by_source *p)
+static __always_inline int messages_ipv4_rule_2(struct __sk_buff *skb, struct messages_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-		return fr_up(skb, reason_messages_address_family);
-	if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
-		if (message_end == udp_end) { /* no padding */
-			__u64 payload_len = udp_end - 45;
-			__u64 partial = fr_partial(skb);
-			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-			      ((partial >> 16) >= 45 &&
-			       (partial & 0xffff) < 45ULL + payload_len - 1)))
-				return fr_up(skb, reason_messages_partial_checksum);
-			if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&p->hop_peer, reason_messages_no_route,
-						      reason_messages_unreachable));
-			return messages_ipv4_rule_send_3(skb, data, now, payload_len, partial, p);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_up(skb, PROG_MESSAGES + reason_address_family);
+	if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+		if (pkt->message_end == pkt->udp_end) { /* no padding */
+			pkt->payload_len = pkt->udp_end - 45;
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      ((pkt->partial >> 16) >= 45 &&
+			       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len - 1)))
+				return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->p->hop_peer,
+						PROG_MESSAGES + reason_too_big);
+			return messages_ipv4_rule_send_3(skb, pkt);
 		}
-		__u64 payload_len = message_end - 45;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
-			return fr_up(skb, reason_messages_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_messages_no_route,
-					      reason_messages_unreachable));
-		return messages_ipv4_rule_send_4(skb, data, now, udp_end, message_end, payload_len,
-						 partial, p);
+		pkt->payload_len_2 = pkt->message_end - 45;
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial_2 >> 16) >= 45 &&
+		       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len_2 - 1)))
+			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len_2)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
+		return messages_ipv4_rule_send_4(skb, pkt);
 	}
-	if (message_end == udp_end) { /* no padding */
-		__u64 payload_len = udp_end - 45;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
-			return fr_up(skb, reason_messages_partial_checksum);
+	if (pkt->message_end == pkt->udp_end) { /* no padding */
+		pkt->payload_len_3 = pkt->udp_end - 45;
+		pkt->partial_3 = fr_partial(skb);
+		if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial_3 >> 16) >= 45 &&
+		       (pkt->partial_3 & 0xffff) < 45ULL + pkt->payload_len_3 - 1)))
+			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_messages_udp_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_messages_no_route,
-					      reason_messages_unreachable));
-		return messages_ipv4_rule_send_ipv6_2(skb, data, now, payload_len, partial, p);
+			return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len_3)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
+		return messages_ipv4_rule_send_ipv6_2(skb, pkt);
 	}
-	__u64 payload_len = message_end - 45;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
-		return fr_up(skb, reason_messages_partial_checksum);
+	pkt->payload_len_4 = pkt->message_end - 45;
+	pkt->partial_4 = fr_partial(skb);
+	if (!(pkt->partial_4 == 0 || pkt->partial_4 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_4 >> 16) >= 45 &&
+	       (pkt->partial_4 & 0xffff) < 45ULL + pkt->payload_len_4 - 1)))
+		return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_messages_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_messages_no_route,
-				      reason_messages_unreachable));
-	return messages_ipv4_rule_send_ipv6_3(skb, data, now, udp_end, message_end, payload_len,
-					      partial, p);
+		return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len_4)))
+		return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
+	return messages_ipv4_rule_send_ipv6_3(skb, pkt);
 }
 
-static __always_inline int messages_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 now,
-						__u64 udp_end, __u64 message_end, __u64 payload_len,
-						__u64 partial, struct val_by_source *p)
+static __always_inline int messages_ipv4_send_2(struct __sk_buff *skb, struct messages_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_message *message = data + 42;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_message *message = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 45, new_headers_len = 42, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((message_end - 34) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
+					 ((pkt->message_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld16(&message->todo) +
-					  ld8((void *)&message->length + 1) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 8) + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + ld16(&message->todo) +
+			ld8((void *)&message->length + 1) + udp_cut_off);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len_2 + 8) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 8) +
-					 udp_new_pseudo);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len_2 + 8) + udp_new_pseudo);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
@@ -1164,15 +1157,15 @@ static __always_inline int messages_ipv4_send_2(struct __sk_buff *skb, void *dat
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(payload_len + 28) +
-					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->peer.addr) + 64);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len_2 + 28) +
+					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
+					 fr_v4(pkt->p->peer.addr) + 64);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_messages_fault, reason_messages_no_memory);
+		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -1181,40 +1174,38 @@ static __always_inline int messages_ipv4_send_2(struct __sk_buff *skb, void *dat
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_messages_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv4_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 now,
-						     __u64 udp_end, __u64 message_end,
-						     __u64 payload_len, __u64 partial,
-						     struct val_by_source *p)
+static __always_inline int messages_ipv4_send_ipv6_2(struct __sk_buff *skb,
+						     struct messages_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_message *message = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_message *message = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 45, new_headers_len = 62, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -1223,31 +1214,31 @@ static __always_inline int messages_ipv4_send_ipv6_2(struct __sk_buff *skb, void
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((message_end - 34) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
+					 ((pkt->message_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld16(&message->todo) +
-					  ld8((void *)&message->length + 1) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 8) +
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + ld16(&message->todo) +
+			ld8((void *)&message->length + 1) + udp_cut_off);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 8) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 8) +
-					 udp_new_pseudo);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len_2 + 8) + udp_new_pseudo);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_messages_fault, reason_messages_no_memory);
+		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -1256,36 +1247,35 @@ static __always_inline int messages_ipv4_send_ipv6_2(struct __sk_buff *skb, void
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 8));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 8));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_messages_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv4_send_3(struct __sk_buff *skb, void *data, __u64 now,
-						__u64 partial, struct val_by_source *p)
+static __always_inline int messages_ipv4_send_3(struct __sk_buff *skb, struct messages_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 
@@ -1295,7 +1285,7 @@ static __always_inline int messages_ipv4_send_3(struct __sk_buff *skb, void *dat
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
@@ -1303,67 +1293,67 @@ static __always_inline int messages_ipv4_send_3(struct __sk_buff *skb, void *dat
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0x4d00);
 
 	__s64 csum = fr_complete_begin(skb, 34, 8);
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_udp *new_udp = pkt->data + 34;
 
 	st16(&new_udp->src_port, bpf_htons(77));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, 34, 8);
 
-	fr_count(reason_messages_pass, len);
-	fr_use(p->slot, 0, len, now);
+	fr_count(PROG_MESSAGES + reason_pass, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int messages_ipv4_send_4(struct __sk_buff *skb, void *data, __u64 now,
-						__u64 udp_end, __u64 message_end, __u64 payload_len,
-						__u64 partial, struct val_by_source *p)
+static __always_inline int messages_ipv4_send_4(struct __sk_buff *skb, struct messages_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 45, new_headers_len = 45, udp_checksum_at = 40;
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((message_end - 34) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					 ((pkt->message_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld16(&udp->src_port) +
-					  old_udp_length + udp_cut_off);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld16(&udp->src_port) + old_udp_length + udp_cut_off);
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + bpf_htons(payload_len + 11) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(payload_len + 11) + 0x4d00);
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst +
+		bpf_htons(pkt->payload_len + 11) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->payload_len + 11) + 0x4d00);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ld16(&ipv4->total_length) + bpf_htons(payload_len + 31));
+					 ld16(&ipv4->total_length) +
+					 bpf_htons(pkt->payload_len + 31));
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_messages_fault, reason_messages_no_memory);
+		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 16, 26);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 31));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 31));
 	st16(&new_udp->src_port, bpf_htons(77));
-	st16(&new_udp->length, bpf_htons(payload_len + 11));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 11));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, 16, 26);
 
-	fr_count(reason_messages_pass, len);
-	fr_use(p->slot, 0, len, now);
+	fr_count(PROG_MESSAGES + reason_pass, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return TC_ACT_UNSPEC;
 }
 
@@ -1383,8 +1373,9 @@ struct messages_fan1 {
 	void *front;
 };
 
-static __always_inline long messages_copy1(struct messages_same1 *same, struct __sk_buff *skb,
-					   void *front, struct receiver_listeners *r)
+static __always_inline long messages_copy1(struct __sk_buff *skb, void *front,
+					   struct receiver_listeners *r,
+					   struct messages_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
@@ -1406,7 +1397,7 @@ static __always_inline long messages_copy1(struct messages_same1 *same, struct _
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_messages_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_MESSAGES + reason_refused_by_device);
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
@@ -1424,7 +1415,7 @@ static __always_inline long messages_copy1(struct messages_same1 *same, struct _
 		fr_complete(skb, same->csum, 18, 24);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_peer.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_messages_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_MESSAGES + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -1443,22 +1434,19 @@ static __noinline long messages_turn1(__u32 i, struct messages_fan1 *fan)
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->peer.addr) || !fr_is_v4(r->peer.addr))
-		return fr_decline(r->receiver, skb->len, reason_messages_address_family_2);
+		return fr_decline(r->receiver, skb->len, PROG_MESSAGES + reason_address_family_2);
 	if (unlikely(r->hop_peer.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_peer, reason_messages_unreachable_2,
-					      fr_unusable(&r->hop_peer, reason_messages_no_route_2,
-							  reason_messages_unreachable_2)));
+				  fr_indirect(&r->hop_peer, PROG_MESSAGES + reason_no_route_2));
 	if (ip_end - 14 > r->hop_peer.mtu)
-		return fr_decline(r->receiver, skb->len, reason_messages_too_big_2);
-	return messages_copy1(same, skb, front, r);
+		return fr_decline(r->receiver, skb->len, PROG_MESSAGES + reason_too_big_2);
+	return messages_copy1(skb, front, r, same);
 }
 
-static __always_inline int messages_fan1(struct __sk_buff *skb, void *data, __u64 now, __u64 ip_end,
-					 struct val_by_source *p)
+static __always_inline int messages_fan1(struct __sk_buff *skb, struct messages_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
@@ -1468,15 +1456,15 @@ static __always_inline int messages_fan1(struct __sk_buff *skb, void *data, __u6
 	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
 	list = list_of_listeners(&key);
 	if (!list)
-		return fr_up(skb, reason_messages_no_listeners);
+		return fr_up(skb, PROG_MESSAGES + reason_no_listeners);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_messages_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_MESSAGES + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 42);
 	if (!front)
-		return fr_up(skb, reason_messages_no_memory);
+		return fr_up(skb, PROG_MESSAGES + reason_no_memory);
 	struct messages_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -1488,7 +1476,7 @@ static __always_inline int messages_fan1(struct __sk_buff *skb, void *data, __u6
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_messages_no_memory);
+		return fr_up(skb, PROG_MESSAGES + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -1498,7 +1486,7 @@ static __always_inline int messages_fan1(struct __sk_buff *skb, void *data, __u6
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
 		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->ip_end = ip_end;
+	same->ip_end = pkt->ip_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -1517,182 +1505,172 @@ static __always_inline int messages_fan1(struct __sk_buff *skb, void *data, __u6
 	bpf_loop(list->count, messages_turn1, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 42, 0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 24);
 
-	fr_count_copies(reason_messages_copy, same->copies0, skb->len);
-	fr_use(p->slot, 0, len, now);
-	fr_count(reason_messages_pass, len);
+	fr_count_copies(PROG_MESSAGES + reason_copy, same->copies0, skb->len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	fr_count(PROG_MESSAGES + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int messages_ipv4_rules(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 ip_end, __u64 udp_end, __u64 message_end,
-					       struct val_by_source *p)
+static __always_inline int messages_ipv4_rules(struct __sk_buff *skb, struct messages_packet *pkt)
 {
-	struct hdr_message *message = data + 42;
+	struct hdr_message *message = pkt->data + 42;
 
 	/* {match: "?(h).todo": 4 | 20, do: [{set: "udp.src_port": 77}, "pass"]}, */
 	if (be8(&message->todo) == 4 || be8(&message->todo) == 20) {
-		if (message_end == udp_end) { /* no padding */
-			__u64 partial = fr_partial(skb);
-			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-			      (partial >> 16) >= 45))
-				return fr_up(skb, reason_messages_partial_checksum);
-			return messages_ipv4_send_3(skb, data, now, partial, p);
+		if (pkt->message_end == pkt->udp_end) { /* no padding */
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= 45))
+				return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
+			return messages_ipv4_send_3(skb, pkt);
 		}
-		__u64 payload_len = message_end - 45;
-		if (payload_len + 31 > 0xffff || payload_len + 11 > 0xffff)
-			return fr_up(skb, reason_messages_length);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
-			return fr_up(skb, reason_messages_partial_checksum);
-		return messages_ipv4_send_4(skb, data, now, udp_end, message_end, payload_len,
-					    partial, p);
+		pkt->payload_len = pkt->message_end - 45;
+		if (pkt->payload_len + 31 > 0xffff || pkt->payload_len + 11 > 0xffff)
+			return fr_up(skb, PROG_MESSAGES + reason_length);
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial_2 >> 16) >= 45 &&
+		       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
+		return messages_ipv4_send_4(skb, pkt);
 	}
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
 	if (be8(&message->todo) == 5 || be8(&message->todo) == 21) {
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 45) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_messages_partial_checksum);
-		if (message_end != udp_end)
-			return fr_up(skb, reason_messages_padding);
-		return messages_fan1(skb, data, now, ip_end, p);
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
+		if (pkt->message_end != pkt->udp_end)
+			return fr_up(skb, PROG_MESSAGES + reason_padding);
+		return messages_fan1(skb, pkt);
 	}
 
 	/* "?(h)s": { */
-	return fr_up(skb, reason_messages_no_rule);
+	return fr_up(skb, PROG_MESSAGES + reason_no_rule);
 }
 
-static __always_inline int messages_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					 const struct fr_lease *lease, __u64 now)
+static __always_inline int messages_ipv4(struct __sk_buff *skb, struct messages_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_message *message = data + 42;
-	__u64 ip_end, udp_end, message_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_message *message = pkt->data + 42;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_MESSAGES + why);
 
 	/* message: fields: [{name: "todo", bits: 8, is: <16}, {name: "length", bits: 16, coun... */
-	if (check_message(skb, data, data_end, udp_end, 42, &message_end))
-		return TC_ACT_UNSPEC;
+	why = check_message(skb, pkt->data, pkt->data_end, pkt->udp_end, 42, &pkt->message_end);
+	if (why)
+		return fr_up(skb, PROG_MESSAGES + why);
 
 	/* lookup: p: by_source: ["udp.src"] */
-	struct val_by_source *p;
 	struct key_by_source key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.from, ld32(ipv4->src), be16(&udp->src_port));
-	enum fr_found found = find_by_source(&key, lease, 0, &p, now);
+	enum fr_found found = find_by_source(&key, pkt->lease, 0, &pkt->p, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_messages_no_by_source,
-				 reason_messages_changing);
+		return fr_missed(skb, found, PROG_MESSAGES + reason_no_by_source,
+				 PROG_MESSAGES + reason_changing);
 
 	/* {match: "?(h).todo": 0 | 16, do: [_send]}, */
 	if (be8(&message->todo) == 0 || be8(&message->todo) == 16)
-		return messages_ipv4_rule(skb, data, now, ip_end, udp_end, message_end, p);
+		return messages_ipv4_rule(skb, pkt);
 
 	/* {match: "?(h).todo": 1 | 17, do: [{push: tag: id: 0x010203}, _send]}, */
 	if (be8(&message->todo) == 1 || be8(&message->todo) == 17) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-			return fr_up(skb, reason_messages_address_family);
-		__u64 payload_len = message_end - 45;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
-			return fr_up(skb, reason_messages_partial_checksum);
-		if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&p->hop_peer, reason_messages_no_route,
-						      reason_messages_unreachable));
-			return messages_ipv4_send(skb, data, now, udp_end, message_end, payload_len,
-						  partial, p);
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+			return fr_up(skb, PROG_MESSAGES + reason_address_family);
+		pkt->payload_len = pkt->message_end - 45;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial >> 16) >= 45 &&
+		       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
+		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->p->hop_peer,
+						PROG_MESSAGES + reason_too_big);
+			return messages_ipv4_send(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_messages_udp_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_messages_no_route,
-					      reason_messages_unreachable));
-		return messages_ipv4_send_ipv6(skb, data, now, udp_end, message_end, payload_len,
-					       partial, p);
+			return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
+		return messages_ipv4_send_ipv6(skb, pkt);
 	}
 
 	/* {match: "?(h).todo": 2 | 18, do: [{push: {tag: {id: 0x010203}, before: h}}, _send]}, */
 	if (be8(&message->todo) == 2 || be8(&message->todo) == 18)
-		return messages_ipv4_rule_2(skb, data, now, udp_end, message_end, p);
+		return messages_ipv4_rule_2(skb, pkt);
 
 	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
 	if (be8(&message->todo) == 3 || be8(&message->todo) == 19) {
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-			return fr_up(skb, reason_messages_address_family);
-		__u64 payload_len = message_end - 45;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
-			return fr_up(skb, reason_messages_partial_checksum);
-		if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&p->hop_peer, 28ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&p->hop_peer, reason_messages_no_route,
-						      reason_messages_unreachable));
-			return messages_ipv4_send_2(skb, data, now, udp_end, message_end,
-						    payload_len, partial, p);
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+			return fr_up(skb, PROG_MESSAGES + reason_address_family);
+		pkt->payload_len_2 = pkt->message_end - 45;
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial_2 >> 16) >= 45 &&
+		       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len_2 - 1)))
+			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
+		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len_2)))
+				return fr_unfit(skb, &pkt->p->hop_peer,
+						PROG_MESSAGES + reason_too_big);
+			return messages_ipv4_send_2(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_messages_udp_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 48ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_messages_no_route,
-					      reason_messages_unreachable));
-		return messages_ipv4_send_ipv6_2(skb, data, now, udp_end, message_end, payload_len,
-						 partial, p);
+			return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len_2)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
+		return messages_ipv4_send_ipv6_2(skb, pkt);
 	}
 
-	return messages_ipv4_rules(skb, data, now, ip_end, udp_end, message_end, p);
+	return messages_ipv4_rules(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_messages_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_messages_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_messages_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_messages_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_messages_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_messages_multicast + of);
-		return fr_up(skb, reason_messages_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_messages_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int messages_ipv6_rule_ipv6_stays_send(struct __sk_buff *skb, void *data,
-	__u64 now, __u64 ip_end, __u64 partial, struct val_by_source *p)
+static __always_inline int messages_ipv6_rule_ipv6_stays_send(struct __sk_buff *skb,
+	struct messages_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -1704,51 +1682,50 @@ static __always_inline int messages_ipv6_rule_ipv6_stays_send(struct __sk_buff *
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port));
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port));
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_messages_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_MESSAGES + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_messages_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_MESSAGES + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(reason_messages_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv6_rule_ipv6_stays_send_2(struct __sk_buff *skb, void *data,
-	__u64 now, __u64 udp_end, __u64 message_end, __u64 payload_len, __u64 partial,
-	struct val_by_source *p)
+static __always_inline int messages_ipv6_rule_ipv6_stays_send_2(struct __sk_buff *skb,
+	struct messages_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 65, new_headers_len = 65, udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -1757,93 +1734,89 @@ static __always_inline int messages_ipv6_rule_ipv6_stays_send_2(struct __sk_buff
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((message_end - 54) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					 ((pkt->message_end - 54) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 11) +
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + udp_cut_off);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 11) +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 11));
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len + 11));
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_messages_fault, reason_messages_no_memory);
+		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 11));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 11));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 11));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 11));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(reason_messages_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv6_rule_ipv6_stays(struct __sk_buff *skb, void *data,
-							 __u64 now, __u64 ip_end, __u64 udp_end,
-							 __u64 message_end, struct val_by_source *p)
+static __always_inline int messages_ipv6_rule_ipv6_stays(struct __sk_buff *skb,
+							 struct messages_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (message_end == udp_end) { /* no padding */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 65))
-			return fr_up(skb, reason_messages_partial_checksum);
+	if (pkt->message_end == pkt->udp_end) { /* no padding */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 65))
+			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_messages_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_messages_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_messages_no_route,
-					      reason_messages_unreachable));
-		return messages_ipv6_rule_ipv6_stays_send(skb, data, now, ip_end, partial, p);
+			return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
+		return messages_ipv6_rule_ipv6_stays_send(skb, pkt);
 	}
-	__u64 payload_len = message_end - 65;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
-		return fr_up(skb, reason_messages_partial_checksum);
+	pkt->payload_len = pkt->message_end - 65;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 65 &&
+	       (pkt->partial_2 & 0xffff) < 65ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_messages_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 51ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_messages_no_route,
-				      reason_messages_unreachable));
-	return messages_ipv6_rule_ipv6_stays_send_2(skb, data, now, udp_end, message_end,
-						    payload_len, partial, p);
+		return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 51ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
+	return messages_ipv6_rule_ipv6_stays_send_2(skb, pkt);
 }
 
-static __always_inline int messages_ipv6_rule_send_ipv4(struct __sk_buff *skb, void *data,
-							__u64 now, __u64 udp_end, __u64 message_end,
-							__u64 payload_len, __u64 partial,
-							struct val_by_source *p)
+static __always_inline int messages_ipv6_rule_send_ipv4(struct __sk_buff *skb,
+							struct messages_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_message *message = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_message *message = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 65, new_headers_len = 45, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -1853,97 +1826,92 @@ static __always_inline int messages_ipv6_rule_send_ipv4(struct __sk_buff *skb, v
 	__u8 message_todo = ld8(&message->todo);
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((message_end - 54) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					 ((pkt->message_end - 54) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ((__u64)ld16(&message->length) << 8) +
-					  udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 11) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 11) +
-			  ((__u64)bpf_htons(payload_len) << 8));
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ((__u64)ld16(&message->length) << 8) + udp_cut_off);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + 11) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len + 11) +
+			  ((__u64)bpf_htons(pkt->payload_len) << 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 31) + fr_v4(p->local.addr) +
-					   fr_v4(p->peer.addr) + 0x1180);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 31) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_messages_fault, reason_messages_no_memory);
+		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_message *new_message = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_message *new_message = pkt->data + 42;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 31));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 31));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 11));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 11));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(payload_len));
+	st16(&new_message->length, bpf_htons(pkt->payload_len));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_messages_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv6_rule(struct __sk_buff *skb, void *data, __u64 now,
-					      __u64 ip_end, __u64 udp_end, __u64 message_end,
-					      struct val_by_source *p)
+static __always_inline int messages_ipv6_rule(struct __sk_buff *skb, struct messages_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-		return fr_up(skb, reason_messages_address_family);
-	if (!fr_is_v4(p->peer.addr))
-		return messages_ipv6_rule_ipv6_stays(skb, data, now, ip_end, udp_end, message_end,
-						     p);
-	__u64 payload_len = message_end - 65;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
-		return fr_up(skb, reason_messages_partial_checksum);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_up(skb, PROG_MESSAGES + reason_address_family);
+	if (!fr_is_v4(pkt->p->peer.addr))
+		return messages_ipv6_rule_ipv6_stays(skb, pkt);
+	pkt->payload_len = pkt->message_end - 65;
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial >> 16) >= 65 &&
+	       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_messages_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 31ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_messages_no_route,
-				      reason_messages_unreachable));
-	return messages_ipv6_rule_send_ipv4(skb, data, now, udp_end, message_end, payload_len,
-					    partial, p);
+		return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 31ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
+	return messages_ipv6_rule_send_ipv4(skb, pkt);
 }
 
-static __always_inline int messages_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
-					      __u64 udp_end, __u64 message_end, __u64 payload_len,
-					      __u64 partial, struct val_by_source *p)
+static __always_inline int messages_ipv6_send(struct __sk_buff *skb, struct messages_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_message *message = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_message *message = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 65, new_headers_len = 68, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -1954,32 +1922,33 @@ static __always_inline int messages_ipv6_send(struct __sk_buff *skb, void *data,
 	__u8 message_todo = ld8(&message->todo);
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((message_end - 54) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					 ((pkt->message_end - 54) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + message_todo +
-					  ((__u64)ld16(&message->length) << 8) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 14) +
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + message_todo +
+			((__u64)ld16(&message->length) << 8) + udp_cut_off);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 14) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
-					 message_todo + ((__u64)bpf_htons(payload_len + 3) << 8) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 14) + message_todo +
+					 ((__u64)bpf_htons(pkt->payload_len + 3) << 8) +
 					 udp_new_pseudo + 0x402);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_messages_fault, reason_messages_no_memory);
+		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -1988,45 +1957,43 @@ static __always_inline int messages_ipv6_send(struct __sk_buff *skb, void *data,
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_message *new_message = data + 62;
-	struct hdr_tag *new_tag = data + 65;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_message *new_message = pkt->data + 62;
+	struct hdr_tag *new_tag = pkt->data + 65;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 14));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(payload_len + 3));
+	st16(&new_message->length, bpf_htons(pkt->payload_len + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_messages_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
-						   __u64 udp_end, __u64 message_end,
-						   __u64 payload_len, __u64 partial,
-						   struct val_by_source *p)
+static __always_inline int messages_ipv6_send_ipv4(struct __sk_buff *skb,
+						   struct messages_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_message *message = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_message *message = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 65, new_headers_len = 48, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -2036,36 +2003,37 @@ static __always_inline int messages_ipv6_send_ipv4(struct __sk_buff *skb, void *
 	__u8 message_todo = ld8(&message->todo);
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((message_end - 54) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					 ((pkt->message_end - 54) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + message_todo +
-					  ((__u64)ld16(&message->length) << 8) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 14) + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + message_todo +
+			((__u64)ld16(&message->length) << 8) + udp_cut_off);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
-					 message_todo + ((__u64)bpf_htons(payload_len + 3) << 8) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 14) + message_todo +
+					 ((__u64)bpf_htons(pkt->payload_len + 3) << 8) +
 					 udp_new_pseudo + 0x402);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 34) + fr_v4(p->local.addr) +
-					   fr_v4(p->peer.addr) + 0x1180);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 34) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_messages_fault, reason_messages_no_memory);
+		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -2074,46 +2042,46 @@ static __always_inline int messages_ipv6_send_ipv4(struct __sk_buff *skb, void *
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_message *new_message = data + 42;
-	struct hdr_tag *new_tag = data + 45;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_message *new_message = pkt->data + 42;
+	struct hdr_tag *new_tag = pkt->data + 45;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 34));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 34));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(payload_len + 3));
+	st16(&new_message->length, bpf_htons(pkt->payload_len + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_messages_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv6_rule_ipv6_stays_send_3(struct __sk_buff *skb, void *data,
-	__u64 now, __u64 payload_len, __u64 partial, struct val_by_source *p)
+static __always_inline int messages_ipv6_rule_ipv6_stays_send_3(struct __sk_buff *skb,
+	struct messages_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_message *message = data + 62;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_message *message = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 65, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -2128,27 +2096,28 @@ static __always_inline int messages_ipv6_rule_ipv6_stays_send_3(struct __sk_buff
 	__be16 old_message_length = ld16(&message->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + old_message_todo +
-					  ((__u64)old_message_length << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 14) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  old_message_todo + ((__u64)old_message_length << 8));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 14) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 14) +
 					 ((__u64)old_message_todo << 8) + old_message_length +
 					 udp_new_pseudo + 0x204);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 3,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 3,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_messages_fault, reason_messages_no_memory);
+		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -2157,42 +2126,41 @@ static __always_inline int messages_ipv6_rule_ipv6_stays_send_3(struct __sk_buff
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_tag *new_tag = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_tag *new_tag = pkt->data + 62;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 14));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_messages_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv6_rule_ipv6_stays_send_4(struct __sk_buff *skb, void *data,
-	__u64 now, __u64 udp_end, __u64 message_end, __u64 payload_len, __u64 partial,
-	struct val_by_source *p)
+static __always_inline int messages_ipv6_rule_ipv6_stays_send_4(struct __sk_buff *skb,
+	struct messages_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_message *message = data + 62;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_message *message = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 65, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -2202,34 +2170,35 @@ static __always_inline int messages_ipv6_rule_ipv6_stays_send_4(struct __sk_buff
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + (payload_len + 3), udp_end,
-					 ((message_end - 54) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len_2 + 3), pkt->udp_end,
+					 ((pkt->message_end - 54) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u8 old_message_todo = ld8(&message->todo);
 	__be16 old_message_length = ld16(&message->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + old_message_todo +
-					  ((__u64)old_message_length << 8) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 14) +
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+			((__u64)old_message_length << 8) + udp_cut_off);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 14) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len_2 + 14) +
 					 ((__u64)old_message_todo << 8) + old_message_length +
 					 udp_new_pseudo + 0x204);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 3,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 3,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_messages_fault, reason_messages_no_memory);
+		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -2238,78 +2207,72 @@ static __always_inline int messages_ipv6_rule_ipv6_stays_send_4(struct __sk_buff
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_tag *new_tag = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_tag *new_tag = pkt->data + 62;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 14));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 14));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_messages_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int
-messages_ipv6_rule_ipv6_stays_2(struct __sk_buff *skb, void *data, __u64 now, __u64 udp_end,
-				__u64 message_end, struct val_by_source *p)
+static __always_inline int messages_ipv6_rule_ipv6_stays_2(struct __sk_buff *skb,
+							   struct messages_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (message_end == udp_end) { /* no padding */
-		__u64 payload_len = udp_end - 65;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
-			return fr_up(skb, reason_messages_partial_checksum);
+	if (pkt->message_end == pkt->udp_end) { /* no padding */
+		pkt->payload_len = pkt->udp_end - 65;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 65 &&
+		       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_messages_udp_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_messages_no_route,
-					      reason_messages_unreachable));
-		return messages_ipv6_rule_ipv6_stays_send_3(skb, data, now, payload_len, partial,
-							    p);
+			return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
+		return messages_ipv6_rule_ipv6_stays_send_3(skb, pkt);
 	}
-	__u64 payload_len = message_end - 65;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
-		return fr_up(skb, reason_messages_partial_checksum);
+	pkt->payload_len_2 = pkt->message_end - 65;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 65 &&
+	       (pkt->partial_2 & 0xffff) < 65ULL + pkt->payload_len_2 - 1)))
+		return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_messages_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_messages_no_route,
-				      reason_messages_unreachable));
-	return messages_ipv6_rule_ipv6_stays_send_4(skb, data, now, udp_end, message_end,
-						    payload_len, partial, p);
+		return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len_2)))
+		return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
+	return messages_ipv6_rule_ipv6_stays_send_4(skb, pkt);
 }
 
-static __always_inline int messages_ipv6_rule_send_ipv4_2(struct __sk_buff *skb, void *data,
-							  __u64 now, __u64 payload_len,
-							  __u64 partial, struct val_by_source *p)
+static __always_inline int messages_ipv6_rule_send_ipv4_2(struct __sk_buff *skb,
+							  struct messages_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_message *message = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_message *message = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 45, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -2323,31 +2286,32 @@ static __always_inline int messages_ipv6_rule_send_ipv4_2(struct __sk_buff *skb,
 	__be16 old_message_length = ld16(&message->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + old_message_todo +
-					  ((__u64)old_message_length << 8));
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 14) + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  old_message_todo + ((__u64)old_message_length << 8));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 14) +
 					 ((__u64)old_message_todo << 8) + old_message_length +
 					 udp_new_pseudo + 0x204);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 34) + fr_v4(p->local.addr) +
-					   fr_v4(p->peer.addr) + 0x1180);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 34) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 3, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 3, FR_TO_IPV4 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_messages_fault, reason_messages_no_memory);
+		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -2356,44 +2320,42 @@ static __always_inline int messages_ipv6_rule_send_ipv4_2(struct __sk_buff *skb,
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_tag *new_tag = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_tag *new_tag = pkt->data + 42;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 34));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 34));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_messages_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv6_rule_send_ipv4_3(struct __sk_buff *skb, void *data,
-							  __u64 now, __u64 udp_end,
-							  __u64 message_end, __u64 payload_len,
-							  __u64 partial, struct val_by_source *p)
+static __always_inline int messages_ipv6_rule_send_ipv4_3(struct __sk_buff *skb,
+							  struct messages_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_message *message = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_message *message = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 45, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -2402,38 +2364,39 @@ static __always_inline int messages_ipv6_rule_send_ipv4_3(struct __sk_buff *skb,
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + (payload_len + 3), udp_end,
-					 ((message_end - 54) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len_2 + 3), pkt->udp_end,
+					 ((pkt->message_end - 54) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u8 old_message_todo = ld8(&message->todo);
 	__be16 old_message_length = ld16(&message->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + old_message_todo +
-					  ((__u64)old_message_length << 8) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 14) + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+			((__u64)old_message_length << 8) + udp_cut_off);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len_2 + 14) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len_2 + 14) +
 					 ((__u64)old_message_todo << 8) + old_message_length +
 					 udp_new_pseudo + 0x204);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 34) + fr_v4(p->local.addr) +
-					   fr_v4(p->peer.addr) + 0x1180);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_2 + 34) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 3, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 3, FR_TO_IPV4 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_messages_fault, reason_messages_no_memory);
+		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -2442,84 +2405,77 @@ static __always_inline int messages_ipv6_rule_send_ipv4_3(struct __sk_buff *skb,
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_tag *new_tag = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_tag *new_tag = pkt->data + 42;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 34));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 34));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_messages_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv6_rule_2(struct __sk_buff *skb, void *data, __u64 now,
-						__u64 udp_end, __u64 message_end,
-						struct val_by_source *p)
+static __always_inline int messages_ipv6_rule_2(struct __sk_buff *skb, struct messages_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-		return fr_up(skb, reason_messages_address_family);
-	if (!fr_is_v4(p->peer.addr))
-		return messages_ipv6_rule_ipv6_stays_2(skb, data, now, udp_end, message_end, p);
-	if (message_end == udp_end) { /* no padding */
-		__u64 payload_len = udp_end - 65;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
-			return fr_up(skb, reason_messages_partial_checksum);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_up(skb, PROG_MESSAGES + reason_address_family);
+	if (!fr_is_v4(pkt->p->peer.addr))
+		return messages_ipv6_rule_ipv6_stays_2(skb, pkt);
+	if (pkt->message_end == pkt->udp_end) { /* no padding */
+		pkt->payload_len = pkt->udp_end - 65;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 65 &&
+		       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_messages_udp_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_messages_no_route,
-					      reason_messages_unreachable));
-		return messages_ipv6_rule_send_ipv4_2(skb, data, now, payload_len, partial, p);
+			return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
+		return messages_ipv6_rule_send_ipv4_2(skb, pkt);
 	}
-	__u64 payload_len = message_end - 65;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
-		return fr_up(skb, reason_messages_partial_checksum);
+	pkt->payload_len_2 = pkt->message_end - 65;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 65 &&
+	       (pkt->partial_2 & 0xffff) < 65ULL + pkt->payload_len_2 - 1)))
+		return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_messages_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_messages_no_route,
-				      reason_messages_unreachable));
-	return messages_ipv6_rule_send_ipv4_3(skb, data, now, udp_end, message_end, payload_len,
-					      partial, p);
+		return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len_2)))
+		return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
+	return messages_ipv6_rule_send_ipv4_3(skb, pkt);
 }
 
-static __always_inline int messages_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 now,
-						__u64 udp_end, __u64 message_end, __u64 payload_len,
-						__u64 partial, struct val_by_source *p)
+static __always_inline int messages_ipv6_send_2(struct __sk_buff *skb, struct messages_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_message *message = data + 62;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_message *message = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 65, new_headers_len = 62, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -2529,31 +2485,31 @@ static __always_inline int messages_ipv6_send_2(struct __sk_buff *skb, void *dat
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((message_end - 54) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
+					 ((pkt->message_end - 54) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld16(&message->todo) +
-					  ld8((void *)&message->length + 1) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 8) +
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + ld16(&message->todo) +
+			ld8((void *)&message->length + 1) + udp_cut_off);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 8) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 8) +
-					 udp_new_pseudo);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len_2 + 8) + udp_new_pseudo);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_messages_fault, reason_messages_no_memory);
+		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -2562,39 +2518,37 @@ static __always_inline int messages_ipv6_send_2(struct __sk_buff *skb, void *dat
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 8));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 8));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_messages_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv6_send_ipv4_2(struct __sk_buff *skb, void *data, __u64 now,
-						     __u64 udp_end, __u64 message_end,
-						     __u64 payload_len, __u64 partial,
-						     struct val_by_source *p)
+static __always_inline int messages_ipv6_send_ipv4_2(struct __sk_buff *skb,
+						     struct messages_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_message *message = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_message *message = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 65, new_headers_len = 42, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -2603,35 +2557,35 @@ static __always_inline int messages_ipv6_send_ipv4_2(struct __sk_buff *skb, void
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((message_end - 54) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
+					 ((pkt->message_end - 54) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld16(&message->todo) +
-					  ld8((void *)&message->length + 1) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 8) + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + ld16(&message->todo) +
+			ld8((void *)&message->length + 1) + udp_cut_off);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len_2 + 8) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 8) +
-					 udp_new_pseudo);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len_2 + 8) + udp_new_pseudo);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 28) + fr_v4(p->local.addr) +
-					   fr_v4(p->peer.addr) + 0x1180);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_2 + 28) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV4 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_messages_fault, reason_messages_no_memory);
+		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -2640,38 +2594,38 @@ static __always_inline int messages_ipv6_send_ipv4_2(struct __sk_buff *skb, void
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_messages_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv6_rule_send(struct __sk_buff *skb, void *data, __u64 now,
-						   __u64 partial, struct val_by_source *p)
+static __always_inline int messages_ipv6_rule_send(struct __sk_buff *skb,
+						   struct messages_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 
@@ -2681,98 +2635,96 @@ static __always_inline int messages_ipv6_rule_send(struct __sk_buff *skb, void *
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0x4d00);
 
 	__s64 csum = fr_complete_begin(skb, 54, 8);
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_udp *new_udp = pkt->data + 54;
 
 	st16(&new_udp->src_port, bpf_htons(77));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, 54, 8);
 
-	fr_count(reason_messages_pass, len);
-	fr_use(p->slot, 0, len, now);
+	fr_count(PROG_MESSAGES + reason_pass, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int messages_ipv6_rule_send_2(struct __sk_buff *skb, void *data, __u64 now,
-						     __u64 udp_end, __u64 message_end,
-						     __u64 payload_len, __u64 partial,
-						     struct val_by_source *p)
+static __always_inline int messages_ipv6_rule_send_2(struct __sk_buff *skb,
+						     struct messages_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 65, new_headers_len = 65, udp_checksum_at = 60;
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((message_end - 54) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					 ((pkt->message_end - 54) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld16(&udp->src_port) +
-					  old_udp_length + udp_cut_off);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld16(&udp->src_port) + old_udp_length + udp_cut_off);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(payload_len + 11) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(payload_len + 11) + 0x4d00);
+		bpf_htons(pkt->payload_len + 11) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->payload_len + 11) + 0x4d00);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_messages_fault, reason_messages_no_memory);
+		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 18, 44);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 11));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 11));
 	st16(&new_udp->src_port, bpf_htons(77));
-	st16(&new_udp->length, bpf_htons(payload_len + 11));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 11));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	fr_complete_end(skb, csum, 18, 44);
 
-	fr_count(reason_messages_pass, len);
-	fr_use(p->slot, 0, len, now);
+	fr_count(PROG_MESSAGES + reason_pass, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int messages_ipv6_rule_3(struct __sk_buff *skb, void *data, __u64 now,
-						__u64 udp_end, __u64 message_end,
-						struct val_by_source *p)
+static __always_inline int messages_ipv6_rule_3(struct __sk_buff *skb, struct messages_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* {match: "?(h).todo": 4 | 20, do: [{set: "udp.src_port": 77}, "pass"]}, */
-	if (message_end == udp_end) { /* no padding */
+	if (pkt->message_end == pkt->udp_end) { /* no padding */
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_messages_udp_checksum);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 65))
-			return fr_up(skb, reason_messages_partial_checksum);
-		return messages_ipv6_rule_send(skb, data, now, partial, p);
+			return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 65))
+			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
+		return messages_ipv6_rule_send(skb, pkt);
 	}
-	__u64 payload_len = message_end - 65;
-	if (payload_len + 11 > 0xffff || payload_len + 11 > 0xffff)
-		return fr_up(skb, reason_messages_length);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
-		return fr_up(skb, reason_messages_partial_checksum);
+	pkt->payload_len = pkt->message_end - 65;
+	if (pkt->payload_len + 11 > 0xffff || pkt->payload_len + 11 > 0xffff)
+		return fr_up(skb, PROG_MESSAGES + reason_length);
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 65 &&
+	       (pkt->partial_2 & 0xffff) < 65ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_messages_udp_checksum);
-	return messages_ipv6_rule_send_2(skb, data, now, udp_end, message_end, payload_len, partial,
-					 p);
+		return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
+	return messages_ipv6_rule_send_2(skb, pkt);
 }
 
 /* What is the same for all receivers. */
@@ -2790,8 +2742,9 @@ struct messages_fan2 {
 	void *front;
 };
 
-static __always_inline long messages_copy2(struct messages_same2 *same, struct __sk_buff *skb,
-					   void *front, struct receiver_listeners *r)
+static __always_inline long messages_copy2(struct __sk_buff *skb, void *front,
+					   struct receiver_listeners *r,
+					   struct messages_same2 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
@@ -2810,7 +2763,7 @@ static __always_inline long messages_copy2(struct messages_same2 *same, struct _
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 62 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_messages_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_MESSAGES + reason_refused_by_device);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -2832,7 +2785,7 @@ static __always_inline long messages_copy2(struct messages_same2 *same, struct _
 		fr_complete(skb, same->csum, ETH_HLEN, 48);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_peer.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_messages_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_MESSAGES + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -2852,24 +2805,21 @@ static __noinline long messages_turn2(__u32 i, struct messages_fan2 *fan)
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->peer.addr) || fr_is_v4(r->peer.addr))
-		return fr_decline(r->receiver, skb->len, reason_messages_address_family_2);
+		return fr_decline(r->receiver, skb->len, PROG_MESSAGES + reason_address_family_2);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_messages_udp_checksum_2);
+		return fr_decline(r->receiver, skb->len, PROG_MESSAGES + reason_udp_checksum_2);
 	if (unlikely(r->hop_peer.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_peer, reason_messages_unreachable_2,
-					      fr_unusable(&r->hop_peer, reason_messages_no_route_2,
-							  reason_messages_unreachable_2)));
+				  fr_indirect(&r->hop_peer, PROG_MESSAGES + reason_no_route_2));
 	if (ip_end - 14 > r->hop_peer.mtu)
-		return fr_decline(r->receiver, skb->len, reason_messages_too_big_2);
-	return messages_copy2(same, skb, front, r);
+		return fr_decline(r->receiver, skb->len, PROG_MESSAGES + reason_too_big_2);
+	return messages_copy2(skb, front, r, same);
 }
 
-static __always_inline int messages_fan2(struct __sk_buff *skb, void *data, __u64 now, __u64 ip_end,
-					 struct val_by_source *p)
+static __always_inline int messages_fan2(struct __sk_buff *skb, struct messages_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
@@ -2879,15 +2829,15 @@ static __always_inline int messages_fan2(struct __sk_buff *skb, void *data, __u6
 	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 0);
 	list = list_of_listeners(&key);
 	if (!list)
-		return fr_up(skb, reason_messages_no_listeners);
+		return fr_up(skb, PROG_MESSAGES + reason_no_listeners);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_messages_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_MESSAGES + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 62);
 	if (!front)
-		return fr_up(skb, reason_messages_no_memory);
+		return fr_up(skb, PROG_MESSAGES + reason_no_memory);
 	struct messages_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -2900,7 +2850,7 @@ static __always_inline int messages_fan2(struct __sk_buff *skb, void *data, __u6
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_messages_no_memory);
+		return fr_up(skb, PROG_MESSAGES + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -2908,7 +2858,7 @@ static __always_inline int messages_fan2(struct __sk_buff *skb, void *data, __u6
 		 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(saved_ipv6->src)) +
 		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
 		  fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->ip_end = ip_end;
+	same->ip_end = pkt->ip_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -2927,158 +2877,151 @@ static __always_inline int messages_fan2(struct __sk_buff *skb, void *data, __u6
 	bpf_loop(list->count, messages_turn2, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 62, 0))
-		return fr_drop(len, reason_messages_fault);
+		return fr_drop(len, PROG_MESSAGES + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 48);
 
-	fr_count_copies(reason_messages_copy, same->copies0, skb->len);
-	fr_use(p->slot, 0, len, now);
-	fr_count(reason_messages_pass, len);
+	fr_count_copies(PROG_MESSAGES + reason_copy, same->copies0, skb->len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	fr_count(PROG_MESSAGES + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int messages_ipv6_rules(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 ip_end, __u64 udp_end, __u64 message_end,
-					       struct val_by_source *p)
+static __always_inline int messages_ipv6_rules(struct __sk_buff *skb, struct messages_packet *pkt)
 {
-	struct hdr_message *message = data + 62;
+	struct hdr_message *message = pkt->data + 62;
 
 	/* {match: "?(h).todo": 4 | 20, do: [{set: "udp.src_port": 77}, "pass"]}, */
 	if (be8(&message->todo) == 4 || be8(&message->todo) == 20)
-		return messages_ipv6_rule_3(skb, data, now, udp_end, message_end, p);
+		return messages_ipv6_rule_3(skb, pkt);
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
 	if (be8(&message->todo) == 5 || be8(&message->todo) == 21) {
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 65) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_messages_partial_checksum);
-		if (message_end != udp_end)
-			return fr_up(skb, reason_messages_padding);
-		return messages_fan2(skb, data, now, ip_end, p);
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
+		if (pkt->message_end != pkt->udp_end)
+			return fr_up(skb, PROG_MESSAGES + reason_padding);
+		return messages_fan2(skb, pkt);
 	}
 
 	/* "?(h)s": { */
-	return fr_up(skb, reason_messages_no_rule);
+	return fr_up(skb, PROG_MESSAGES + reason_no_rule);
 }
 
-static __always_inline int messages_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					 const struct fr_lease *lease, __u64 now)
+static __always_inline int messages_ipv6(struct __sk_buff *skb, struct messages_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_message *message = data + 62;
-	__u64 ip_end, udp_end, message_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_message *message = pkt->data + 62;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_MESSAGES + why);
 
 	/* message: fields: [{name: "todo", bits: 8, is: <16}, {name: "length", bits: 16, coun... */
-	if (check_message(skb, data, data_end, udp_end, 62, &message_end))
-		return TC_ACT_UNSPEC;
+	why = check_message(skb, pkt->data, pkt->data_end, pkt->udp_end, 62, &pkt->message_end);
+	if (why)
+		return fr_up(skb, PROG_MESSAGES + why);
 
 	/* lookup: p: by_source: ["udp.src"] */
-	struct val_by_source *p;
 	struct key_by_source key __attribute__((aligned(8)));
 
 	fr_put_endpoint_v6(&key.from, ipv6->src, be16(&udp->src_port), 0);
 	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
-	enum fr_found found = find_by_source(&key, lease, 0, &p, now);
+	enum fr_found found = find_by_source(&key, pkt->lease, 0, &pkt->p, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_messages_no_by_source,
-				 reason_messages_changing);
+		return fr_missed(skb, found, PROG_MESSAGES + reason_no_by_source,
+				 PROG_MESSAGES + reason_changing);
 
 	/* {match: "?(h).todo": 0 | 16, do: [_send]}, */
 	if (be8(&message->todo) == 0 || be8(&message->todo) == 16)
-		return messages_ipv6_rule(skb, data, now, ip_end, udp_end, message_end, p);
+		return messages_ipv6_rule(skb, pkt);
 
 	/* {match: "?(h).todo": 1 | 17, do: [{push: tag: id: 0x010203}, _send]}, */
 	if (be8(&message->todo) == 1 || be8(&message->todo) == 17) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-			return fr_up(skb, reason_messages_address_family);
-		__u64 payload_len = message_end - 65;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
-			return fr_up(skb, reason_messages_partial_checksum);
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+			return fr_up(skb, PROG_MESSAGES + reason_address_family);
+		pkt->payload_len = pkt->message_end - 65;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 65 &&
+		       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_messages_udp_checksum);
-		if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&p->hop_peer, reason_messages_no_route,
-						      reason_messages_unreachable));
-			return messages_ipv6_send(skb, data, now, udp_end, message_end, payload_len,
-						  partial, p);
+			return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
+		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->p->hop_peer,
+						PROG_MESSAGES + reason_too_big);
+			return messages_ipv6_send(skb, pkt);
 		}
-		if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_messages_no_route,
-					      reason_messages_unreachable));
-		return messages_ipv6_send_ipv4(skb, data, now, udp_end, message_end, payload_len,
-					       partial, p);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
+		return messages_ipv6_send_ipv4(skb, pkt);
 	}
 
 	/* {match: "?(h).todo": 2 | 18, do: [{push: {tag: {id: 0x010203}, before: h}}, _send]}, */
 	if (be8(&message->todo) == 2 || be8(&message->todo) == 18)
-		return messages_ipv6_rule_2(skb, data, now, udp_end, message_end, p);
+		return messages_ipv6_rule_2(skb, pkt);
 
 	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
 	if (be8(&message->todo) == 3 || be8(&message->todo) == 19) {
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-			return fr_up(skb, reason_messages_address_family);
-		__u64 payload_len = message_end - 65;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
-			return fr_up(skb, reason_messages_partial_checksum);
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+			return fr_up(skb, PROG_MESSAGES + reason_address_family);
+		pkt->payload_len_2 = pkt->message_end - 65;
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial_2 >> 16) >= 65 &&
+		       (pkt->partial_2 & 0xffff) < 65ULL + pkt->payload_len_2 - 1)))
+			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_messages_udp_checksum);
-		if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&p->hop_peer, 48ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&p->hop_peer, reason_messages_no_route,
-						      reason_messages_unreachable));
-			return messages_ipv6_send_2(skb, data, now, udp_end, message_end,
-						    payload_len, partial, p);
+			return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
+		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len_2)))
+				return fr_unfit(skb, &pkt->p->hop_peer,
+						PROG_MESSAGES + reason_too_big);
+			return messages_ipv6_send_2(skb, pkt);
 		}
-		if (unlikely(!fr_fits(&p->hop_peer, 28ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_messages_no_route,
-					      reason_messages_unreachable));
-		return messages_ipv6_send_ipv4_2(skb, data, now, udp_end, message_end, payload_len,
-						 partial, p);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len_2)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
+		return messages_ipv6_send_ipv4_2(skb, pkt);
 	}
 
-	return messages_ipv6_rules(skb, data, now, ip_end, udp_end, message_end, p);
+	return messages_ipv6_rules(skb, pkt);
 }
 
 SEC("tc") int prog_messages(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct messages_packet pkt;
+
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 65);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* "?(h)s": { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_messages_inactive);
+	if (!fr_lease_valid(pkt.lease, pkt.now))
+		return fr_up(skb, PROG_MESSAGES + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_MESSAGES + why);
 
 	/* stack: ["eth", "ip", "udp", h] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return messages_ipv4(skb, data, data_end, lease, now);
+		return messages_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return messages_ipv6(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_messages_not_ip);
+		return messages_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_MESSAGES + reason_not_ip);
 }
 
 /*
@@ -3087,57 +3030,47 @@ SEC("tc") int prog_messages(struct __sk_buff *skb)
  *	eth ipv6 udp record
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_records_sent = 60, reason_records_pass, reason_records_inactive,
-	reason_records_vlan_tag, reason_records_other_host, reason_records_link_broadcast,
-	reason_records_link_multicast, reason_records_truncated, reason_records_ipv4_version,
-	reason_records_ip_options, reason_records_ipv4_reserved, reason_records_fragment,
-	reason_records_ipv4_total_length, reason_records_ipv4_checksum,
-	reason_records_martian_source, reason_records_multicast, reason_records_martian_destination,
-	reason_records_not_udp, reason_records_udp_length, reason_records_gso_packet,
-	reason_records_record_todo, reason_records_record_length, reason_records_no_by_source,
-	reason_records_changing, reason_records_address_family, reason_records_partial_checksum,
-	reason_records_no_memory, reason_records_fault, reason_records_too_big,
-	reason_records_no_route, reason_records_local, reason_records_unreachable,
-	reason_records_blackhole, reason_records_prohibit, reason_records_xfrm, reason_records_rule,
-	reason_records_encap, reason_records_udp_checksum, reason_records_more_data,
-	reason_records_no_listeners, reason_records_address_family_2, reason_records_too_big_2,
-	reason_records_no_route_2, reason_records_local_2, reason_records_unreachable_2,
-	reason_records_blackhole_2, reason_records_prohibit_2, reason_records_xfrm_2,
-	reason_records_rule_2, reason_records_encap_2, reason_records_no_neighbour,
-	reason_records_copy, reason_records_refused_by_device, reason_records_no_rule,
-	reason_records_ipv6_version, reason_records_mapped_address,
-	reason_records_ipv6_payload_length, reason_records_udp_checksum_2, reason_records_not_ip,
+/* What is known of a packet. */
+struct records_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 record_end;
+	__u64 partial;
+	__u64 payload_len;
+	__u64 partial_2;
+	__u64 payload_len_2;
+	struct val_by_source *p;
 };
 
-static __always_inline int check_record(struct __sk_buff *skb, void *data, void *data_end,
-					__u64 udp_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_record(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_record *record = data + at;
 
 	if ((void *)(record + 1) > data_end || at + sizeof(*record) > udp_end)
-		return fr_up(skb, reason_records_truncated);
+		return reason_truncated;
 	if (be8(&record->todo) < 16)
-		return fr_up(skb, reason_records_record_todo);
+		return reason_record_todo;
 	__u64 record_end = at + sizeof(*record) + be16(&record->length);
 	if (!(record_end <= udp_end || skb->gso_size == 0))
-		return fr_up(skb, reason_records_gso_packet);
+		return reason_gso_packet;
 	if (record_end > udp_end)
-		return fr_up(skb, reason_records_record_length);
+		return reason_record_length;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_records_gso_packet);
+		return reason_gso_packet;
 
 	*end = record_end;
 	return 0;
 }
 
-static __always_inline int records_ipv4_rule_send(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 ip_end, __u64 partial,
-						  struct val_by_source *p)
+static __always_inline int records_ipv4_rule_send(struct __sk_buff *skb, struct records_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -3148,60 +3081,59 @@ static __always_inline int records_ipv4_rule_send(struct __sk_buff *skb, void *d
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->peer.addr) + 64);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 64);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_records_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_RECORDS + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_records_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_RECORDS + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_records_fault);
+		return fr_drop(len, PROG_RECORDS + reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(reason_records_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_RECORDS + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int records_ipv4_rule_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
-						       __u64 record_end, __u64 payload_len,
-						       __u64 partial, struct val_by_source *p)
+static __always_inline int records_ipv4_rule_send_ipv6(struct __sk_buff *skb,
+						       struct records_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_record *record = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_record *record = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 45, new_headers_len = 65, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -3214,92 +3146,90 @@ static __always_inline int records_ipv4_rule_send_ipv6(struct __sk_buff *skb, vo
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ((__u64)ld16(&record->length) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 11) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ((__u64)ld16(&record->length) << 8));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 11) +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 11) +
-			  ((__u64)bpf_htons(record_end - 45) << 8));
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len + 11) +
+			  ((__u64)bpf_htons(pkt->record_end - 45) << 8));
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_records_fault, reason_records_no_memory);
+		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_record *new_record = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_record *new_record = pkt->data + 62;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 11));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 11));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 11));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 11));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(record_end - 45));
+	st16(&new_record->length, bpf_htons(pkt->record_end - 45));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_records_fault);
+		return fr_drop(len, PROG_RECORDS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_records_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_RECORDS + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int records_ipv4_rule(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 ip_end, __u64 udp_end, __u64 record_end,
-					     struct val_by_source *p)
+static __always_inline int records_ipv4_rule(struct __sk_buff *skb, struct records_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-		return fr_up(skb, reason_records_address_family);
-	if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 45) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_records_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_records_no_route,
-					      reason_records_unreachable));
-		return records_ipv4_rule_send(skb, data, now, ip_end, partial, p);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_up(skb, PROG_RECORDS + reason_address_family);
+	if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 45) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_RECORDS + reason_too_big);
+		return records_ipv4_rule_send(skb, pkt);
 	}
-	__u64 payload_len = udp_end - 45;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
-		return fr_up(skb, reason_records_partial_checksum);
+	pkt->payload_len = pkt->udp_end - 45;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_2 >> 16) >= 45 &&
+	       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_records_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 51ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_records_no_route,
-				      reason_records_unreachable));
-	return records_ipv4_rule_send_ipv6(skb, data, now, record_end, payload_len, partial, p);
+		return fr_up(skb, PROG_RECORDS + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 51ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, PROG_RECORDS + reason_too_big);
+	return records_ipv4_rule_send_ipv6(skb, pkt);
 }
 
-static __always_inline int records_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 record_end, __u64 payload_len, __u64 partial,
-					     struct val_by_source *p)
+static __always_inline int records_ipv4_send(struct __sk_buff *skb, struct records_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_record *record = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_record *record = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 45, new_headers_len = 48, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -3312,20 +3242,20 @@ static __always_inline int records_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + record_todo +
-					  ((__u64)ld16(&record->length) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 14) + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  record_todo + ((__u64)ld16(&record->length) << 8));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
-					 record_todo +
-					 ((__u64)bpf_htons(record_end - 45 + 3) << 8) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 14) + record_todo +
+					 ((__u64)bpf_htons(pkt->record_end - 45 + 3) << 8) +
 					 udp_new_pseudo + 0x402);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
@@ -3334,15 +3264,15 @@ static __always_inline int records_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(payload_len + 34) +
-					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->peer.addr) + 64);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 34) +
+					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
+					 fr_v4(pkt->p->peer.addr) + 64);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_records_fault, reason_records_no_memory);
+		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -3351,45 +3281,43 @@ static __always_inline int records_ipv4_send(struct __sk_buff *skb, void *data, 
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_record *new_record = data + 42;
-	struct hdr_tag *new_tag = data + 45;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_record *new_record = pkt->data + 42;
+	struct hdr_tag *new_tag = pkt->data + 45;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 34));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 34));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(record_end - 45 + 3));
+	st16(&new_record->length, bpf_htons(pkt->record_end - 45 + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_records_fault);
+		return fr_drop(len, PROG_RECORDS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_records_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_RECORDS + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int records_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 record_end, __u64 payload_len,
-						  __u64 partial, struct val_by_source *p)
+static __always_inline int records_ipv4_send_ipv6(struct __sk_buff *skb, struct records_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_record *record = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_record *record = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 45, new_headers_len = 68, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -3402,28 +3330,28 @@ static __always_inline int records_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + record_todo +
-					  ((__u64)ld16(&record->length) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 14) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  record_todo + ((__u64)ld16(&record->length) << 8));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 14) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
-					 record_todo +
-					 ((__u64)bpf_htons(record_end - 45 + 3) << 8) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 14) + record_todo +
+					 ((__u64)bpf_htons(pkt->record_end - 45 + 3) << 8) +
 					 udp_new_pseudo + 0x402);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_records_fault, reason_records_no_memory);
+		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -3432,45 +3360,43 @@ static __always_inline int records_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_record *new_record = data + 62;
-	struct hdr_tag *new_tag = data + 65;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_record *new_record = pkt->data + 62;
+	struct hdr_tag *new_tag = pkt->data + 65;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 14));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(record_end - 45 + 3));
+	st16(&new_record->length, bpf_htons(pkt->record_end - 45 + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_records_fault);
+		return fr_drop(len, PROG_RECORDS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_records_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_RECORDS + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int records_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 payload_len, __u64 partial,
-					       struct val_by_source *p)
+static __always_inline int records_ipv4_send_2(struct __sk_buff *skb, struct records_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_record *record = data + 42;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_record *record = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 45, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -3484,18 +3410,19 @@ static __always_inline int records_ipv4_send_2(struct __sk_buff *skb, void *data
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + old_record_todo +
-					  ((__u64)old_record_length << 8));
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 14) + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  old_record_todo + ((__u64)old_record_length << 8));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len_2 + 14) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len_2 + 14) +
 					 ((__u64)old_record_todo << 8) + old_record_length +
 					 udp_new_pseudo + 0x204);
 	if (!udp_csum.old) /* no checksum came, none leaves */
@@ -3505,15 +3432,15 @@ static __always_inline int records_ipv4_send_2(struct __sk_buff *skb, void *data
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(payload_len + 34) +
-					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->peer.addr) + 64);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len_2 + 34) +
+					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
+					 fr_v4(pkt->p->peer.addr) + 64);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 3,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 3,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_records_fault, reason_records_no_memory);
+		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -3522,42 +3449,41 @@ static __always_inline int records_ipv4_send_2(struct __sk_buff *skb, void *data
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_tag *new_tag = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_tag *new_tag = pkt->data + 42;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 34));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 34));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_records_fault);
+		return fr_drop(len, PROG_RECORDS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_records_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_RECORDS + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int records_ipv4_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 now,
-						    __u64 payload_len, __u64 partial,
-						    struct val_by_source *p)
+static __always_inline int records_ipv4_send_ipv6_2(struct __sk_buff *skb,
+						    struct records_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_record *record = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_record *record = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 65, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -3571,27 +3497,28 @@ static __always_inline int records_ipv4_send_ipv6_2(struct __sk_buff *skb, void 
 	__be16 old_record_length = ld16(&record->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + old_record_todo +
-					  ((__u64)old_record_length << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 14) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  old_record_todo + ((__u64)old_record_length << 8));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 14) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len_2 + 14) +
 					 ((__u64)old_record_todo << 8) + old_record_length +
 					 udp_new_pseudo + 0x204);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 3, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 3, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_records_fault, reason_records_no_memory);
+		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -3600,42 +3527,40 @@ static __always_inline int records_ipv4_send_ipv6_2(struct __sk_buff *skb, void 
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_tag *new_tag = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_tag *new_tag = pkt->data + 62;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 14));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 14));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_records_fault);
+		return fr_drop(len, PROG_RECORDS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_records_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_RECORDS + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int records_ipv4_send_3(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 payload_len, __u64 partial,
-					       struct val_by_source *p)
+static __always_inline int records_ipv4_send_3(struct __sk_buff *skb, struct records_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_record *record = data + 42;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_record *record = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 45, new_headers_len = 42, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -3647,19 +3572,19 @@ static __always_inline int records_ipv4_send_3(struct __sk_buff *skb, void *data
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld16(&record->todo) +
-					  ld8((void *)&record->length + 1));
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 8) + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld16(&record->todo) + ld8((void *)&record->length + 1));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 8) +
-					 udp_new_pseudo);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 8) + udp_new_pseudo);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
@@ -3667,15 +3592,15 @@ static __always_inline int records_ipv4_send_3(struct __sk_buff *skb, void *data
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(payload_len + 28) +
-					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->peer.addr) + 64);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 28) +
+					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
+					 fr_v4(pkt->p->peer.addr) + 64);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_records_fault, reason_records_no_memory);
+		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -3684,39 +3609,38 @@ static __always_inline int records_ipv4_send_3(struct __sk_buff *skb, void *data
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_records_fault);
+		return fr_drop(len, PROG_RECORDS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_records_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_RECORDS + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int records_ipv4_send_ipv6_3(struct __sk_buff *skb, void *data, __u64 now,
-						    __u64 payload_len, __u64 partial,
-						    struct val_by_source *p)
+static __always_inline int records_ipv4_send_ipv6_3(struct __sk_buff *skb,
+						    struct records_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_record *record = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_record *record = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 45, new_headers_len = 62, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -3728,26 +3652,26 @@ static __always_inline int records_ipv4_send_ipv6_3(struct __sk_buff *skb, void 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld16(&record->todo) +
-					  ld8((void *)&record->length + 1));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 8) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld16(&record->todo) + ld8((void *)&record->length + 1));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 8) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 8) +
-					 udp_new_pseudo);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 8) + udp_new_pseudo);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_records_fault, reason_records_no_memory);
+		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -3756,36 +3680,35 @@ static __always_inline int records_ipv4_send_ipv6_3(struct __sk_buff *skb, void 
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 8));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_records_fault);
+		return fr_drop(len, PROG_RECORDS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_records_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_RECORDS + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int records_ipv4_send_4(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 partial, struct val_by_source *p)
+static __always_inline int records_ipv4_send_4(struct __sk_buff *skb, struct records_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 
@@ -3795,7 +3718,7 @@ static __always_inline int records_ipv4_send_4(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
@@ -3803,16 +3726,16 @@ static __always_inline int records_ipv4_send_4(struct __sk_buff *skb, void *data
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0x4d00);
 
 	__s64 csum = fr_complete_begin(skb, 34, 8);
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_udp *new_udp = pkt->data + 34;
 
 	st16(&new_udp->src_port, bpf_htons(77));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_records_fault);
+		return fr_drop(len, PROG_RECORDS + reason_fault);
 	fr_complete_end(skb, csum, 34, 8);
 
-	fr_count(reason_records_pass, len);
-	fr_use(p->slot, 0, len, now);
+	fr_count(PROG_RECORDS + reason_pass, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return TC_ACT_UNSPEC;
 }
 
@@ -3832,8 +3755,8 @@ struct records_fan1 {
 	void *front;
 };
 
-static __always_inline long records_copy1(struct records_same1 *same, struct __sk_buff *skb,
-					  void *front, struct receiver_listeners *r)
+static __always_inline long records_copy1(struct __sk_buff *skb, void *front,
+					  struct receiver_listeners *r, struct records_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
@@ -3855,7 +3778,7 @@ static __always_inline long records_copy1(struct records_same1 *same, struct __s
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_records_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_RECORDS + reason_refused_by_device);
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
@@ -3873,7 +3796,7 @@ static __always_inline long records_copy1(struct records_same1 *same, struct __s
 		fr_complete(skb, same->csum, 18, 24);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_peer.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_records_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_RECORDS + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -3892,22 +3815,19 @@ static __noinline long records_turn1(__u32 i, struct records_fan1 *fan)
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->peer.addr) || !fr_is_v4(r->peer.addr))
-		return fr_decline(r->receiver, skb->len, reason_records_address_family_2);
+		return fr_decline(r->receiver, skb->len, PROG_RECORDS + reason_address_family_2);
 	if (unlikely(r->hop_peer.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_peer, reason_records_unreachable_2,
-					      fr_unusable(&r->hop_peer, reason_records_no_route_2,
-							  reason_records_unreachable_2)));
+				  fr_indirect(&r->hop_peer, PROG_RECORDS + reason_no_route_2));
 	if (ip_end - 14 > r->hop_peer.mtu)
-		return fr_decline(r->receiver, skb->len, reason_records_too_big_2);
-	return records_copy1(same, skb, front, r);
+		return fr_decline(r->receiver, skb->len, PROG_RECORDS + reason_too_big_2);
+	return records_copy1(skb, front, r, same);
 }
 
-static __always_inline int records_fan1(struct __sk_buff *skb, void *data, __u64 now, __u64 ip_end,
-					struct val_by_source *p)
+static __always_inline int records_fan1(struct __sk_buff *skb, struct records_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
@@ -3917,15 +3837,15 @@ static __always_inline int records_fan1(struct __sk_buff *skb, void *data, __u64
 	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
 	list = list_of_listeners(&key);
 	if (!list)
-		return fr_up(skb, reason_records_no_listeners);
+		return fr_up(skb, PROG_RECORDS + reason_no_listeners);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_records_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_RECORDS + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 42);
 	if (!front)
-		return fr_up(skb, reason_records_no_memory);
+		return fr_up(skb, PROG_RECORDS + reason_no_memory);
 	struct records_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -3937,7 +3857,7 @@ static __always_inline int records_fan1(struct __sk_buff *skb, void *data, __u64
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_records_no_memory);
+		return fr_up(skb, PROG_RECORDS + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -3947,7 +3867,7 @@ static __always_inline int records_fan1(struct __sk_buff *skb, void *data, __u64
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
 		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->ip_end = ip_end;
+	same->ip_end = pkt->ip_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -3966,163 +3886,153 @@ static __always_inline int records_fan1(struct __sk_buff *skb, void *data, __u64
 	bpf_loop(list->count, records_turn1, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 42, 0))
-		return fr_drop(len, reason_records_fault);
+		return fr_drop(len, PROG_RECORDS + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 24);
 
-	fr_count_copies(reason_records_copy, same->copies0, skb->len);
-	fr_use(p->slot, 0, len, now);
-	fr_count(reason_records_pass, len);
+	fr_count_copies(PROG_RECORDS + reason_copy, same->copies0, skb->len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	fr_count(PROG_RECORDS + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int records_ipv4_rules(struct __sk_buff *skb, void *data, __u64 now,
-					      __u64 ip_end, __u64 udp_end, __u64 record_end,
-					      struct val_by_source *p)
+static __always_inline int records_ipv4_rules(struct __sk_buff *skb, struct records_packet *pkt)
 {
-	struct hdr_record *record = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_record *record = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
 	if (be8(&record->todo) == 3 || be8(&record->todo) == 19) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-			return fr_up(skb, reason_records_address_family);
-		if (record_end != udp_end)
-			return fr_up(skb, reason_records_more_data);
-		__u64 payload_len = record_end - 45;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
-			return fr_up(skb, reason_records_partial_checksum);
-		if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&p->hop_peer, 28ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&p->hop_peer, reason_records_no_route,
-						      reason_records_unreachable));
-			return records_ipv4_send_3(skb, data, now, payload_len, partial, p);
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+			return fr_up(skb, PROG_RECORDS + reason_address_family);
+		if (pkt->record_end != pkt->udp_end)
+			return fr_up(skb, PROG_RECORDS + reason_more_data);
+		pkt->payload_len = pkt->record_end - 45;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial >> 16) >= 45 &&
+		       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
+		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->p->hop_peer,
+						PROG_RECORDS + reason_too_big);
+			return records_ipv4_send_3(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_records_udp_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 48ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_records_no_route,
-					      reason_records_unreachable));
-		return records_ipv4_send_ipv6_3(skb, data, now, payload_len, partial, p);
+			return fr_up(skb, PROG_RECORDS + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_RECORDS + reason_too_big);
+		return records_ipv4_send_ipv6_3(skb, pkt);
 	}
 
 	/* {match: "?(h).todo": 4 | 20, do: [{set: "udp.src_port": 77}, "pass"]}, */
 	if (be8(&record->todo) == 4 || be8(&record->todo) == 20) {
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 45))
-			return fr_up(skb, reason_records_partial_checksum);
-		return records_ipv4_send_4(skb, data, now, partial, p);
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+		      (pkt->partial_2 >> 16) >= 45))
+			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
+		return records_ipv4_send_4(skb, pkt);
 	}
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
 	if (be8(&record->todo) == 5 || be8(&record->todo) == 21) {
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 45) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_records_partial_checksum);
-		return records_fan1(skb, data, now, ip_end, p);
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
+		return records_fan1(skb, pkt);
 	}
 
 	/* "?(h)s": { */
-	return fr_up(skb, reason_records_no_rule);
+	return fr_up(skb, PROG_RECORDS + reason_no_rule);
 }
 
-static __always_inline int records_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease, __u64 now)
+static __always_inline int records_ipv4(struct __sk_buff *skb, struct records_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_record *record = data + 42;
-	__u64 ip_end, udp_end, record_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_record *record = pkt->data + 42;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(messages, records, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
-		      FR_APART(messages, records, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_RECORDS + why);
 
 	/* record: fields: [{name: "todo", bits: 8, is: >=16}, {name: "length", bits: 16, coun... */
-	if (check_record(skb, data, data_end, udp_end, 42, &record_end))
-		return TC_ACT_UNSPEC;
+	why = check_record(skb, pkt->data, pkt->data_end, pkt->udp_end, 42, &pkt->record_end);
+	if (why)
+		return fr_up(skb, PROG_RECORDS + why);
 
 	/* lookup: p: by_source: ["udp.src"] */
-	struct val_by_source *p;
 	struct key_by_source key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.from, ld32(ipv4->src), be16(&udp->src_port));
-	enum fr_found found = find_by_source(&key, lease, 0, &p, now);
+	enum fr_found found = find_by_source(&key, pkt->lease, 0, &pkt->p, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_records_no_by_source, reason_records_changing);
+		return fr_missed(skb, found, PROG_RECORDS + reason_no_by_source,
+				 PROG_RECORDS + reason_changing);
 
 	/* {match: "?(h).todo": 0 | 16, do: [_send]}, */
 	if (be8(&record->todo) == 0 || be8(&record->todo) == 16)
-		return records_ipv4_rule(skb, data, now, ip_end, udp_end, record_end, p);
+		return records_ipv4_rule(skb, pkt);
 
 	/* {match: "?(h).todo": 1 | 17, do: [{push: tag: id: 0x010203}, _send]}, */
 	if (be8(&record->todo) == 1 || be8(&record->todo) == 17) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-			return fr_up(skb, reason_records_address_family);
-		__u64 payload_len = udp_end - 45;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
-			return fr_up(skb, reason_records_partial_checksum);
-		if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&p->hop_peer, reason_records_no_route,
-						      reason_records_unreachable));
-			return records_ipv4_send(skb, data, now, record_end, payload_len, partial,
-						 p);
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+			return fr_up(skb, PROG_RECORDS + reason_address_family);
+		pkt->payload_len = pkt->udp_end - 45;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial >> 16) >= 45 &&
+		       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
+		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->p->hop_peer,
+						PROG_RECORDS + reason_too_big);
+			return records_ipv4_send(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_records_udp_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_records_no_route,
-					      reason_records_unreachable));
-		return records_ipv4_send_ipv6(skb, data, now, record_end, payload_len, partial, p);
+			return fr_up(skb, PROG_RECORDS + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_RECORDS + reason_too_big);
+		return records_ipv4_send_ipv6(skb, pkt);
 	}
 
 	/* {match: "?(h).todo": 2 | 18, do: [{push: {tag: {id: 0x010203}, before: h}}, _send]}, */
 	if (be8(&record->todo) == 2 || be8(&record->todo) == 18) {
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-			return fr_up(skb, reason_records_address_family);
-		__u64 payload_len = udp_end - 45;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 45 && (partial & 0xffff) < 45ULL + payload_len - 1)))
-			return fr_up(skb, reason_records_partial_checksum);
-		if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&p->hop_peer, reason_records_no_route,
-						      reason_records_unreachable));
-			return records_ipv4_send_2(skb, data, now, payload_len, partial, p);
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+			return fr_up(skb, PROG_RECORDS + reason_address_family);
+		pkt->payload_len_2 = pkt->udp_end - 45;
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial_2 >> 16) >= 45 &&
+		       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len_2 - 1)))
+			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
+		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len_2)))
+				return fr_unfit(skb, &pkt->p->hop_peer,
+						PROG_RECORDS + reason_too_big);
+			return records_ipv4_send_2(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_records_udp_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_records_no_route,
-					      reason_records_unreachable));
-		return records_ipv4_send_ipv6_2(skb, data, now, payload_len, partial, p);
+			return fr_up(skb, PROG_RECORDS + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len_2)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_RECORDS + reason_too_big);
+		return records_ipv4_send_ipv6_2(skb, pkt);
 	}
 
-	return records_ipv4_rules(skb, data, now, ip_end, udp_end, record_end, p);
+	return records_ipv4_rules(skb, pkt);
 }
 
-static __always_inline int records_ipv6_rule_send(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 ip_end, __u64 partial,
-						  struct val_by_source *p)
+static __always_inline int records_ipv6_rule_send(struct __sk_buff *skb, struct records_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -4134,52 +4044,51 @@ static __always_inline int records_ipv6_rule_send(struct __sk_buff *skb, void *d
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port));
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port));
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_records_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_RECORDS + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_records_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_RECORDS + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_records_fault);
+		return fr_drop(len, PROG_RECORDS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(reason_records_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_RECORDS + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int records_ipv6_rule_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
-						       __u64 record_end, __u64 payload_len,
-						       __u64 partial, struct val_by_source *p)
+static __always_inline int records_ipv6_rule_send_ipv4(struct __sk_buff *skb,
+						       struct records_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_record *record = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_record *record = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 65, new_headers_len = 45, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -4192,101 +4101,99 @@ static __always_inline int records_ipv6_rule_send_ipv4(struct __sk_buff *skb, vo
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ((__u64)ld16(&record->length) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 11) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 11) +
-			  ((__u64)bpf_htons(record_end - 65) << 8));
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ((__u64)ld16(&record->length) << 8));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + 11) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len + 11) +
+			  ((__u64)bpf_htons(pkt->record_end - 65) << 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 31) + fr_v4(p->local.addr) +
-					   fr_v4(p->peer.addr) + 0x1180);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 31) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_records_fault, reason_records_no_memory);
+		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_record *new_record = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_record *new_record = pkt->data + 42;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 31));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 31));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 11));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 11));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(record_end - 65));
+	st16(&new_record->length, bpf_htons(pkt->record_end - 65));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_records_fault);
+		return fr_drop(len, PROG_RECORDS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_records_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_RECORDS + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int records_ipv6_rule(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 ip_end, __u64 udp_end, __u64 record_end,
-					     struct val_by_source *p)
+static __always_inline int records_ipv6_rule(struct __sk_buff *skb, struct records_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-		return fr_up(skb, reason_records_address_family);
-	if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 65))
-			return fr_up(skb, reason_records_partial_checksum);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_up(skb, PROG_RECORDS + reason_address_family);
+	if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 65))
+			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_records_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_records_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_records_no_route,
-					      reason_records_unreachable));
-		return records_ipv6_rule_send(skb, data, now, ip_end, partial, p);
+			return fr_up(skb, PROG_RECORDS + reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_RECORDS + reason_too_big);
+		return records_ipv6_rule_send(skb, pkt);
 	}
-	__u64 payload_len = udp_end - 65;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
-		return fr_up(skb, reason_records_partial_checksum);
+	pkt->payload_len = pkt->udp_end - 65;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 65 &&
+	       (pkt->partial_2 & 0xffff) < 65ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_records_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 31ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_records_no_route,
-				      reason_records_unreachable));
-	return records_ipv6_rule_send_ipv4(skb, data, now, record_end, payload_len, partial, p);
+		return fr_up(skb, PROG_RECORDS + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 31ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, PROG_RECORDS + reason_too_big);
+	return records_ipv6_rule_send_ipv4(skb, pkt);
 }
 
-static __always_inline int records_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 record_end, __u64 payload_len, __u64 partial,
-					     struct val_by_source *p)
+static __always_inline int records_ipv6_send(struct __sk_buff *skb, struct records_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_record *record = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_record *record = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 65, new_headers_len = 68, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -4300,28 +4207,28 @@ static __always_inline int records_ipv6_send(struct __sk_buff *skb, void *data, 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + record_todo +
-					  ((__u64)ld16(&record->length) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 14) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  record_todo + ((__u64)ld16(&record->length) << 8));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 14) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
-					 record_todo +
-					 ((__u64)bpf_htons(record_end - 65 + 3) << 8) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 14) + record_todo +
+					 ((__u64)bpf_htons(pkt->record_end - 65 + 3) << 8) +
 					 udp_new_pseudo + 0x402);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_records_fault, reason_records_no_memory);
+		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -4330,44 +4237,42 @@ static __always_inline int records_ipv6_send(struct __sk_buff *skb, void *data, 
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_record *new_record = data + 62;
-	struct hdr_tag *new_tag = data + 65;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_record *new_record = pkt->data + 62;
+	struct hdr_tag *new_tag = pkt->data + 65;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 14));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(record_end - 65 + 3));
+	st16(&new_record->length, bpf_htons(pkt->record_end - 65 + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_records_fault);
+		return fr_drop(len, PROG_RECORDS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_records_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_RECORDS + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int records_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 record_end, __u64 payload_len,
-						  __u64 partial, struct val_by_source *p)
+static __always_inline int records_ipv6_send_ipv4(struct __sk_buff *skb, struct records_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_record *record = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_record *record = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 65, new_headers_len = 48, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -4380,32 +4285,32 @@ static __always_inline int records_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + record_todo +
-					  ((__u64)ld16(&record->length) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 14) + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  record_todo + ((__u64)ld16(&record->length) << 8));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
-					 record_todo +
-					 ((__u64)bpf_htons(record_end - 65 + 3) << 8) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 14) + record_todo +
+					 ((__u64)bpf_htons(pkt->record_end - 65 + 3) << 8) +
 					 udp_new_pseudo + 0x402);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 34) + fr_v4(p->local.addr) +
-					   fr_v4(p->peer.addr) + 0x1180);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 34) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_records_fault, reason_records_no_memory);
+		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -4414,47 +4319,45 @@ static __always_inline int records_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_record *new_record = data + 42;
-	struct hdr_tag *new_tag = data + 45;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_record *new_record = pkt->data + 42;
+	struct hdr_tag *new_tag = pkt->data + 45;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 34));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 34));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(record_end - 65 + 3));
+	st16(&new_record->length, bpf_htons(pkt->record_end - 65 + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_records_fault);
+		return fr_drop(len, PROG_RECORDS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_records_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_RECORDS + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int records_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 payload_len, __u64 partial,
-					       struct val_by_source *p)
+static __always_inline int records_ipv6_send_2(struct __sk_buff *skb, struct records_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_record *record = data + 62;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_record *record = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 65, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -4469,27 +4372,28 @@ static __always_inline int records_ipv6_send_2(struct __sk_buff *skb, void *data
 	__be16 old_record_length = ld16(&record->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + old_record_todo +
-					  ((__u64)old_record_length << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 14) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  old_record_todo + ((__u64)old_record_length << 8));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 14) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len_2 + 14) +
 					 ((__u64)old_record_todo << 8) + old_record_length +
 					 udp_new_pseudo + 0x204);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 3,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 3,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_records_fault, reason_records_no_memory);
+		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -4498,41 +4402,40 @@ static __always_inline int records_ipv6_send_2(struct __sk_buff *skb, void *data
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_tag *new_tag = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_tag *new_tag = pkt->data + 62;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 14));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 14));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_records_fault);
+		return fr_drop(len, PROG_RECORDS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_records_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_RECORDS + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int records_ipv6_send_ipv4_2(struct __sk_buff *skb, void *data, __u64 now,
-						    __u64 payload_len, __u64 partial,
-						    struct val_by_source *p)
+static __always_inline int records_ipv6_send_ipv4_2(struct __sk_buff *skb,
+						    struct records_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_record *record = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_record *record = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 45, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -4546,31 +4449,32 @@ static __always_inline int records_ipv6_send_ipv4_2(struct __sk_buff *skb, void 
 	__be16 old_record_length = ld16(&record->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + old_record_todo +
-					  ((__u64)old_record_length << 8));
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 14) + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  old_record_todo + ((__u64)old_record_length << 8));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len_2 + 14) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len_2 + 14) +
 					 ((__u64)old_record_todo << 8) + old_record_length +
 					 udp_new_pseudo + 0x204);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 34) + fr_v4(p->local.addr) +
-					   fr_v4(p->peer.addr) + 0x1180);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_2 + 34) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 3, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 3, FR_TO_IPV4 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_records_fault, reason_records_no_memory);
+		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -4579,44 +4483,42 @@ static __always_inline int records_ipv6_send_ipv4_2(struct __sk_buff *skb, void 
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_tag *new_tag = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_tag *new_tag = pkt->data + 42;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 34));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 34));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_records_fault);
+		return fr_drop(len, PROG_RECORDS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_records_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_RECORDS + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int records_ipv6_send_3(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 payload_len, __u64 partial,
-					       struct val_by_source *p)
+static __always_inline int records_ipv6_send_3(struct __sk_buff *skb, struct records_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_record *record = data + 62;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_record *record = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 65, new_headers_len = 62, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -4629,26 +4531,26 @@ static __always_inline int records_ipv6_send_3(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld16(&record->todo) +
-					  ld8((void *)&record->length + 1));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 8) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld16(&record->todo) + ld8((void *)&record->length + 1));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 8) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 8) +
-					 udp_new_pseudo);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 8) + udp_new_pseudo);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_records_fault, reason_records_no_memory);
+		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -4657,38 +4559,37 @@ static __always_inline int records_ipv6_send_3(struct __sk_buff *skb, void *data
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 8));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_records_fault);
+		return fr_drop(len, PROG_RECORDS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_records_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_RECORDS + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int records_ipv6_send_ipv4_3(struct __sk_buff *skb, void *data, __u64 now,
-						    __u64 payload_len, __u64 partial,
-						    struct val_by_source *p)
+static __always_inline int records_ipv6_send_ipv4_3(struct __sk_buff *skb,
+						    struct records_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_record *record = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_record *record = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 65, new_headers_len = 42, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -4700,30 +4601,30 @@ static __always_inline int records_ipv6_send_ipv4_3(struct __sk_buff *skb, void 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld16(&record->todo) +
-					  ld8((void *)&record->length + 1));
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 8) + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld16(&record->todo) + ld8((void *)&record->length + 1));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 8) +
-					 udp_new_pseudo);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 8) + udp_new_pseudo);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 28) + fr_v4(p->local.addr) +
-					   fr_v4(p->peer.addr) + 0x1180);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 28) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_records_fault, reason_records_no_memory);
+		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -4732,38 +4633,37 @@ static __always_inline int records_ipv6_send_ipv4_3(struct __sk_buff *skb, void 
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_records_fault);
+		return fr_drop(len, PROG_RECORDS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_records_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_RECORDS + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int records_ipv6_send_4(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 partial, struct val_by_source *p)
+static __always_inline int records_ipv6_send_4(struct __sk_buff *skb, struct records_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 
@@ -4773,23 +4673,23 @@ static __always_inline int records_ipv6_send_4(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0x4d00);
 
 	__s64 csum = fr_complete_begin(skb, 54, 8);
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_udp *new_udp = pkt->data + 54;
 
 	st16(&new_udp->src_port, bpf_htons(77));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_records_fault);
+		return fr_drop(len, PROG_RECORDS + reason_fault);
 	fr_complete_end(skb, csum, 54, 8);
 
-	fr_count(reason_records_pass, len);
-	fr_use(p->slot, 0, len, now);
+	fr_count(PROG_RECORDS + reason_pass, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return TC_ACT_UNSPEC;
 }
 
@@ -4808,8 +4708,8 @@ struct records_fan2 {
 	void *front;
 };
 
-static __always_inline long records_copy2(struct records_same2 *same, struct __sk_buff *skb,
-					  void *front, struct receiver_listeners *r)
+static __always_inline long records_copy2(struct __sk_buff *skb, void *front,
+					  struct receiver_listeners *r, struct records_same2 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
@@ -4828,7 +4728,7 @@ static __always_inline long records_copy2(struct records_same2 *same, struct __s
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 62 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_records_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_RECORDS + reason_refused_by_device);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -4850,7 +4750,7 @@ static __always_inline long records_copy2(struct records_same2 *same, struct __s
 		fr_complete(skb, same->csum, ETH_HLEN, 48);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_peer.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_records_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_RECORDS + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -4870,24 +4770,21 @@ static __noinline long records_turn2(__u32 i, struct records_fan2 *fan)
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->peer.addr) || fr_is_v4(r->peer.addr))
-		return fr_decline(r->receiver, skb->len, reason_records_address_family_2);
+		return fr_decline(r->receiver, skb->len, PROG_RECORDS + reason_address_family_2);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_records_udp_checksum_2);
+		return fr_decline(r->receiver, skb->len, PROG_RECORDS + reason_udp_checksum_2);
 	if (unlikely(r->hop_peer.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_peer, reason_records_unreachable_2,
-					      fr_unusable(&r->hop_peer, reason_records_no_route_2,
-							  reason_records_unreachable_2)));
+				  fr_indirect(&r->hop_peer, PROG_RECORDS + reason_no_route_2));
 	if (ip_end - 14 > r->hop_peer.mtu)
-		return fr_decline(r->receiver, skb->len, reason_records_too_big_2);
-	return records_copy2(same, skb, front, r);
+		return fr_decline(r->receiver, skb->len, PROG_RECORDS + reason_too_big_2);
+	return records_copy2(skb, front, r, same);
 }
 
-static __always_inline int records_fan2(struct __sk_buff *skb, void *data, __u64 now, __u64 ip_end,
-					struct val_by_source *p)
+static __always_inline int records_fan2(struct __sk_buff *skb, struct records_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
@@ -4897,15 +4794,15 @@ static __always_inline int records_fan2(struct __sk_buff *skb, void *data, __u64
 	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 0);
 	list = list_of_listeners(&key);
 	if (!list)
-		return fr_up(skb, reason_records_no_listeners);
+		return fr_up(skb, PROG_RECORDS + reason_no_listeners);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_records_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_RECORDS + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 62);
 	if (!front)
-		return fr_up(skb, reason_records_no_memory);
+		return fr_up(skb, PROG_RECORDS + reason_no_memory);
 	struct records_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -4918,7 +4815,7 @@ static __always_inline int records_fan2(struct __sk_buff *skb, void *data, __u64
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_records_no_memory);
+		return fr_up(skb, PROG_RECORDS + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -4926,7 +4823,7 @@ static __always_inline int records_fan2(struct __sk_buff *skb, void *data, __u64
 		 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(saved_ipv6->src)) +
 		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
 		  fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->ip_end = ip_end;
+	same->ip_end = pkt->ip_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -4945,185 +4842,179 @@ static __always_inline int records_fan2(struct __sk_buff *skb, void *data, __u64
 	bpf_loop(list->count, records_turn2, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 62, 0))
-		return fr_drop(len, reason_records_fault);
+		return fr_drop(len, PROG_RECORDS + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 48);
 
-	fr_count_copies(reason_records_copy, same->copies0, skb->len);
-	fr_use(p->slot, 0, len, now);
-	fr_count(reason_records_pass, len);
+	fr_count_copies(PROG_RECORDS + reason_copy, same->copies0, skb->len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	fr_count(PROG_RECORDS + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int records_ipv6_rules(struct __sk_buff *skb, void *data, __u64 now,
-					      __u64 ip_end, __u64 udp_end, __u64 record_end,
-					      struct val_by_source *p)
+static __always_inline int records_ipv6_rules(struct __sk_buff *skb, struct records_packet *pkt)
 {
-	struct hdr_record *record = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_record *record = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
 	if (be8(&record->todo) == 3 || be8(&record->todo) == 19) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-			return fr_up(skb, reason_records_address_family);
-		if (record_end != udp_end)
-			return fr_up(skb, reason_records_more_data);
-		__u64 payload_len = record_end - 65;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
-			return fr_up(skb, reason_records_partial_checksum);
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+			return fr_up(skb, PROG_RECORDS + reason_address_family);
+		if (pkt->record_end != pkt->udp_end)
+			return fr_up(skb, PROG_RECORDS + reason_more_data);
+		pkt->payload_len = pkt->record_end - 65;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 65 &&
+		       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_records_udp_checksum);
-		if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&p->hop_peer, 48ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&p->hop_peer, reason_records_no_route,
-						      reason_records_unreachable));
-			return records_ipv6_send_3(skb, data, now, payload_len, partial, p);
+			return fr_up(skb, PROG_RECORDS + reason_udp_checksum);
+		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->p->hop_peer,
+						PROG_RECORDS + reason_too_big);
+			return records_ipv6_send_3(skb, pkt);
 		}
-		if (unlikely(!fr_fits(&p->hop_peer, 28ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_records_no_route,
-					      reason_records_unreachable));
-		return records_ipv6_send_ipv4_3(skb, data, now, payload_len, partial, p);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_RECORDS + reason_too_big);
+		return records_ipv6_send_ipv4_3(skb, pkt);
 	}
 
 	/* {match: "?(h).todo": 4 | 20, do: [{set: "udp.src_port": 77}, "pass"]}, */
 	if (be8(&record->todo) == 4 || be8(&record->todo) == 20) {
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_records_udp_checksum);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 65))
-			return fr_up(skb, reason_records_partial_checksum);
-		return records_ipv6_send_4(skb, data, now, partial, p);
+			return fr_up(skb, PROG_RECORDS + reason_udp_checksum);
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+		      (pkt->partial_2 >> 16) >= 65))
+			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
+		return records_ipv6_send_4(skb, pkt);
 	}
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
 	if (be8(&record->todo) == 5 || be8(&record->todo) == 21) {
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 65) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_records_partial_checksum);
-		return records_fan2(skb, data, now, ip_end, p);
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
+		return records_fan2(skb, pkt);
 	}
 
 	/* "?(h)s": { */
-	return fr_up(skb, reason_records_no_rule);
+	return fr_up(skb, PROG_RECORDS + reason_no_rule);
 }
 
-static __always_inline int records_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease, __u64 now)
+static __always_inline int records_ipv6(struct __sk_buff *skb, struct records_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_record *record = data + 62;
-	__u64 ip_end, udp_end, record_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_record *record = pkt->data + 62;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(messages, records, truncated),
-		       FR_APART(messages, records, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
-		      FR_APART(messages, records, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_RECORDS + why);
 
 	/* record: fields: [{name: "todo", bits: 8, is: >=16}, {name: "length", bits: 16, coun... */
-	if (check_record(skb, data, data_end, udp_end, 62, &record_end))
-		return TC_ACT_UNSPEC;
+	why = check_record(skb, pkt->data, pkt->data_end, pkt->udp_end, 62, &pkt->record_end);
+	if (why)
+		return fr_up(skb, PROG_RECORDS + why);
 
 	/* lookup: p: by_source: ["udp.src"] */
-	struct val_by_source *p;
 	struct key_by_source key __attribute__((aligned(8)));
 
 	fr_put_endpoint_v6(&key.from, ipv6->src, be16(&udp->src_port), 0);
 	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
-	enum fr_found found = find_by_source(&key, lease, 0, &p, now);
+	enum fr_found found = find_by_source(&key, pkt->lease, 0, &pkt->p, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_records_no_by_source, reason_records_changing);
+		return fr_missed(skb, found, PROG_RECORDS + reason_no_by_source,
+				 PROG_RECORDS + reason_changing);
 
 	/* {match: "?(h).todo": 0 | 16, do: [_send]}, */
 	if (be8(&record->todo) == 0 || be8(&record->todo) == 16)
-		return records_ipv6_rule(skb, data, now, ip_end, udp_end, record_end, p);
+		return records_ipv6_rule(skb, pkt);
 
 	/* {match: "?(h).todo": 1 | 17, do: [{push: tag: id: 0x010203}, _send]}, */
 	if (be8(&record->todo) == 1 || be8(&record->todo) == 17) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-			return fr_up(skb, reason_records_address_family);
-		__u64 payload_len = udp_end - 65;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
-			return fr_up(skb, reason_records_partial_checksum);
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+			return fr_up(skb, PROG_RECORDS + reason_address_family);
+		pkt->payload_len = pkt->udp_end - 65;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 65 &&
+		       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_records_udp_checksum);
-		if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&p->hop_peer, reason_records_no_route,
-						      reason_records_unreachable));
-			return records_ipv6_send(skb, data, now, record_end, payload_len, partial,
-						 p);
+			return fr_up(skb, PROG_RECORDS + reason_udp_checksum);
+		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->p->hop_peer,
+						PROG_RECORDS + reason_too_big);
+			return records_ipv6_send(skb, pkt);
 		}
-		if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_records_no_route,
-					      reason_records_unreachable));
-		return records_ipv6_send_ipv4(skb, data, now, record_end, payload_len, partial, p);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_RECORDS + reason_too_big);
+		return records_ipv6_send_ipv4(skb, pkt);
 	}
 
 	/* {match: "?(h).todo": 2 | 18, do: [{push: {tag: {id: 0x010203}, before: h}}, _send]}, */
 	if (be8(&record->todo) == 2 || be8(&record->todo) == 18) {
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-			return fr_up(skb, reason_records_address_family);
-		__u64 payload_len = udp_end - 65;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 65 && (partial & 0xffff) < 65ULL + payload_len - 1)))
-			return fr_up(skb, reason_records_partial_checksum);
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+			return fr_up(skb, PROG_RECORDS + reason_address_family);
+		pkt->payload_len_2 = pkt->udp_end - 65;
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial_2 >> 16) >= 65 &&
+		       (pkt->partial_2 & 0xffff) < 65ULL + pkt->payload_len_2 - 1)))
+			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_records_udp_checksum);
-		if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&p->hop_peer, reason_records_no_route,
-						      reason_records_unreachable));
-			return records_ipv6_send_2(skb, data, now, payload_len, partial, p);
+			return fr_up(skb, PROG_RECORDS + reason_udp_checksum);
+		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len_2)))
+				return fr_unfit(skb, &pkt->p->hop_peer,
+						PROG_RECORDS + reason_too_big);
+			return records_ipv6_send_2(skb, pkt);
 		}
-		if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_records_no_route,
-					      reason_records_unreachable));
-		return records_ipv6_send_ipv4_2(skb, data, now, payload_len, partial, p);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len_2)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_RECORDS + reason_too_big);
+		return records_ipv6_send_ipv4_2(skb, pkt);
 	}
 
-	return records_ipv6_rules(skb, data, now, ip_end, udp_end, record_end, p);
+	return records_ipv6_rules(skb, pkt);
 }
 
 SEC("tc") int prog_records(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct records_packet pkt;
+
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 65);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* "?(h)s": { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_records_inactive);
+	if (!fr_lease_valid(pkt.lease, pkt.now))
+		return fr_up(skb, PROG_RECORDS + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(messages, records, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_RECORDS + why);
 
 	/* stack: ["eth", "ip", "udp", h] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return records_ipv4(skb, data, data_end, lease, now);
+		return records_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return records_ipv6(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_records_not_ip);
+		return records_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_RECORDS + reason_not_ip);
 }
 
 /*
@@ -5132,70 +5023,47 @@ SEC("tc") int prog_records(struct __sk_buff *skb)
  *	eth ipv6 udp record message
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_both_sent = 119, reason_both_pass, reason_both_inactive, reason_both_vlan_tag,
-	reason_both_other_host, reason_both_link_broadcast, reason_both_link_multicast,
-	reason_both_truncated, reason_both_ipv4_version, reason_both_ip_options,
-	reason_both_ipv4_reserved, reason_both_fragment, reason_both_ipv4_total_length,
-	reason_both_ipv4_checksum, reason_both_martian_source, reason_both_multicast,
-	reason_both_martian_destination, reason_both_not_udp, reason_both_udp_length,
-	reason_both_gso_packet, reason_both_record_todo, reason_both_record_length,
-	reason_both_message_todo, reason_both_message_length, reason_both_no_by_source,
-	reason_both_changing, reason_both_address_family, reason_both_partial_checksum,
-	reason_both_no_memory, reason_both_fault, reason_both_too_big, reason_both_no_route,
-	reason_both_local, reason_both_unreachable, reason_both_blackhole, reason_both_prohibit,
-	reason_both_xfrm, reason_both_rule, reason_both_encap, reason_both_padding,
-	reason_both_udp_checksum, reason_both_ipv6_version, reason_both_mapped_address,
-	reason_both_ipv6_payload_length, reason_both_not_ip,
+/* What is known of a packet. */
+struct both_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 record_end;
+	__u64 message_end;
+	__u64 partial;
+	__u64 payload_len;
+	__u64 partial_2;
+	__u64 payload_len_2;
+	struct val_by_source *p;
 };
 
-static __always_inline int check_record_2(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 udp_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_record_2(struct __sk_buff *skb, void *data, void *data_end,
+					    __u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_record *record = data + at;
 
 	if ((void *)(record + 1) > data_end || at + sizeof(*record) > udp_end)
-		return fr_up(skb, reason_both_truncated);
+		return reason_truncated;
 	if (be8(&record->todo) < 16)
-		return fr_up(skb, reason_both_record_todo);
+		return reason_record_todo;
 	__u64 record_end = at + sizeof(*record) + be16(&record->length);
 	if (!(record_end <= udp_end || skb->gso_size == 0))
-		return fr_up(skb, reason_both_gso_packet);
+		return reason_gso_packet;
 	if (record_end > udp_end)
-		return fr_up(skb, reason_both_record_length);
+		return reason_record_length;
 
 	*end = record_end;
 	return 0;
 }
 
-static __always_inline int check_message_2(struct __sk_buff *skb, void *data, void *data_end,
-					   __u64 record_end, const __u32 at, __u64 *end)
+static __always_inline int both_ipv4_rule_ipv4_stays_send(struct __sk_buff *skb,
+							  struct both_packet *pkt)
 {
-	struct hdr_message *message = data + at;
-
-	if ((void *)(message + 1) > data_end || at + sizeof(*message) > record_end)
-		return fr_up(skb, reason_both_truncated);
-	if (be8(&message->todo) > 15)
-		return fr_up(skb, reason_both_message_todo);
-	__u64 message_end = at + sizeof(*message) + be16(&message->length);
-	if (!((message_end <= record_end && record_end - message_end <= 3) || skb->gso_size == 0))
-		return fr_up(skb, reason_both_gso_packet);
-	if (!(message_end <= record_end && record_end - message_end <= 3))
-		return fr_up(skb, reason_both_message_length);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_both_gso_packet);
-
-	*end = message_end;
-	return 0;
-}
-
-static __always_inline int both_ipv4_rule_ipv4_stays_send(struct __sk_buff *skb, void *data,
-							  __u64 now, __u64 ip_end, __u64 partial,
-							  struct val_by_source *p)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -5206,163 +5074,156 @@ static __always_inline int both_ipv4_rule_ipv4_stays_send(struct __sk_buff *skb,
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->peer.addr) + 64);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 64);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_both_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_BOTH + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_both_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_BOTH + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_both_fault);
+		return fr_drop(len, PROG_BOTH + reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(reason_both_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_BOTH + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int both_ipv4_rule_ipv4_stays_send_2(struct __sk_buff *skb, void *data,
-							    __u64 now, __u64 udp_end,
-							    __u64 message_end, __u64 payload_len,
-							    __u64 partial, struct val_by_source *p)
+static __always_inline int both_ipv4_rule_ipv4_stays_send_2(struct __sk_buff *skb,
+							    struct both_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_record *record = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_record *record = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 48, new_headers_len = 48, udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((message_end - 34) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					 ((pkt->message_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ((__u64)ld16(&record->length) << 8) +
-					  udp_cut_off);
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ((__u64)ld16(&record->length) << 8) + udp_cut_off);
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 14) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
-			  ((__u64)bpf_htons(payload_len + 3) << 8));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len + 14) +
+			  ((__u64)bpf_htons(pkt->payload_len + 3) << 8));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(payload_len + 34) +
-					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->peer.addr) + 64);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 34) +
+					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
+					 fr_v4(pkt->p->peer.addr) + 64);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_both_fault, reason_both_no_memory);
+		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 16, 29);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_record *new_record = data + 42;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_record *new_record = pkt->data + 42;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 34));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 34));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
-	st16(&new_record->length, bpf_htons(payload_len + 3));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
+	st16(&new_record->length, bpf_htons(pkt->payload_len + 3));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_both_fault);
+		return fr_drop(len, PROG_BOTH + reason_fault);
 	fr_complete_end(skb, csum, 16, 29);
 
-	fr_count(reason_both_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_BOTH + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int both_ipv4_rule_ipv4_stays(struct __sk_buff *skb, void *data, __u64 now,
-						     __u64 ip_end, __u64 udp_end, __u64 record_end,
-						     __u64 message_end, struct val_by_source *p)
+static __always_inline int both_ipv4_rule_ipv4_stays(struct __sk_buff *skb, struct both_packet *pkt)
 {
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (message_end == record_end) { /* no padding */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 48) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_both_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_both_no_route,
-					      reason_both_unreachable));
-		return both_ipv4_rule_ipv4_stays_send(skb, data, now, ip_end, partial, p);
+	if (pkt->message_end == pkt->record_end) { /* no padding */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 48) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_BOTH + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
+		return both_ipv4_rule_ipv4_stays_send(skb, pkt);
 	}
-	if (record_end != udp_end)
-		return fr_up(skb, reason_both_padding);
-	__u64 payload_len = message_end - 48;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 48 && (partial & 0xffff) < 48ULL + payload_len - 1)))
-		return fr_up(skb, reason_both_partial_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_both_no_route, reason_both_unreachable));
-	return both_ipv4_rule_ipv4_stays_send_2(skb, data, now, udp_end, message_end, payload_len,
-						partial, p);
+	if (pkt->record_end != pkt->udp_end)
+		return fr_up(skb, PROG_BOTH + reason_padding);
+	pkt->payload_len = pkt->message_end - 48;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_2 >> 16) >= 48 &&
+	       (pkt->partial_2 & 0xffff) < 48ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_BOTH + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
+	return both_ipv4_rule_ipv4_stays_send_2(skb, pkt);
 }
 
-static __always_inline int both_ipv4_rule_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
-						    __u64 record_end, __u64 message_end,
-						    __u64 payload_len, __u64 partial,
-						    struct val_by_source *p)
+static __always_inline int both_ipv4_rule_send_ipv6(struct __sk_buff *skb, struct both_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_record *record = data + 42;
-	struct hdr_message *message = data + 45;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_record *record = pkt->data + 42;
+	struct hdr_message *message = pkt->data + 45;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 48, new_headers_len = 68, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -5376,64 +5237,64 @@ static __always_inline int both_ipv4_rule_send_ipv6(struct __sk_buff *skb, void 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ((__u64)ld16(&record->length) << 8) +
-					  ld16(&message->length));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 14) +
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			((__u64)ld16(&record->length) << 8) + ld16(&message->length));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 14) +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
-			  ((__u64)bpf_htons(record_end - 48 + 3) << 8) +
-			  bpf_htons(message_end - 48));
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len + 14) +
+			  ((__u64)bpf_htons(pkt->record_end - 48 + 3) << 8) +
+			  bpf_htons(pkt->message_end - 48));
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_both_fault, reason_both_no_memory);
+		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_record *new_record = data + 62;
-	struct hdr_message *new_message = data + 65;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_record *new_record = pkt->data + 62;
+	struct hdr_message *new_message = pkt->data + 65;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 14));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(record_end - 48 + 3));
+	st16(&new_record->length, bpf_htons(pkt->record_end - 48 + 3));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(message_end - 48));
+	st16(&new_message->length, bpf_htons(pkt->message_end - 48));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_both_fault);
+		return fr_drop(len, PROG_BOTH + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_both_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_BOTH + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int both_ipv4_rule_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 now,
-						      __u64 udp_end, __u64 message_end,
-						      __u64 payload_len, __u64 partial,
-						      struct val_by_source *p)
+static __always_inline int both_ipv4_rule_send_ipv6_2(struct __sk_buff *skb,
+						      struct both_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_record *record = data + 42;
-	struct hdr_message *message = data + 45;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_record *record = pkt->data + 42;
+	struct hdr_message *message = pkt->data + 45;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 48, new_headers_len = 68, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -5444,112 +5305,106 @@ static __always_inline int both_ipv4_rule_send_ipv6_2(struct __sk_buff *skb, voi
 	__u8 message_todo = ld8(&message->todo);
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((message_end - 34) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
+					 ((pkt->message_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ((__u64)ld16(&record->length) << 8) +
-					  ld16(&message->length) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 14) +
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			((__u64)ld16(&record->length) << 8) + ld16(&message->length) + udp_cut_off);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 14) +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
-			  ((__u64)bpf_htons(payload_len + 3) << 8) + bpf_htons(payload_len));
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len_2 + 14) +
+			  ((__u64)bpf_htons(pkt->payload_len_2 + 3) << 8) +
+			  bpf_htons(pkt->payload_len_2));
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_both_fault, reason_both_no_memory);
+		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_record *new_record = data + 62;
-	struct hdr_message *new_message = data + 65;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_record *new_record = pkt->data + 62;
+	struct hdr_message *new_message = pkt->data + 65;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 14));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 14));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(payload_len + 3));
+	st16(&new_record->length, bpf_htons(pkt->payload_len_2 + 3));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(payload_len));
+	st16(&new_message->length, bpf_htons(pkt->payload_len_2));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_both_fault);
+		return fr_drop(len, PROG_BOTH + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_both_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_BOTH + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int both_ipv4_rule(struct __sk_buff *skb, void *data, __u64 now,
-					  __u64 ip_end, __u64 udp_end, __u64 record_end,
-					  __u64 message_end, struct val_by_source *p)
+static __always_inline int both_ipv4_rule(struct __sk_buff *skb, struct both_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-		return fr_up(skb, reason_both_address_family);
-	if (fr_is_v4(p->peer.addr))
-		return both_ipv4_rule_ipv4_stays(skb, data, now, ip_end, udp_end, record_end,
-						 message_end, p);
-	if (message_end == record_end) { /* no padding */
-		__u64 payload_len = udp_end - 48;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 48 && (partial & 0xffff) < 48ULL + payload_len - 1)))
-			return fr_up(skb, reason_both_partial_checksum);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_up(skb, PROG_BOTH + reason_address_family);
+	if (fr_is_v4(pkt->p->peer.addr))
+		return both_ipv4_rule_ipv4_stays(skb, pkt);
+	if (pkt->message_end == pkt->record_end) { /* no padding */
+		pkt->payload_len = pkt->udp_end - 48;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial >> 16) >= 48 &&
+		       (pkt->partial & 0xffff) < 48ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_BOTH + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_both_udp_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_both_no_route,
-					      reason_both_unreachable));
-		return both_ipv4_rule_send_ipv6(skb, data, now, record_end, message_end,
-						payload_len, partial, p);
+			return fr_up(skb, PROG_BOTH + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
+		return both_ipv4_rule_send_ipv6(skb, pkt);
 	}
-	if (record_end != udp_end)
-		return fr_up(skb, reason_both_padding);
-	__u64 payload_len = message_end - 48;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 48 && (partial & 0xffff) < 48ULL + payload_len - 1)))
-		return fr_up(skb, reason_both_partial_checksum);
+	if (pkt->record_end != pkt->udp_end)
+		return fr_up(skb, PROG_BOTH + reason_padding);
+	pkt->payload_len_2 = pkt->message_end - 48;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_2 >> 16) >= 48 &&
+	       (pkt->partial_2 & 0xffff) < 48ULL + pkt->payload_len_2 - 1)))
+		return fr_up(skb, PROG_BOTH + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_both_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_both_no_route, reason_both_unreachable));
-	return both_ipv4_rule_send_ipv6_2(skb, data, now, udp_end, message_end, payload_len,
-					  partial, p);
+		return fr_up(skb, PROG_BOTH + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len_2)))
+		return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
+	return both_ipv4_rule_send_ipv6_2(skb, pkt);
 }
 
-static __always_inline int both_ipv4_ipv4_stays_send(struct __sk_buff *skb, void *data, __u64 now,
-						     __u64 record_end, __u64 message_end,
-						     __u64 payload_len, __u64 partial,
-						     struct val_by_source *p)
+static __always_inline int both_ipv4_ipv4_stays_send(struct __sk_buff *skb, struct both_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_record *record = data + 42;
-	struct hdr_message *message = data + 45;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_record *record = pkt->data + 42;
+	struct hdr_message *message = pkt->data + 45;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 48, new_headers_len = 51, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -5563,23 +5418,23 @@ static __always_inline int both_ipv4_ipv4_stays_send(struct __sk_buff *skb, void
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + record_todo +
-					  ((__u64)ld16(&record->length) << 8) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  record_todo + ((__u64)ld16(&record->length) << 8) +
 					  ((__u64)message_todo << 8) + ld16(&message->length));
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 17) +
-					 record_todo +
-					 ((__u64)bpf_htons(record_end - 48 + 6) << 8) +
-					 ((__u64)message_todo << 8) +
-					 bpf_htons(message_end - 48 + 3) + udp_new_pseudo + 0x204);
+	udp_csum.new =
+		fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+				  bpf_htons(pkt->p->peer.port) + bpf_htons(pkt->payload_len + 17) +
+				  record_todo + ((__u64)bpf_htons(pkt->record_end - 48 + 6) << 8) +
+				  ((__u64)message_todo << 8) +
+				  bpf_htons(pkt->message_end - 48 + 3) + udp_new_pseudo + 0x204);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
@@ -5587,15 +5442,15 @@ static __always_inline int both_ipv4_ipv4_stays_send(struct __sk_buff *skb, void
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(payload_len + 37) +
-					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->peer.addr) + 64);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 37) +
+					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
+					 fr_v4(pkt->p->peer.addr) + 64);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_both_fault, reason_both_no_memory);
+		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -5604,51 +5459,49 @@ static __always_inline int both_ipv4_ipv4_stays_send(struct __sk_buff *skb, void
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_record *new_record = data + 42;
-	struct hdr_message *new_message = data + 45;
-	struct hdr_tag *new_tag = data + 48;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_record *new_record = pkt->data + 42;
+	struct hdr_message *new_message = pkt->data + 45;
+	struct hdr_tag *new_tag = pkt->data + 48;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(record_end - 48 + 6));
+	st16(&new_record->length, bpf_htons(pkt->record_end - 48 + 6));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(message_end - 48 + 3));
+	st16(&new_message->length, bpf_htons(pkt->message_end - 48 + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_both_fault);
+		return fr_drop(len, PROG_BOTH + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_both_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_BOTH + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int both_ipv4_ipv4_stays_send_2(struct __sk_buff *skb, void *data, __u64 now,
-						       __u64 udp_end, __u64 message_end,
-						       __u64 payload_len, __u64 partial,
-						       struct val_by_source *p)
+static __always_inline int both_ipv4_ipv4_stays_send_2(struct __sk_buff *skb,
+						       struct both_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_record *record = data + 42;
-	struct hdr_message *message = data + 45;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_record *record = pkt->data + 42;
+	struct hdr_message *message = pkt->data + 45;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 48, new_headers_len = 51, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -5657,29 +5510,31 @@ static __always_inline int both_ipv4_ipv4_stays_send_2(struct __sk_buff *skb, vo
 	__u8 message_todo = ld8(&message->todo);
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((message_end - 34) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
+					 ((pkt->message_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
 			((__u64)ld16(&record->length) << 8) + ((__u64)message_todo << 8) +
 			ld16(&message->length) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len_2 + 17) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 17) +
-					 record_todo + ((__u64)bpf_htons(payload_len + 6) << 8) +
-					 ((__u64)message_todo << 8) + bpf_htons(payload_len + 3) +
-					 udp_new_pseudo + 0x204);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len_2 + 17) + record_todo +
+					 ((__u64)bpf_htons(pkt->payload_len_2 + 6) << 8) +
+					 ((__u64)message_todo << 8) +
+					 bpf_htons(pkt->payload_len_2 + 3) + udp_new_pseudo +
+					 0x204);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
@@ -5687,15 +5542,15 @@ static __always_inline int both_ipv4_ipv4_stays_send_2(struct __sk_buff *skb, vo
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(payload_len + 37) +
-					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->peer.addr) + 64);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len_2 + 37) +
+					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
+					 fr_v4(pkt->p->peer.addr) + 64);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_both_fault, reason_both_no_memory);
+		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -5704,81 +5559,74 @@ static __always_inline int both_ipv4_ipv4_stays_send_2(struct __sk_buff *skb, vo
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_record *new_record = data + 42;
-	struct hdr_message *new_message = data + 45;
-	struct hdr_tag *new_tag = data + 48;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_record *new_record = pkt->data + 42;
+	struct hdr_message *new_message = pkt->data + 45;
+	struct hdr_tag *new_tag = pkt->data + 48;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 17));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(payload_len + 6));
+	st16(&new_record->length, bpf_htons(pkt->payload_len_2 + 6));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(payload_len + 3));
+	st16(&new_message->length, bpf_htons(pkt->payload_len_2 + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_both_fault);
+		return fr_drop(len, PROG_BOTH + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_both_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_BOTH + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int both_ipv4_ipv4_stays(struct __sk_buff *skb, void *data, __u64 now,
-						__u64 udp_end, __u64 record_end, __u64 message_end,
-						struct val_by_source *p)
+static __always_inline int both_ipv4_ipv4_stays(struct __sk_buff *skb, struct both_packet *pkt)
 {
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (message_end == record_end) { /* no padding */
-		__u64 payload_len = udp_end - 48;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 48 && (partial & 0xffff) < 48ULL + payload_len - 1)))
-			return fr_up(skb, reason_both_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 37ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_both_no_route,
-					      reason_both_unreachable));
-		return both_ipv4_ipv4_stays_send(skb, data, now, record_end, message_end,
-						 payload_len, partial, p);
+	if (pkt->message_end == pkt->record_end) { /* no padding */
+		pkt->payload_len = pkt->udp_end - 48;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial >> 16) >= 48 &&
+		       (pkt->partial & 0xffff) < 48ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_BOTH + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 37ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
+		return both_ipv4_ipv4_stays_send(skb, pkt);
 	}
-	if (record_end != udp_end)
-		return fr_up(skb, reason_both_padding);
-	__u64 payload_len = message_end - 48;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 48 && (partial & 0xffff) < 48ULL + payload_len - 1)))
-		return fr_up(skb, reason_both_partial_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 37ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_both_no_route, reason_both_unreachable));
-	return both_ipv4_ipv4_stays_send_2(skb, data, now, udp_end, message_end, payload_len,
-					   partial, p);
+	if (pkt->record_end != pkt->udp_end)
+		return fr_up(skb, PROG_BOTH + reason_padding);
+	pkt->payload_len_2 = pkt->message_end - 48;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_2 >> 16) >= 48 &&
+	       (pkt->partial_2 & 0xffff) < 48ULL + pkt->payload_len_2 - 1)))
+		return fr_up(skb, PROG_BOTH + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 37ULL + pkt->payload_len_2)))
+		return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
+	return both_ipv4_ipv4_stays_send_2(skb, pkt);
 }
 
-static __always_inline int
-both_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now, __u64 record_end,
-		    __u64 message_end, __u64 payload_len, __u64 partial, struct val_by_source *p)
+static __always_inline int both_ipv4_send_ipv6(struct __sk_buff *skb, struct both_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_record *record = data + 42;
-	struct hdr_message *message = data + 45;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_record *record = pkt->data + 42;
+	struct hdr_message *message = pkt->data + 45;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 48, new_headers_len = 71, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -5792,30 +5640,30 @@ both_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now, __u64 record_e
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + record_todo +
-					  ((__u64)ld16(&record->length) << 8) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  record_todo + ((__u64)ld16(&record->length) << 8) +
 					  ((__u64)message_todo << 8) + ld16(&message->length));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 17) +
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 17) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 17) +
-					 record_todo +
-					 ((__u64)bpf_htons(record_end - 48 + 6) << 8) +
-					 ((__u64)message_todo << 8) +
-					 bpf_htons(message_end - 48 + 3) + udp_new_pseudo + 0x204);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	udp_csum.new =
+		fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+				  bpf_htons(pkt->p->peer.port) + bpf_htons(pkt->payload_len + 17) +
+				  record_todo + ((__u64)bpf_htons(pkt->record_end - 48 + 6) << 8) +
+				  ((__u64)message_todo << 8) +
+				  bpf_htons(pkt->message_end - 48 + 3) + udp_new_pseudo + 0x204);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_both_fault, reason_both_no_memory);
+		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -5824,48 +5672,46 @@ both_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now, __u64 record_e
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_record *new_record = data + 62;
-	struct hdr_message *new_message = data + 65;
-	struct hdr_tag *new_tag = data + 68;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_record *new_record = pkt->data + 62;
+	struct hdr_message *new_message = pkt->data + 65;
+	struct hdr_tag *new_tag = pkt->data + 68;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 17));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(record_end - 48 + 6));
+	st16(&new_record->length, bpf_htons(pkt->record_end - 48 + 6));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(message_end - 48 + 3));
+	st16(&new_message->length, bpf_htons(pkt->message_end - 48 + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_both_fault);
+		return fr_drop(len, PROG_BOTH + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_both_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_BOTH + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int
-both_ipv4_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 now, __u64 udp_end,
-		      __u64 message_end, __u64 payload_len, __u64 partial, struct val_by_source *p)
+static __always_inline int both_ipv4_send_ipv6_2(struct __sk_buff *skb, struct both_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_record *record = data + 42;
-	struct hdr_message *message = data + 45;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_record *record = pkt->data + 42;
+	struct hdr_message *message = pkt->data + 45;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 48, new_headers_len = 71, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -5876,34 +5722,36 @@ both_ipv4_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 now, __u64 udp_en
 	__u8 message_todo = ld8(&message->todo);
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((message_end - 34) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
+					 ((pkt->message_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
 			((__u64)ld16(&record->length) << 8) + ((__u64)message_todo << 8) +
 			ld16(&message->length) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 17) +
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 17) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 17) +
-					 record_todo + ((__u64)bpf_htons(payload_len + 6) << 8) +
-					 ((__u64)message_todo << 8) + bpf_htons(payload_len + 3) +
-					 udp_new_pseudo + 0x204);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len_2 + 17) + record_todo +
+					 ((__u64)bpf_htons(pkt->payload_len_2 + 6) << 8) +
+					 ((__u64)message_todo << 8) +
+					 bpf_htons(pkt->payload_len_2 + 3) + udp_new_pseudo +
+					 0x204);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_both_fault, reason_both_no_memory);
+		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -5912,115 +5760,112 @@ both_ipv4_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 now, __u64 udp_en
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_record *new_record = data + 62;
-	struct hdr_message *new_message = data + 65;
-	struct hdr_tag *new_tag = data + 68;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_record *new_record = pkt->data + 62;
+	struct hdr_message *new_message = pkt->data + 65;
+	struct hdr_tag *new_tag = pkt->data + 68;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 17));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 17));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 17));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(payload_len + 6));
+	st16(&new_record->length, bpf_htons(pkt->payload_len_2 + 6));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(payload_len + 3));
+	st16(&new_message->length, bpf_htons(pkt->payload_len_2 + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_both_fault);
+		return fr_drop(len, PROG_BOTH + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_both_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_BOTH + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int both_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease, __u64 now)
+static __always_inline int both_ipv4(struct __sk_buff *skb, struct both_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_record *record = data + 42;
-	__u64 ip_end, udp_end, record_end, message_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_record *record = pkt->data + 42;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(messages, both, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
-		      FR_APART(messages, both, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_BOTH + why);
 
 	/* record: fields: [{name: "todo", bits: 8, is: >=16}, {name: "length", bits: 16, coun... */
-	if (check_record_2(skb, data, data_end, udp_end, 42, &record_end))
-		return TC_ACT_UNSPEC;
+	why = check_record_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 42, &pkt->record_end);
+	if (why)
+		return fr_up(skb, PROG_BOTH + why);
 
 	/* message: fields: [{name: "todo", bits: 8, is: <16}, {name: "length", bits: 16, coun... */
-	if (check_message_2(skb, data, data_end, record_end, 45, &message_end))
-		return TC_ACT_UNSPEC;
+	why = check_message(skb, pkt->data, pkt->data_end, pkt->record_end, 45, &pkt->message_end);
+	if (why)
+		return fr_up(skb, PROG_BOTH + why);
 
 	/* lookup: p: by_source: ["udp.src"] */
-	struct val_by_source *p;
 	struct key_by_source key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.from, ld32(ipv4->src), be16(&udp->src_port));
-	enum fr_found found = find_by_source(&key, lease, 0, &p, now);
+	enum fr_found found = find_by_source(&key, pkt->lease, 0, &pkt->p, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_both_no_by_source, reason_both_changing);
+		return fr_missed(skb, found, PROG_BOTH + reason_no_by_source,
+				 PROG_BOTH + reason_changing);
 
 	/* rules: [{match: "record.todo": 16, do: [_send]}, {do: [{push: tag: id: 0x010203}, _... */
 	if (be8(&record->todo) == 16)
-		return both_ipv4_rule(skb, data, now, ip_end, udp_end, record_end, message_end, p);
+		return both_ipv4_rule(skb, pkt);
 
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-		return fr_up(skb, reason_both_address_family);
-	if (fr_is_v4(p->peer.addr))
-		return both_ipv4_ipv4_stays(skb, data, now, udp_end, record_end, message_end, p);
-	if (message_end == record_end) { /* no padding */
-		__u64 payload_len = udp_end - 48;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 48 && (partial & 0xffff) < 48ULL + payload_len - 1)))
-			return fr_up(skb, reason_both_partial_checksum);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_up(skb, PROG_BOTH + reason_address_family);
+	if (fr_is_v4(pkt->p->peer.addr))
+		return both_ipv4_ipv4_stays(skb, pkt);
+	if (pkt->message_end == pkt->record_end) { /* no padding */
+		pkt->payload_len = pkt->udp_end - 48;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial >> 16) >= 48 &&
+		       (pkt->partial & 0xffff) < 48ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_BOTH + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_both_udp_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 57ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_both_no_route,
-					      reason_both_unreachable));
-		return both_ipv4_send_ipv6(skb, data, now, record_end, message_end, payload_len,
-					   partial, p);
+			return fr_up(skb, PROG_BOTH + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 57ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
+		return both_ipv4_send_ipv6(skb, pkt);
 	}
-	if (record_end != udp_end)
-		return fr_up(skb, reason_both_padding);
-	__u64 payload_len = message_end - 48;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 48 && (partial & 0xffff) < 48ULL + payload_len - 1)))
-		return fr_up(skb, reason_both_partial_checksum);
+	if (pkt->record_end != pkt->udp_end)
+		return fr_up(skb, PROG_BOTH + reason_padding);
+	pkt->payload_len_2 = pkt->message_end - 48;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_2 >> 16) >= 48 &&
+	       (pkt->partial_2 & 0xffff) < 48ULL + pkt->payload_len_2 - 1)))
+		return fr_up(skb, PROG_BOTH + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_both_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 57ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_both_no_route, reason_both_unreachable));
-	return both_ipv4_send_ipv6_2(skb, data, now, udp_end, message_end, payload_len, partial, p);
+		return fr_up(skb, PROG_BOTH + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 57ULL + pkt->payload_len_2)))
+		return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
+	return both_ipv4_send_ipv6_2(skb, pkt);
 }
 
-static __always_inline int both_ipv6_rule_ipv6_stays_send(struct __sk_buff *skb, void *data,
-							  __u64 now, __u64 ip_end, __u64 partial,
-							  struct val_by_source *p)
+static __always_inline int both_ipv6_rule_ipv6_stays_send(struct __sk_buff *skb,
+							  struct both_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -6032,53 +5877,51 @@ static __always_inline int both_ipv6_rule_ipv6_stays_send(struct __sk_buff *skb,
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port));
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port));
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_both_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_BOTH + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_both_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_BOTH + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_both_fault);
+		return fr_drop(len, PROG_BOTH + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(reason_both_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_BOTH + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int both_ipv6_rule_ipv6_stays_send_2(struct __sk_buff *skb, void *data,
-							    __u64 now, __u64 udp_end,
-							    __u64 message_end, __u64 payload_len,
-							    __u64 partial, struct val_by_source *p)
+static __always_inline int both_ipv6_rule_ipv6_stays_send_2(struct __sk_buff *skb,
+							    struct both_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_record *record = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_record *record = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 68, new_headers_len = 68, udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -6087,99 +5930,94 @@ static __always_inline int both_ipv6_rule_ipv6_stays_send_2(struct __sk_buff *sk
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((message_end - 54) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					 ((pkt->message_end - 54) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ((__u64)ld16(&record->length) << 8) +
-					  udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 14) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ((__u64)ld16(&record->length) << 8) + udp_cut_off);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 14) +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
-			  ((__u64)bpf_htons(payload_len + 3) << 8));
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len + 14) +
+			  ((__u64)bpf_htons(pkt->payload_len + 3) << 8));
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_both_fault, reason_both_no_memory);
+		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 51);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_record *new_record = data + 62;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_record *new_record = pkt->data + 62;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 14));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
-	st16(&new_record->length, bpf_htons(payload_len + 3));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
+	st16(&new_record->length, bpf_htons(pkt->payload_len + 3));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_both_fault);
+		return fr_drop(len, PROG_BOTH + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 51);
 
-	fr_count(reason_both_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_BOTH + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int both_ipv6_rule_ipv6_stays(struct __sk_buff *skb, void *data, __u64 now,
-						     __u64 ip_end, __u64 udp_end, __u64 record_end,
-						     __u64 message_end, struct val_by_source *p)
+static __always_inline int both_ipv6_rule_ipv6_stays(struct __sk_buff *skb, struct both_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (message_end == record_end) { /* no padding */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 68))
-			return fr_up(skb, reason_both_partial_checksum);
+	if (pkt->message_end == pkt->record_end) { /* no padding */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 68))
+			return fr_up(skb, PROG_BOTH + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_both_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_both_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_both_no_route,
-					      reason_both_unreachable));
-		return both_ipv6_rule_ipv6_stays_send(skb, data, now, ip_end, partial, p);
+			return fr_up(skb, PROG_BOTH + reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_BOTH + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
+		return both_ipv6_rule_ipv6_stays_send(skb, pkt);
 	}
-	if (record_end != udp_end)
-		return fr_up(skb, reason_both_padding);
-	__u64 payload_len = message_end - 68;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 68 && (partial & 0xffff) < 68ULL + payload_len - 1)))
-		return fr_up(skb, reason_both_partial_checksum);
+	if (pkt->record_end != pkt->udp_end)
+		return fr_up(skb, PROG_BOTH + reason_padding);
+	pkt->payload_len = pkt->message_end - 68;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 68 &&
+	       (pkt->partial_2 & 0xffff) < 68ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_BOTH + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_both_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 54ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_both_no_route, reason_both_unreachable));
-	return both_ipv6_rule_ipv6_stays_send_2(skb, data, now, udp_end, message_end, payload_len,
-						partial, p);
+		return fr_up(skb, PROG_BOTH + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
+	return both_ipv6_rule_ipv6_stays_send_2(skb, pkt);
 }
 
-static __always_inline int both_ipv6_rule_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
-						    __u64 record_end, __u64 message_end,
-						    __u64 payload_len, __u64 partial,
-						    struct val_by_source *p)
+static __always_inline int both_ipv6_rule_send_ipv4(struct __sk_buff *skb, struct both_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_record *record = data + 62;
-	struct hdr_message *message = data + 65;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_record *record = pkt->data + 62;
+	struct hdr_message *message = pkt->data + 65;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 68, new_headers_len = 48, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -6193,70 +6031,70 @@ static __always_inline int both_ipv6_rule_send_ipv4(struct __sk_buff *skb, void 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ((__u64)ld16(&record->length) << 8) +
-					  ld16(&message->length));
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 14) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
-			  ((__u64)bpf_htons(record_end - 68 + 3) << 8) +
-			  bpf_htons(message_end - 68));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			((__u64)ld16(&record->length) << 8) + ld16(&message->length));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len + 14) +
+			  ((__u64)bpf_htons(pkt->record_end - 68 + 3) << 8) +
+			  bpf_htons(pkt->message_end - 68));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 34) + fr_v4(p->local.addr) +
-					   fr_v4(p->peer.addr) + 0x1180);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 34) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_both_fault, reason_both_no_memory);
+		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_record *new_record = data + 42;
-	struct hdr_message *new_message = data + 45;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_record *new_record = pkt->data + 42;
+	struct hdr_message *new_message = pkt->data + 45;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 34));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 34));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(record_end - 68 + 3));
+	st16(&new_record->length, bpf_htons(pkt->record_end - 68 + 3));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(message_end - 68));
+	st16(&new_message->length, bpf_htons(pkt->message_end - 68));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_both_fault);
+		return fr_drop(len, PROG_BOTH + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_both_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_BOTH + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int both_ipv6_rule_send_ipv4_2(struct __sk_buff *skb, void *data, __u64 now,
-						      __u64 udp_end, __u64 message_end,
-						      __u64 payload_len, __u64 partial,
-						      struct val_by_source *p)
+static __always_inline int both_ipv6_rule_send_ipv4_2(struct __sk_buff *skb,
+						      struct both_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_record *record = data + 62;
-	struct hdr_message *message = data + 65;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_record *record = pkt->data + 62;
+	struct hdr_message *message = pkt->data + 65;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 68, new_headers_len = 48, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -6267,118 +6105,112 @@ static __always_inline int both_ipv6_rule_send_ipv4_2(struct __sk_buff *skb, voi
 	__u8 message_todo = ld8(&message->todo);
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((message_end - 54) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
+					 ((pkt->message_end - 54) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ((__u64)ld16(&record->length) << 8) +
-					  ld16(&message->length) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 14) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 14) +
-			  ((__u64)bpf_htons(payload_len + 3) << 8) + bpf_htons(payload_len));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			((__u64)ld16(&record->length) << 8) + ld16(&message->length) + udp_cut_off);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len_2 + 14) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len_2 + 14) +
+			  ((__u64)bpf_htons(pkt->payload_len_2 + 3) << 8) +
+			  bpf_htons(pkt->payload_len_2));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 34) + fr_v4(p->local.addr) +
-					   fr_v4(p->peer.addr) + 0x1180);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_2 + 34) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_both_fault, reason_both_no_memory);
+		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_record *new_record = data + 42;
-	struct hdr_message *new_message = data + 45;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_record *new_record = pkt->data + 42;
+	struct hdr_message *new_message = pkt->data + 45;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 34));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 34));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 14));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(payload_len + 3));
+	st16(&new_record->length, bpf_htons(pkt->payload_len_2 + 3));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(payload_len));
+	st16(&new_message->length, bpf_htons(pkt->payload_len_2));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_both_fault);
+		return fr_drop(len, PROG_BOTH + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_both_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_BOTH + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int both_ipv6_rule(struct __sk_buff *skb, void *data, __u64 now,
-					  __u64 ip_end, __u64 udp_end, __u64 record_end,
-					  __u64 message_end, struct val_by_source *p)
+static __always_inline int both_ipv6_rule(struct __sk_buff *skb, struct both_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-		return fr_up(skb, reason_both_address_family);
-	if (!fr_is_v4(p->peer.addr))
-		return both_ipv6_rule_ipv6_stays(skb, data, now, ip_end, udp_end, record_end,
-						 message_end, p);
-	if (message_end == record_end) { /* no padding */
-		__u64 payload_len = udp_end - 68;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 68 && (partial & 0xffff) < 68ULL + payload_len - 1)))
-			return fr_up(skb, reason_both_partial_checksum);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_up(skb, PROG_BOTH + reason_address_family);
+	if (!fr_is_v4(pkt->p->peer.addr))
+		return both_ipv6_rule_ipv6_stays(skb, pkt);
+	if (pkt->message_end == pkt->record_end) { /* no padding */
+		pkt->payload_len = pkt->udp_end - 68;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 68 &&
+		       (pkt->partial & 0xffff) < 68ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_BOTH + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_both_udp_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_both_no_route,
-					      reason_both_unreachable));
-		return both_ipv6_rule_send_ipv4(skb, data, now, record_end, message_end,
-						payload_len, partial, p);
+			return fr_up(skb, PROG_BOTH + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
+		return both_ipv6_rule_send_ipv4(skb, pkt);
 	}
-	if (record_end != udp_end)
-		return fr_up(skb, reason_both_padding);
-	__u64 payload_len = message_end - 68;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 68 && (partial & 0xffff) < 68ULL + payload_len - 1)))
-		return fr_up(skb, reason_both_partial_checksum);
+	if (pkt->record_end != pkt->udp_end)
+		return fr_up(skb, PROG_BOTH + reason_padding);
+	pkt->payload_len_2 = pkt->message_end - 68;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 68 &&
+	       (pkt->partial_2 & 0xffff) < 68ULL + pkt->payload_len_2 - 1)))
+		return fr_up(skb, PROG_BOTH + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_both_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 34ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_both_no_route, reason_both_unreachable));
-	return both_ipv6_rule_send_ipv4_2(skb, data, now, udp_end, message_end, payload_len,
-					  partial, p);
+		return fr_up(skb, PROG_BOTH + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len_2)))
+		return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
+	return both_ipv6_rule_send_ipv4_2(skb, pkt);
 }
 
-static __always_inline int both_ipv6_ipv6_stays_send(struct __sk_buff *skb, void *data, __u64 now,
-						     __u64 record_end, __u64 message_end,
-						     __u64 payload_len, __u64 partial,
-						     struct val_by_source *p)
+static __always_inline int both_ipv6_ipv6_stays_send(struct __sk_buff *skb, struct both_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_record *record = data + 62;
-	struct hdr_message *message = data + 65;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_record *record = pkt->data + 62;
+	struct hdr_message *message = pkt->data + 65;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 68, new_headers_len = 71, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -6393,30 +6225,30 @@ static __always_inline int both_ipv6_ipv6_stays_send(struct __sk_buff *skb, void
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + record_todo +
-					  ((__u64)ld16(&record->length) << 8) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  record_todo + ((__u64)ld16(&record->length) << 8) +
 					  ((__u64)message_todo << 8) + ld16(&message->length));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 17) +
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 17) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 17) +
-					 record_todo +
-					 ((__u64)bpf_htons(record_end - 68 + 6) << 8) +
-					 ((__u64)message_todo << 8) +
-					 bpf_htons(message_end - 68 + 3) + udp_new_pseudo + 0x204);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	udp_csum.new =
+		fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+				  bpf_htons(pkt->p->peer.port) + bpf_htons(pkt->payload_len + 17) +
+				  record_todo + ((__u64)bpf_htons(pkt->record_end - 68 + 6) << 8) +
+				  ((__u64)message_todo << 8) +
+				  bpf_htons(pkt->message_end - 68 + 3) + udp_new_pseudo + 0x204);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_both_fault, reason_both_no_memory);
+		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -6425,50 +6257,48 @@ static __always_inline int both_ipv6_ipv6_stays_send(struct __sk_buff *skb, void
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_record *new_record = data + 62;
-	struct hdr_message *new_message = data + 65;
-	struct hdr_tag *new_tag = data + 68;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_record *new_record = pkt->data + 62;
+	struct hdr_message *new_message = pkt->data + 65;
+	struct hdr_tag *new_tag = pkt->data + 68;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 17));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(record_end - 68 + 6));
+	st16(&new_record->length, bpf_htons(pkt->record_end - 68 + 6));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(message_end - 68 + 3));
+	st16(&new_message->length, bpf_htons(pkt->message_end - 68 + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_both_fault);
+		return fr_drop(len, PROG_BOTH + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_both_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_BOTH + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int both_ipv6_ipv6_stays_send_2(struct __sk_buff *skb, void *data, __u64 now,
-						       __u64 udp_end, __u64 message_end,
-						       __u64 payload_len, __u64 partial,
-						       struct val_by_source *p)
+static __always_inline int both_ipv6_ipv6_stays_send_2(struct __sk_buff *skb,
+						       struct both_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_record *record = data + 62;
-	struct hdr_message *message = data + 65;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_record *record = pkt->data + 62;
+	struct hdr_message *message = pkt->data + 65;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 68, new_headers_len = 71, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -6480,34 +6310,36 @@ static __always_inline int both_ipv6_ipv6_stays_send_2(struct __sk_buff *skb, vo
 	__u8 message_todo = ld8(&message->todo);
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((message_end - 54) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
+					 ((pkt->message_end - 54) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
 			((__u64)ld16(&record->length) << 8) + ((__u64)message_todo << 8) +
 			ld16(&message->length) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 17) +
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 17) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 17) +
-					 record_todo + ((__u64)bpf_htons(payload_len + 6) << 8) +
-					 ((__u64)message_todo << 8) + bpf_htons(payload_len + 3) +
-					 udp_new_pseudo + 0x204);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len_2 + 17) + record_todo +
+					 ((__u64)bpf_htons(pkt->payload_len_2 + 6) << 8) +
+					 ((__u64)message_todo << 8) +
+					 bpf_htons(pkt->payload_len_2 + 3) + udp_new_pseudo +
+					 0x204);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_both_fault, reason_both_no_memory);
+		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -6516,86 +6348,79 @@ static __always_inline int both_ipv6_ipv6_stays_send_2(struct __sk_buff *skb, vo
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_record *new_record = data + 62;
-	struct hdr_message *new_message = data + 65;
-	struct hdr_tag *new_tag = data + 68;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_record *new_record = pkt->data + 62;
+	struct hdr_message *new_message = pkt->data + 65;
+	struct hdr_tag *new_tag = pkt->data + 68;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 17));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 17));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 17));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(payload_len + 6));
+	st16(&new_record->length, bpf_htons(pkt->payload_len_2 + 6));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(payload_len + 3));
+	st16(&new_message->length, bpf_htons(pkt->payload_len_2 + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_both_fault);
+		return fr_drop(len, PROG_BOTH + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_both_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_BOTH + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int both_ipv6_ipv6_stays(struct __sk_buff *skb, void *data, __u64 now,
-						__u64 udp_end, __u64 record_end, __u64 message_end,
-						struct val_by_source *p)
+static __always_inline int both_ipv6_ipv6_stays(struct __sk_buff *skb, struct both_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (message_end == record_end) { /* no padding */
-		__u64 payload_len = udp_end - 68;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 68 && (partial & 0xffff) < 68ULL + payload_len - 1)))
-			return fr_up(skb, reason_both_partial_checksum);
+	if (pkt->message_end == pkt->record_end) { /* no padding */
+		pkt->payload_len = pkt->udp_end - 68;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 68 &&
+		       (pkt->partial & 0xffff) < 68ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_BOTH + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_both_udp_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 57ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_both_no_route,
-					      reason_both_unreachable));
-		return both_ipv6_ipv6_stays_send(skb, data, now, record_end, message_end,
-						 payload_len, partial, p);
+			return fr_up(skb, PROG_BOTH + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 57ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
+		return both_ipv6_ipv6_stays_send(skb, pkt);
 	}
-	if (record_end != udp_end)
-		return fr_up(skb, reason_both_padding);
-	__u64 payload_len = message_end - 68;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 68 && (partial & 0xffff) < 68ULL + payload_len - 1)))
-		return fr_up(skb, reason_both_partial_checksum);
+	if (pkt->record_end != pkt->udp_end)
+		return fr_up(skb, PROG_BOTH + reason_padding);
+	pkt->payload_len_2 = pkt->message_end - 68;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 68 &&
+	       (pkt->partial_2 & 0xffff) < 68ULL + pkt->payload_len_2 - 1)))
+		return fr_up(skb, PROG_BOTH + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_both_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 57ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_both_no_route, reason_both_unreachable));
-	return both_ipv6_ipv6_stays_send_2(skb, data, now, udp_end, message_end, payload_len,
-					   partial, p);
+		return fr_up(skb, PROG_BOTH + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 57ULL + pkt->payload_len_2)))
+		return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
+	return both_ipv6_ipv6_stays_send_2(skb, pkt);
 }
 
-static __always_inline int
-both_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now, __u64 record_end,
-		    __u64 message_end, __u64 payload_len, __u64 partial, struct val_by_source *p)
+static __always_inline int both_ipv6_send_ipv4(struct __sk_buff *skb, struct both_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_record *record = data + 62;
-	struct hdr_message *message = data + 65;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_record *record = pkt->data + 62;
+	struct hdr_message *message = pkt->data + 65;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 68, new_headers_len = 51, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -6609,34 +6434,34 @@ both_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now, __u64 record_e
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + record_todo +
-					  ((__u64)ld16(&record->length) << 8) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  record_todo + ((__u64)ld16(&record->length) << 8) +
 					  ((__u64)message_todo << 8) + ld16(&message->length));
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 17) +
-					 record_todo +
-					 ((__u64)bpf_htons(record_end - 68 + 6) << 8) +
-					 ((__u64)message_todo << 8) +
-					 bpf_htons(message_end - 68 + 3) + udp_new_pseudo + 0x204);
+	udp_csum.new =
+		fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+				  bpf_htons(pkt->p->peer.port) + bpf_htons(pkt->payload_len + 17) +
+				  record_todo + ((__u64)bpf_htons(pkt->record_end - 68 + 6) << 8) +
+				  ((__u64)message_todo << 8) +
+				  bpf_htons(pkt->message_end - 68 + 3) + udp_new_pseudo + 0x204);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 37) + fr_v4(p->local.addr) +
-					   fr_v4(p->peer.addr) + 0x1180);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 37) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_both_fault, reason_both_no_memory);
+		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -6645,50 +6470,48 @@ both_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now, __u64 record_e
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_record *new_record = data + 42;
-	struct hdr_message *new_message = data + 45;
-	struct hdr_tag *new_tag = data + 48;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_record *new_record = pkt->data + 42;
+	struct hdr_message *new_message = pkt->data + 45;
+	struct hdr_tag *new_tag = pkt->data + 48;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(record_end - 68 + 6));
+	st16(&new_record->length, bpf_htons(pkt->record_end - 68 + 6));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(message_end - 68 + 3));
+	st16(&new_message->length, bpf_htons(pkt->message_end - 68 + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_both_fault);
+		return fr_drop(len, PROG_BOTH + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_both_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_BOTH + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int
-both_ipv6_send_ipv4_2(struct __sk_buff *skb, void *data, __u64 now, __u64 udp_end,
-		      __u64 message_end, __u64 payload_len, __u64 partial, struct val_by_source *p)
+static __always_inline int both_ipv6_send_ipv4_2(struct __sk_buff *skb, struct both_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_record *record = data + 62;
-	struct hdr_message *message = data + 65;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_record *record = pkt->data + 62;
+	struct hdr_message *message = pkt->data + 65;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 68, new_headers_len = 51, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -6699,38 +6522,40 @@ both_ipv6_send_ipv4_2(struct __sk_buff *skb, void *data, __u64 now, __u64 udp_en
 	__u8 message_todo = ld8(&message->todo);
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((message_end - 54) & 1) != 0);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
+					 ((pkt->message_end - 54) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
 			((__u64)ld16(&record->length) << 8) + ((__u64)message_todo << 8) +
 			ld16(&message->length) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len_2 + 17) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(p->local.port) +
-					 bpf_htons(p->peer.port) + bpf_htons(payload_len + 17) +
-					 record_todo + ((__u64)bpf_htons(payload_len + 6) << 8) +
-					 ((__u64)message_todo << 8) + bpf_htons(payload_len + 3) +
-					 udp_new_pseudo + 0x204);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len_2 + 17) + record_todo +
+					 ((__u64)bpf_htons(pkt->payload_len_2 + 6) << 8) +
+					 ((__u64)message_todo << 8) +
+					 bpf_htons(pkt->payload_len_2 + 3) + udp_new_pseudo +
+					 0x204);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 37) + fr_v4(p->local.addr) +
-					   fr_v4(p->peer.addr) + 0x1180);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_2 + 37) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV4 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_both_fault, reason_both_no_memory);
+		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -6739,135 +6564,135 @@ both_ipv6_send_ipv4_2(struct __sk_buff *skb, void *data, __u64 now, __u64 udp_en
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_record *new_record = data + 42;
-	struct hdr_message *new_message = data + 45;
-	struct hdr_tag *new_tag = data + 48;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_record *new_record = pkt->data + 42;
+	struct hdr_message *new_message = pkt->data + 45;
+	struct hdr_tag *new_tag = pkt->data + 48;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 17));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(payload_len + 6));
+	st16(&new_record->length, bpf_htons(pkt->payload_len_2 + 6));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(payload_len + 3));
+	st16(&new_message->length, bpf_htons(pkt->payload_len_2 + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_both_fault);
+		return fr_drop(len, PROG_BOTH + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_both_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(PROG_BOTH + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int both_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease, __u64 now)
+static __always_inline int both_ipv6(struct __sk_buff *skb, struct both_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_record *record = data + 62;
-	__u64 ip_end, udp_end, record_end, message_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_record *record = pkt->data + 62;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(messages, both, truncated),
-		       FR_APART(messages, both, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
-		      FR_APART(messages, both, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_BOTH + why);
 
 	/* record: fields: [{name: "todo", bits: 8, is: >=16}, {name: "length", bits: 16, coun... */
-	if (check_record_2(skb, data, data_end, udp_end, 62, &record_end))
-		return TC_ACT_UNSPEC;
+	why = check_record_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 62, &pkt->record_end);
+	if (why)
+		return fr_up(skb, PROG_BOTH + why);
 
 	/* message: fields: [{name: "todo", bits: 8, is: <16}, {name: "length", bits: 16, coun... */
-	if (check_message_2(skb, data, data_end, record_end, 65, &message_end))
-		return TC_ACT_UNSPEC;
+	why = check_message(skb, pkt->data, pkt->data_end, pkt->record_end, 65, &pkt->message_end);
+	if (why)
+		return fr_up(skb, PROG_BOTH + why);
 
 	/* lookup: p: by_source: ["udp.src"] */
-	struct val_by_source *p;
 	struct key_by_source key __attribute__((aligned(8)));
 
 	fr_put_endpoint_v6(&key.from, ipv6->src, be16(&udp->src_port), 0);
 	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
-	enum fr_found found = find_by_source(&key, lease, 0, &p, now);
+	enum fr_found found = find_by_source(&key, pkt->lease, 0, &pkt->p, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_both_no_by_source, reason_both_changing);
+		return fr_missed(skb, found, PROG_BOTH + reason_no_by_source,
+				 PROG_BOTH + reason_changing);
 
 	/* rules: [{match: "record.todo": 16, do: [_send]}, {do: [{push: tag: id: 0x010203}, _... */
 	if (be8(&record->todo) == 16)
-		return both_ipv6_rule(skb, data, now, ip_end, udp_end, record_end, message_end, p);
+		return both_ipv6_rule(skb, pkt);
 
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-		return fr_up(skb, reason_both_address_family);
-	if (!fr_is_v4(p->peer.addr))
-		return both_ipv6_ipv6_stays(skb, data, now, udp_end, record_end, message_end, p);
-	if (message_end == record_end) { /* no padding */
-		__u64 payload_len = udp_end - 68;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 68 && (partial & 0xffff) < 68ULL + payload_len - 1)))
-			return fr_up(skb, reason_both_partial_checksum);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_up(skb, PROG_BOTH + reason_address_family);
+	if (!fr_is_v4(pkt->p->peer.addr))
+		return both_ipv6_ipv6_stays(skb, pkt);
+	if (pkt->message_end == pkt->record_end) { /* no padding */
+		pkt->payload_len = pkt->udp_end - 68;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 68 &&
+		       (pkt->partial & 0xffff) < 68ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_BOTH + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_both_udp_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 37ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_both_no_route,
-					      reason_both_unreachable));
-		return both_ipv6_send_ipv4(skb, data, now, record_end, message_end, payload_len,
-					   partial, p);
+			return fr_up(skb, PROG_BOTH + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 37ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
+		return both_ipv6_send_ipv4(skb, pkt);
 	}
-	if (record_end != udp_end)
-		return fr_up(skb, reason_both_padding);
-	__u64 payload_len = message_end - 68;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 68 && (partial & 0xffff) < 68ULL + payload_len - 1)))
-		return fr_up(skb, reason_both_partial_checksum);
+	if (pkt->record_end != pkt->udp_end)
+		return fr_up(skb, PROG_BOTH + reason_padding);
+	pkt->payload_len_2 = pkt->message_end - 68;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 68 &&
+	       (pkt->partial_2 & 0xffff) < 68ULL + pkt->payload_len_2 - 1)))
+		return fr_up(skb, PROG_BOTH + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_both_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 37ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_both_no_route, reason_both_unreachable));
-	return both_ipv6_send_ipv4_2(skb, data, now, udp_end, message_end, payload_len, partial, p);
+		return fr_up(skb, PROG_BOTH + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 37ULL + pkt->payload_len_2)))
+		return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
+	return both_ipv6_send_ipv4_2(skb, pkt);
 }
 
 SEC("tc") int prog_both(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct both_packet pkt;
+
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 68);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* both: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_both_inactive);
+	if (!fr_lease_valid(pkt.lease, pkt.now))
+		return fr_up(skb, PROG_BOTH + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(messages, both, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_BOTH + why);
 
 	/* stack: ["eth", "ip", "udp", "record", "message"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return both_ipv4(skb, data, data_end, lease, now);
+		return both_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return both_ipv6(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_both_not_ip);
+		return both_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_BOTH + reason_not_ip);
 }

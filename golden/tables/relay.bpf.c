@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 32
+#define FR_REASONS 33
 #define FR_NEEDS_ROWS 24
 #define FR_NEEDS_NAMED 1
 #include "fastrelay.h"
@@ -181,50 +181,107 @@ static __always_inline enum fr_found find_rates(const struct key_rates *key,
 	return fr_find(&tbl_rates, key, lease, row_at, (void **)row, copy_rates, FR_CHANGES, NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_no_match, reason_changing,
+	reason_no_ports, reason_blocked, reason_closed, reason_spent, reason_fault,
+	reason_no_memory, reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length,
+	reason_not_ip,
+};
+
 /*
  * prog_gate: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_gate_sent, reason_gate_pass, reason_gate_inactive, reason_gate_vlan_tag,
-	reason_gate_other_host, reason_gate_link_broadcast, reason_gate_link_multicast,
-	reason_gate_truncated, reason_gate_ipv4_version, reason_gate_ip_options,
-	reason_gate_ipv4_reserved, reason_gate_fragment, reason_gate_ipv4_total_length,
-	reason_gate_ipv4_checksum, reason_gate_martian_source, reason_gate_multicast,
-	reason_gate_martian_destination, reason_gate_not_udp, reason_gate_udp_length,
-	reason_gate_gso_packet, reason_gate_no_match, reason_gate_changing, reason_gate_no_ports,
-	reason_gate_blocked, reason_gate_closed, reason_gate_spent, reason_gate_no_memory,
-	reason_gate_fault, reason_gate_ipv6_version, reason_gate_mapped_address,
-	reason_gate_ipv6_payload_length, reason_gate_not_ip,
+/* What is known of a packet. */
+struct gate_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_gate_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_gate_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_gate_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_gate_udp_length);
-	if (be16(&udp->dst_port) >= 0x4000)
-		return fr_up(skb, reason_gate_no_match);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int gate_ipv4_send(struct __sk_buff *skb, void *data)
+static __always_inline int gate_ipv4_send(struct __sk_buff *skb, struct gate_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4520ULL | (be8(&ipv4->dscp_ecn) & 3));
 
@@ -233,102 +290,38 @@ static __always_inline int gate_ipv4_send(struct __sk_buff *skb, void *data)
 					 ld16(&ipv4->version_ihl) + ipv4_version_to_ecn);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
-	fr_count(reason_gate_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int gate_ipv4_send_2(struct __sk_buff *skb)
+static __always_inline int gate_ipv4_send_2(struct __sk_buff *skb, struct gate_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_gate_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int gate_ipv4_rates(struct __sk_buff *skb, void *data,
-					   const struct fr_lease *lease, struct val_blocked *b,
-					   struct val_ports *p, struct val_recent *r)
+static __always_inline int gate_ipv4(struct __sk_buff *skb, struct gate_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	/* lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.... */
-	struct val_rates *rate;
-	{
-		struct key_rates key __attribute__((aligned(8))) = {};
+	if (why)
+		return fr_up(skb, why);
 
-		fr_put_v4(key.addr, ld32(ipv4->src));
-		enum fr_found found = find_rates(&key, lease, 16, &rate);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_gate_changing);
-		if (found == FR_MISSING)
-			rate = NULL;
-	}
-
-	/* {when: "b && b.why > 1", do: [{drop: "blocked"}]}, */
-	if (fr_has(b) && b->why > 1)
-		return fr_drop(skb->len, reason_gate_blocked);
-
-	/* {when: "!p.allowed || p.class == 9", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
-	if (!p->allowed || p->class == 9) {
-		fr_named_add(0, 1);
-		return fr_drop(skb->len, reason_gate_closed);
-	}
-
-	/* {when: "rate && rate.budget == 0", do: [{drop: "spent"}]}, */
-	if (fr_has(rate) && rate->budget == 0)
-		return fr_drop(skb->len, reason_gate_spent);
-
-	/* {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
-	if (fr_has(r) && ((__u64)r->flags & 1) == 1)
-		return gate_ipv4_send(skb, data);
-
-	/* {do: ["pass"]}, */
-	return gate_ipv4_send_2(skb);
-}
-
-static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	__u64 udp_end;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_gate_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_gate_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_gate_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_gate_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_gate_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_gate_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_gate_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_gate_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_gate_multicast);
-		return fr_up(skb, reason_gate_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_gate_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	/* when: "udp.dst_port < 16384" */
+	if (be16(&udp->dst_port) >= 0x4000)
+		return fr_up(skb, reason_no_match);
 
 	/* lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.... */
 	struct val_blocked *b;
@@ -343,9 +336,9 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *da
 	{
 		__u32 key = be16(&udp->dst_port);
 
-		enum fr_found found = find_ports(&key, lease, 0, &p);
+		enum fr_found found = find_ports(&key, pkt->lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_gate_no_ports, reason_gate_changing);
+			return fr_missed(skb, found, reason_no_ports, reason_changing);
 	}
 	struct val_recent *r;
 	{
@@ -353,19 +346,77 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *da
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
 		key.port = be16(&udp->src_port);
-		enum fr_found found = find_recent(&key, lease, 8, &r);
+		enum fr_found found = find_recent(&key, pkt->lease, 8, &r);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_gate_changing);
+			return fr_up(skb, reason_changing);
 		if (found == FR_MISSING)
 			r = NULL;
 	}
+	struct val_rates *rate;
+	{
+		struct key_rates key __attribute__((aligned(8))) = {};
 
-	return gate_ipv4_rates(skb, data, lease, b, p, r);
+		fr_put_v4(key.addr, ld32(ipv4->src));
+		enum fr_found found = find_rates(&key, pkt->lease, 16, &rate);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_changing);
+		if (found == FR_MISSING)
+			rate = NULL;
+	}
+
+	/* {when: "b && b.why > 1", do: [{drop: "blocked"}]}, */
+	if (fr_has(b) && b->why > 1)
+		return fr_drop(skb->len, reason_blocked);
+
+	/* {when: "!p.allowed || p.class == 9", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
+	if (!p->allowed || p->class == 9) {
+		fr_named_add(0, 1);
+		return fr_drop(skb->len, reason_closed);
+	}
+
+	/* {when: "rate && rate.budget == 0", do: [{drop: "spent"}]}, */
+	if (fr_has(rate) && rate->budget == 0)
+		return fr_drop(skb->len, reason_spent);
+
+	/* {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
+	if (fr_has(r) && ((__u64)r->flags & 1) == 1)
+		return gate_ipv4_send(skb, pkt);
+
+	/* {do: ["pass"]}, */
+	return gate_ipv4_send_2(skb, pkt);
 }
 
-static __always_inline int gate_ipv6_send(struct __sk_buff *skb, void *data)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int gate_ipv6_send(struct __sk_buff *skb, struct gate_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x62000000ULL |
@@ -374,93 +425,37 @@ static __always_inline int gate_ipv6_send(struct __sk_buff *skb, void *data)
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	fr_complete_end(skb, csum, ETH_HLEN, 4);
 
-	fr_count(reason_gate_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int gate_ipv6_send_2(struct __sk_buff *skb)
+static __always_inline int gate_ipv6_send_2(struct __sk_buff *skb, struct gate_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_gate_pass, len);
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int gate_ipv6_rates(struct __sk_buff *skb, void *data,
-					   const struct fr_lease *lease, struct val_blocked *b,
-					   struct val_ports *p, struct val_recent *r)
+static __always_inline int gate_ipv6(struct __sk_buff *skb, struct gate_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
-	/* lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.... */
-	struct val_rates *rate;
-	{
-		struct key_rates key __attribute__((aligned(8))) = {};
+	if (why)
+		return fr_up(skb, why);
 
-		fr_put_v6(key.addr, ipv6->src, 0);
-		enum fr_found found = find_rates(&key, lease, 16, &rate);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_gate_changing);
-		if (found == FR_MISSING)
-			rate = NULL;
-	}
-
-	/* {when: "b && b.why > 1", do: [{drop: "blocked"}]}, */
-	if (fr_has(b) && b->why > 1)
-		return fr_drop(skb->len, reason_gate_blocked);
-
-	/* {when: "!p.allowed || p.class == 9", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
-	if (!p->allowed || p->class == 9) {
-		fr_named_add(0, 1);
-		return fr_drop(skb->len, reason_gate_closed);
-	}
-
-	/* {when: "rate && rate.budget == 0", do: [{drop: "spent"}]}, */
-	if (fr_has(rate) && rate->budget == 0)
-		return fr_drop(skb->len, reason_gate_spent);
-
-	/* {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
-	if (fr_has(r) && ((__u64)r->flags & 1) == 1)
-		return gate_ipv6_send(skb, data);
-
-	/* {do: ["pass"]}, */
-	return gate_ipv6_send_2(skb);
-}
-
-static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u64 udp_end;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_gate_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_gate_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_gate_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_gate_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_gate_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_gate_multicast);
-		return fr_up(skb, reason_gate_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_gate_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	/* when: "udp.dst_port < 16384" */
+	if (be16(&udp->dst_port) >= 0x4000)
+		return fr_up(skb, reason_no_match);
 
 	/* lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.... */
 	struct val_blocked *b;
@@ -475,9 +470,9 @@ static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *da
 	{
 		__u32 key = be16(&udp->dst_port);
 
-		enum fr_found found = find_ports(&key, lease, 0, &p);
+		enum fr_found found = find_ports(&key, pkt->lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_gate_no_ports, reason_gate_changing);
+			return fr_missed(skb, found, reason_no_ports, reason_changing);
 	}
 	struct val_recent *r;
 	{
@@ -485,47 +480,71 @@ static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *da
 
 		fr_put_v6(key.addr, ipv6->src, 0);
 		key.port = be16(&udp->src_port);
-		enum fr_found found = find_recent(&key, lease, 8, &r);
+		enum fr_found found = find_recent(&key, pkt->lease, 8, &r);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_gate_changing);
+			return fr_up(skb, reason_changing);
 		if (found == FR_MISSING)
 			r = NULL;
 	}
+	struct val_rates *rate;
+	{
+		struct key_rates key __attribute__((aligned(8))) = {};
 
-	return gate_ipv6_rates(skb, data, lease, b, p, r);
+		fr_put_v6(key.addr, ipv6->src, 0);
+		enum fr_found found = find_rates(&key, pkt->lease, 16, &rate);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_changing);
+		if (found == FR_MISSING)
+			rate = NULL;
+	}
+
+	/* {when: "b && b.why > 1", do: [{drop: "blocked"}]}, */
+	if (fr_has(b) && b->why > 1)
+		return fr_drop(skb->len, reason_blocked);
+
+	/* {when: "!p.allowed || p.class == 9", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
+	if (!p->allowed || p->class == 9) {
+		fr_named_add(0, 1);
+		return fr_drop(skb->len, reason_closed);
+	}
+
+	/* {when: "rate && rate.budget == 0", do: [{drop: "spent"}]}, */
+	if (fr_has(rate) && rate->budget == 0)
+		return fr_drop(skb->len, reason_spent);
+
+	/* {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
+	if (fr_has(r) && ((__u64)r->flags & 1) == 1)
+		return gate_ipv6_send(skb, pkt);
+
+	/* {do: ["pass"]}, */
+	return gate_ipv6_send_2(skb, pkt);
 }
 
 SEC("tc") int prog_gate(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct gate_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: gate: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_gate_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_gate_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_gate_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_gate_link_broadcast);
-		return fr_up(skb, reason_gate_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_gate_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return gate_ipv4(skb, data, data_end, lease);
+		return gate_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return gate_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_gate_not_ip);
+		return gate_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

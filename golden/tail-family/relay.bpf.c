@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 40
+#define FR_REASONS 42
 #define FR_NEEDS_ROWS 64
 #define FR_NEEDS_SLOTS 1024
 #define FR_USAGES 1
@@ -111,208 +111,269 @@ static __always_inline enum fr_found find_by_client(const struct key_by_client *
 	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_no_by_client, reason_changing,
+	reason_address_family, reason_partial_checksum, reason_fault, reason_no_memory,
+	reason_too_big, reason_no_route, reason_local, reason_unreachable, reason_blackhole,
+	reason_prohibit, reason_xfrm, reason_rule, reason_encap, reason_no_neighbour,
+	reason_udp_checksum, reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length,
+	reason_not_ip,
+};
+
 /*
  * prog_forward: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_forward_sent, reason_forward_pass, reason_forward_inactive, reason_forward_vlan_tag,
-	reason_forward_other_host, reason_forward_link_broadcast, reason_forward_link_multicast,
-	reason_forward_truncated, reason_forward_ipv4_version, reason_forward_ip_options,
-	reason_forward_ipv4_reserved, reason_forward_fragment, reason_forward_ipv4_total_length,
-	reason_forward_ipv4_checksum, reason_forward_martian_source, reason_forward_multicast,
-	reason_forward_martian_destination, reason_forward_not_udp, reason_forward_udp_length,
-	reason_forward_gso_packet, reason_forward_no_by_client, reason_forward_changing,
-	reason_forward_address_family, reason_forward_partial_checksum, reason_forward_no_memory,
-	reason_forward_fault, reason_forward_too_big, reason_forward_no_route, reason_forward_local,
-	reason_forward_unreachable, reason_forward_blackhole, reason_forward_prohibit,
-	reason_forward_xfrm, reason_forward_rule, reason_forward_encap, reason_forward_udp_checksum,
-	reason_forward_ipv6_version, reason_forward_mapped_address,
-	reason_forward_ipv6_payload_length, reason_forward_not_ip,
+/* What is known of a packet. */
+struct forward_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 payload_len;
+	__u64 payload_len_2;
+	__u64 partial;
+	__u64 partial_2;
+	struct val_by_client *p;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_forward_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_forward_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int forward_send_ipv4(struct __sk_buff *skb, __u64 now, __u64 payload_len,
-					     struct val_by_client *p, const __u32 headers_len,
-					     const int how, struct fr_csum udp_csum, __u64 ip_sum,
+static __always_inline int forward_send_ipv4(struct __sk_buff *skb, struct forward_packet *pkt,
+					     const __u32 headers_len, const int how,
+					     struct fr_csum udp_csum, __u64 ip_sum,
 					     __be32 eth_type_to_ecn, __be16 ipv4_ttl_protocol)
 {
-	void *data;
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 46, udp_checksum_at = 40;
 
-	if (unlikely(!fr_fits(&p->hop_peer, 32ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_forward_no_route,
-				      reason_forward_unreachable));
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 32ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
 
 	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum, (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-			  bpf_htons(payload_len + 12) + bpf_htons(IPPROTO_UDP),
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->peer.port) +
-			  bpf_htons(payload_len + 12) + 0x100);
+	fr_csum_set_not_0(&udp_csum,
+			  (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+			  bpf_htons(pkt->payload_len + 12) + bpf_htons(IPPROTO_UDP),
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len + 12) + 0x100);
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(payload_len + 32) +
-					 fr_v4(p->local.addr) + fr_v4(p->peer.addr) + 64);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(pkt->payload_len + 32) +
+					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 64);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, how |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short *new_short = pkt->data + 42;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 32));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 32));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 12));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 12));
 	st32(&new_short->id, bpf_htonl(1));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_forward_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
 static __always_inline int
-forward_send_ipv6(struct __sk_buff *skb, __u64 now, __u64 payload_len, struct val_by_client *p,
-		  const __u32 headers_len, const int how, struct fr_csum udp_csum, __be16 eth_type,
+forward_send_ipv6(struct __sk_buff *skb, struct forward_packet *pkt, const __u32 headers_len,
+		  const int how, struct fr_csum udp_csum, __be16 eth_type,
 		  __be32 ipv6_version_to_flow_label, __be16 ipv6_next_header_hop_limit)
 {
-	void *data;
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 66, udp_checksum_at = 60;
 
-	if (unlikely(!fr_fits(&p->hop_peer, 52ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_forward_no_route,
-				      reason_forward_unreachable));
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 52ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
 
 	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(p->local.addr)) +
-			  fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 12) +
-			  bpf_htons(IPPROTO_UDP), (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 12) + 0x100);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum,
+			  (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+			  fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 12) +
+			  bpf_htons(IPPROTO_UDP),
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len + 12) + 0x100);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, how |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short *new_short = pkt->data + 62;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 12));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 12));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 12));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 12));
 	st32(&new_short->id, bpf_htonl(1));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_forward_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int forward_send_ipv4_2(struct __sk_buff *skb, __u64 now, __u64 payload_len,
-					       struct val_by_client *p, const __u32 headers_len,
-					       const int how, struct fr_csum udp_csum, __u64 ip_sum,
+static __always_inline int forward_send_ipv4_2(struct __sk_buff *skb, struct forward_packet *pkt,
+					       const __u32 headers_len, const int how,
+					       struct fr_csum udp_csum, __u64 ip_sum,
 					       __be32 eth_type_to_ecn, __be16 ipv4_ttl_protocol)
 {
-	void *data;
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 66, udp_checksum_at = 40;
 
-	if (unlikely(!fr_fits(&p->hop_peer, 52ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_forward_no_route,
-				      reason_forward_unreachable));
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 52ULL + pkt->payload_len_2)))
+		return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
 
 	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum, (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-			  bpf_htons(payload_len + 32) + bpf_htons(IPPROTO_UDP),
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->peer.port) +
-			  bpf_htons(payload_len + 32) + 0xa00);
+	fr_csum_set_not_0(&udp_csum,
+			  (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+			  bpf_htons(pkt->payload_len_2 + 32) + bpf_htons(IPPROTO_UDP),
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len_2 + 32) + 0xa00);
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(payload_len + 52) +
-					 fr_v4(p->local.addr) + fr_v4(p->peer.addr) + 64);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(pkt->payload_len_2 + 52) +
+					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 64);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, how |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_long *new_long = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_long *new_long = pkt->data + 42;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 52));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 52));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 32));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 32));
 	st32(&new_long->id, bpf_htonl(1));
 	st64(&new_long->a, bpf_cpu_to_be64(2));
 	st64(&new_long->b, bpf_cpu_to_be64(3));
@@ -320,40 +381,38 @@ static __always_inline int forward_send_ipv4_2(struct __sk_buff *skb, __u64 now,
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_forward_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int forward_send_ipv6_2(struct __sk_buff *skb, __u64 now, __u64 payload_len,
-					       struct val_by_client *p, const __u32 headers_len,
-					       const int how, struct fr_csum udp_csum,
-					       __be16 eth_type, __be32 ipv6_version_to_flow_label,
-					       __be16 ipv6_next_header_hop_limit)
+static __always_inline int
+forward_send_ipv6_2(struct __sk_buff *skb, struct forward_packet *pkt, const __u32 headers_len,
+		    const int how, struct fr_csum udp_csum, __be16 eth_type,
+		    __be32 ipv6_version_to_flow_label, __be16 ipv6_next_header_hop_limit)
 {
-	void *data;
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 86, udp_checksum_at = 60;
 
-	if (unlikely(!fr_fits(&p->hop_peer, 72ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_forward_no_route,
-				      reason_forward_unreachable));
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 72ULL + pkt->payload_len_2)))
+		return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
 
 	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(p->local.addr)) +
-			  fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 32) +
-			  bpf_htons(IPPROTO_UDP), (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 32) + 0xa00);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum,
+			  (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+			  fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 32) +
+			  bpf_htons(IPPROTO_UDP),
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len_2 + 32) + 0xa00);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, how |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -361,44 +420,43 @@ static __always_inline int forward_send_ipv6_2(struct __sk_buff *skb, __u64 now,
 		csum = fr_complete_without(skb, csum, 78, 8);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_long *new_long = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_long *new_long = pkt->data + 62;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 32));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 32));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 32));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 32));
 	st32(&new_long->id, bpf_htonl(1));
 	st64(&new_long->a, bpf_cpu_to_be64(2));
 	st64(&new_long->b, bpf_cpu_to_be64(3));
 	st32(&new_long->c, bpf_htonl(4));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 8);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_forward_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 ip_end, __u64 partial, struct val_by_client *p)
+static __always_inline int forward_ipv4_send(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -409,61 +467,59 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(p->local.addr) +
-					 fr_v4(p->peer.addr) + 64);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 64);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(reason_forward_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 payload_len, __u64 partial,
-						  struct val_by_client *p)
+static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 62, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -475,194 +531,125 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 8) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 8) +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 8));
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len + 8));
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 8));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_forward_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4_rules(struct __sk_buff *skb, void *data, __u64 now,
-					      __u64 ip_end, __u64 udp_end, struct val_by_client *p)
+static __always_inline int forward_ipv4_address_family(struct __sk_buff *skb,
+						       struct forward_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_eth *eth = data;
-
-	/* {match: "udp.dst_port": 7002, do: [{push: long: {id: 1, a: 2, b: 3, c: 4}}, {send: ... */
-	if (be16(&udp->dst_port) == 0x1b5a) {
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-			return fr_up(skb, reason_forward_address_family);
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_forward_gso_packet);
-		__u64 payload_len = udp_end - 42;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
-			return fr_up(skb, reason_forward_partial_checksum);
-		const __u32 headers_len = 42, udp_checksum_at = 40;
-		__be16 old_udp_length = ld16(&udp->length);
-		__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-			bpf_htons(IPPROTO_UDP);
-		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-						  old_udp_length);
-		if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
-			__be32 eth_type_to_ecn = ld32(&eth->type);
-			__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-			udp_csum.optional = 1;
-			__u64 ip_sum = fr_sum_of(ld16(&ipv4->checksum)) -
-				((__u64)ld32(&ipv4->total_length) +
-				 ld32(ipv4->reserved_to_fragment_offset) + ld32(ipv4->src) +
-				 ld32(ipv4->dst)) + ipv4_ttl_protocol;
-			return forward_send_ipv4_2(skb, now, payload_len, p, headers_len, 0,
-						   udp_csum, ip_sum, eth_type_to_ecn,
-						   ipv4_ttl_protocol);
-		}
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_forward_udp_checksum);
-		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
-		return forward_send_ipv6_2(skb, now, payload_len, p, headers_len, FR_TO_IPV6,
-					   udp_csum, bpf_htons(0x86dd), ipv6_version_to_flow_label,
-					   bpf_htons(0x1140));
-	}
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* {do: [{send: {from: "p.local", to: "p.peer"}}]}, */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-		return fr_up(skb, reason_forward_address_family);
-	if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, skb->gso_size ? skb->gso_size + 28 :
-				      ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_forward_no_route,
-					      reason_forward_unreachable));
-		return forward_ipv4_send(skb, data, now, ip_end, partial, p);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_up(skb, reason_address_family);
+	if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 42))
+			return fr_up(skb, reason_partial_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, skb->gso_size ? skb->gso_size + 28 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
+		return forward_ipv4_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_gso_packet);
-	__u64 payload_len = udp_end - 42;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
-		return fr_up(skb, reason_forward_partial_checksum);
+		return fr_up(skb, reason_gso_packet);
+	pkt->payload_len = pkt->udp_end - 42;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_2 >> 16) >= 42 &&
+	       (pkt->partial_2 & 0xffff) < 42ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 48ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_ipv4_send_ipv6(skb, data, now, payload_len, partial, p);
+		return fr_up(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
+	return forward_ipv4_send_ipv6(skb, pkt);
 }
 
-static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease, __u64 now)
+static __always_inline int forward_ipv4(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_eth *eth = data;
-	__u64 udp_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_eth *eth = pkt->data;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_forward_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_forward_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_forward_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_forward_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_forward_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_forward_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_forward_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_forward_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: p: by_client: ["udp.src", "udp.dst"] */
-	struct val_by_client *p;
 	struct key_by_client key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
 	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
-	enum fr_found found = find_by_client(&key, lease, 0, &p, now);
+	enum fr_found found = find_by_client(&key, pkt->lease, 0, &pkt->p, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_forward_no_by_client, reason_forward_changing);
+		return fr_missed(skb, found, reason_no_by_client, reason_changing);
 
 	/* {match: "udp.dst_port": 7001, do: [{push: short: id: 1}, {send: {from: "p.local", t... */
 	if (be16(&udp->dst_port) == 0x1b59) {
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-			return fr_up(skb, reason_forward_address_family);
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+			return fr_up(skb, reason_address_family);
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_forward_gso_packet);
-		__u64 payload_len = udp_end - 42;
+			return fr_up(skb, reason_gso_packet);
+		pkt->payload_len = pkt->udp_end - 42;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
-			return fr_up(skb, reason_forward_partial_checksum);
+		      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
+			return fr_up(skb, reason_partial_checksum);
 		const __u32 headers_len = 42, udp_checksum_at = 40;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 			bpf_htons(IPPROTO_UDP);
 		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-						  old_udp_length);
-		if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
+						  udp_old_pseudo,
+						  (__u64)ld32(&udp->src_port) + old_udp_length);
+		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
 			__be32 eth_type_to_ecn = ld32(&eth->type);
 			__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 			udp_csum.optional = 1;
@@ -670,26 +657,92 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 				((__u64)ld32(&ipv4->total_length) +
 				 ld32(ipv4->reserved_to_fragment_offset) + ld32(ipv4->src) +
 				 ld32(ipv4->dst)) + ipv4_ttl_protocol;
-			return forward_send_ipv4(skb, now, payload_len, p, headers_len, 0, udp_csum,
-						 ip_sum, eth_type_to_ecn, ipv4_ttl_protocol);
+			return forward_send_ipv4(skb, pkt, headers_len, 0, udp_csum, ip_sum,
+						 eth_type_to_ecn, ipv4_ttl_protocol);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_forward_udp_checksum);
+			return fr_up(skb, reason_udp_checksum);
 		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
-		return forward_send_ipv6(skb, now, payload_len, p, headers_len, FR_TO_IPV6,
-					 udp_csum, bpf_htons(0x86dd), ipv6_version_to_flow_label,
+		return forward_send_ipv6(skb, pkt, headers_len, FR_TO_IPV6, udp_csum,
+					 bpf_htons(0x86dd), ipv6_version_to_flow_label,
 					 bpf_htons(0x1140));
 	}
 
-	return forward_ipv4_rules(skb, data, now, ip_end, udp_end, p);
+	/* {match: "udp.dst_port": 7002, do: [{push: long: {id: 1, a: 2, b: 3, c: 4}}, {send: ... */
+	if (be16(&udp->dst_port) == 0x1b5a) {
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+			return fr_up(skb, reason_address_family);
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_gso_packet);
+		pkt->payload_len_2 = pkt->udp_end - 42;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+		      ((partial >> 16) >= 42 &&
+		       (partial & 0xffff) < 42ULL + pkt->payload_len_2 - 1)))
+			return fr_up(skb, reason_partial_checksum);
+		const __u32 headers_len = 42, udp_checksum_at = 40;
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+						  udp_old_pseudo,
+						  (__u64)ld32(&udp->src_port) + old_udp_length);
+		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+			__be32 eth_type_to_ecn = ld32(&eth->type);
+			__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+			udp_csum.optional = 1;
+			__u64 ip_sum = fr_sum_of(ld16(&ipv4->checksum)) -
+				((__u64)ld32(&ipv4->total_length) +
+				 ld32(ipv4->reserved_to_fragment_offset) + ld32(ipv4->src) +
+				 ld32(ipv4->dst)) + ipv4_ttl_protocol;
+			return forward_send_ipv4_2(skb, pkt, headers_len, 0, udp_csum, ip_sum,
+						   eth_type_to_ecn, ipv4_ttl_protocol);
+		}
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_udp_checksum);
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
+		return forward_send_ipv6_2(skb, pkt, headers_len, FR_TO_IPV6, udp_csum,
+					   bpf_htons(0x86dd), ipv6_version_to_flow_label,
+					   bpf_htons(0x1140));
+	}
+
+	return forward_ipv4_address_family(skb, pkt);
 }
 
-static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 ip_end, __u64 partial, struct val_by_client *p)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int forward_ipv6_send(struct __sk_buff *skb, struct forward_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -701,52 +754,50 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port));
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port));
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(reason_forward_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 payload_len, __u64 partial,
-						  struct val_by_client *p)
+static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 42, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -758,205 +809,143 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
-		bpf_htons(payload_len + 8) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 8));
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len + 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 28) + fr_v4(p->local.addr) +
-					   fr_v4(p->peer.addr) + 0x1180);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 28) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &p->hop_peer);
+		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(p->local.addr));
-	st32(new_ipv4->dst, fr_v4(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_forward_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv6_rules(struct __sk_buff *skb, void *data, __u64 now,
-					      __u64 ip_end, __u64 udp_end, struct val_by_client *p)
+static __always_inline int forward_ipv6_address_family(struct __sk_buff *skb,
+						       struct forward_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_eth *eth = data;
-
-	/* {match: "udp.dst_port": 7002, do: [{push: long: {id: 1, a: 2, b: 3, c: 4}}, {send: ... */
-	if (be16(&udp->dst_port) == 0x1b5a) {
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-			return fr_up(skb, reason_forward_address_family);
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_forward_gso_packet);
-		__u64 payload_len = udp_end - 62;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_forward_udp_checksum);
-		const __u32 headers_len = 62, udp_checksum_at = 60;
-		__be16 old_udp_length = ld16(&udp->length);
-		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
-			fr_add128(ld128(ipv6->dst)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-						  old_udp_length);
-		if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
-			__be16 eth_type = ld16(&eth->type);
-			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-			__be16 ipv6_next_header_hop_limit =
-				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-			return forward_send_ipv6_2(skb, now, payload_len, p, headers_len, 0,
-						   udp_csum, eth_type, ipv6_version_to_flow_label,
-						   ipv6_next_header_hop_limit);
-		}
-		__be32 eth_type_to_ecn =
-			bpf_htonl(0x8004500ULL |
-				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-		__u64 ipv4_sum = FR_ZERO + eth_type_to_ecn + 0x1138;
-		return forward_send_ipv4_2(skb, now, payload_len, p, headers_len, FR_TO_IPV4,
-					   udp_csum, ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
-	}
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* {do: [{send: {from: "p.local", to: "p.peer"}}]}, */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-		return fr_up(skb, reason_forward_address_family);
-	if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
-			return fr_up(skb, reason_forward_partial_checksum);
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_up(skb, reason_address_family);
+	if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 62))
+			return fr_up(skb, reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_forward_udp_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, skb->gso_size ? skb->gso_size + 48 :
-				      ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&p->hop_peer, reason_forward_no_route,
-					      reason_forward_unreachable));
-		return forward_ipv6_send(skb, data, now, ip_end, partial, p);
+			return fr_up(skb, reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, skb->gso_size ? skb->gso_size + 48 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
+		return forward_ipv6_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_gso_packet);
-	__u64 payload_len = udp_end - 62;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
-		return fr_up(skb, reason_forward_partial_checksum);
+		return fr_up(skb, reason_gso_packet);
+	pkt->payload_len = pkt->udp_end - 62;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 62 &&
+	       (pkt->partial_2 & 0xffff) < 62ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 28ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&p->hop_peer, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_ipv6_send_ipv4(skb, data, now, payload_len, partial, p);
+		return fr_up(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
+	return forward_ipv6_send_ipv4(skb, pkt);
 }
 
-static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease, __u64 now)
+static __always_inline int forward_ipv6(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_eth *eth = data;
-	__u64 udp_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_eth *eth = pkt->data;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_forward_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_forward_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_forward_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_forward_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_forward_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: p: by_client: ["udp.src", "udp.dst"] */
-	struct val_by_client *p;
 	struct key_by_client key __attribute__((aligned(8)));
 
 	fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
 	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
-	enum fr_found found = find_by_client(&key, lease, 0, &p, now);
+	enum fr_found found = find_by_client(&key, pkt->lease, 0, &pkt->p, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_forward_no_by_client, reason_forward_changing);
+		return fr_missed(skb, found, reason_no_by_client, reason_changing);
 
 	/* {match: "udp.dst_port": 7001, do: [{push: short: id: 1}, {send: {from: "p.local", t... */
 	if (be16(&udp->dst_port) == 0x1b59) {
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-			return fr_up(skb, reason_forward_address_family);
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+			return fr_up(skb, reason_address_family);
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_forward_gso_packet);
-		__u64 payload_len = udp_end - 62;
+			return fr_up(skb, reason_gso_packet);
+		pkt->payload_len = pkt->udp_end - 62;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
-			return fr_up(skb, reason_forward_partial_checksum);
+		      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
+			return fr_up(skb, reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_forward_udp_checksum);
+			return fr_up(skb, reason_udp_checksum);
 		const __u32 headers_len = 62, udp_checksum_at = 60;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
 			fr_add128(ld128(ipv6->dst)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-						  old_udp_length);
-		if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
+						  udp_old_pseudo,
+						  (__u64)ld32(&udp->src_port) + old_udp_length);
+		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
 			__be16 eth_type = ld16(&eth->type);
 			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 			__be16 ipv6_next_header_hop_limit =
 				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-			return forward_send_ipv6(skb, now, payload_len, p, headers_len, 0, udp_csum,
-						 eth_type, ipv6_version_to_flow_label,
+			return forward_send_ipv6(skb, pkt, headers_len, 0, udp_csum, eth_type,
+						 ipv6_version_to_flow_label,
 						 ipv6_next_header_hop_limit);
 		}
 		__be32 eth_type_to_ecn =
@@ -964,44 +953,79 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 		__u64 ipv4_sum = FR_ZERO + eth_type_to_ecn + 0x1138;
-		return forward_send_ipv4(skb, now, payload_len, p, headers_len, FR_TO_IPV4,
-					 udp_csum, ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
+		return forward_send_ipv4(skb, pkt, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum,
+					 eth_type_to_ecn, bpf_htons(0x4011));
 	}
 
-	return forward_ipv6_rules(skb, data, now, ip_end, udp_end, p);
+	/* {match: "udp.dst_port": 7002, do: [{push: long: {id: 1, a: 2, b: 3, c: 4}}, {send: ... */
+	if (be16(&udp->dst_port) == 0x1b5a) {
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+			return fr_up(skb, reason_address_family);
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_gso_packet);
+		pkt->payload_len_2 = pkt->udp_end - 62;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+		      ((partial >> 16) >= 62 &&
+		       (partial & 0xffff) < 62ULL + pkt->payload_len_2 - 1)))
+			return fr_up(skb, reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_udp_checksum);
+		const __u32 headers_len = 62, udp_checksum_at = 60;
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
+			fr_add128(ld128(ipv6->dst)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+						  udp_old_pseudo,
+						  (__u64)ld32(&udp->src_port) + old_udp_length);
+		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
+			__be16 eth_type = ld16(&eth->type);
+			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+			__be16 ipv6_next_header_hop_limit =
+				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+			return forward_send_ipv6_2(skb, pkt, headers_len, 0, udp_csum, eth_type,
+						   ipv6_version_to_flow_label,
+						   ipv6_next_header_hop_limit);
+		}
+		__be32 eth_type_to_ecn =
+			bpf_htonl(0x8004500ULL |
+				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+		__u64 ipv4_sum = FR_ZERO + eth_type_to_ecn + 0x1138;
+		return forward_send_ipv4_2(skb, pkt, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum,
+					   eth_type_to_ecn, bpf_htons(0x4011));
+	}
+
+	return forward_ipv6_address_family(skb, pkt);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct forward_packet pkt;
+
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: forward: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_forward_inactive);
+	if (!fr_lease_valid(pkt.lease, pkt.now))
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_forward_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_forward_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_forward_link_broadcast);
-		return fr_up(skb, reason_forward_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return forward_ipv4(skb, data, data_end, lease, now);
+		return forward_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return forward_ipv6(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_forward_not_ip);
+		return forward_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

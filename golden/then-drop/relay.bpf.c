@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 45
+#define FR_REASONS 46
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 65
 #define FR_NEEDS_FRONT 64
@@ -114,47 +114,105 @@ receiver_of_listeners(const struct list_listeners *list, __u32 i)
 	return bpf_map_lookup_elem(&rcv_listeners, &row);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_partial_checksum,
+	reason_no_listeners, reason_fault, reason_no_memory, reason_reflected, reason_too_large,
+	reason_address_family, reason_too_big, reason_no_route, reason_local, reason_unreachable,
+	reason_blackhole, reason_prohibit, reason_xfrm, reason_rule, reason_encap,
+	reason_no_neighbour, reason_copy, reason_refused_by_device, reason_no_rule,
+	reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum,
+	reason_not_ip,
+};
+
 /*
  * prog_reflect: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_reflect_sent, reason_reflect_pass, reason_reflect_inactive, reason_reflect_vlan_tag,
-	reason_reflect_other_host, reason_reflect_link_broadcast, reason_reflect_link_multicast,
-	reason_reflect_truncated, reason_reflect_ipv4_version, reason_reflect_ip_options,
-	reason_reflect_ipv4_reserved, reason_reflect_fragment, reason_reflect_ipv4_total_length,
-	reason_reflect_ipv4_checksum, reason_reflect_martian_source, reason_reflect_multicast,
-	reason_reflect_martian_destination, reason_reflect_not_udp, reason_reflect_udp_length,
-	reason_reflect_gso_packet, reason_reflect_partial_checksum, reason_reflect_no_listeners,
-	reason_reflect_no_memory, reason_reflect_fault, reason_reflect_reflected,
-	reason_reflect_too_large, reason_reflect_address_family, reason_reflect_too_big,
-	reason_reflect_no_route, reason_reflect_local, reason_reflect_unreachable,
-	reason_reflect_blackhole, reason_reflect_prohibit, reason_reflect_xfrm, reason_reflect_rule,
-	reason_reflect_encap, reason_reflect_no_neighbour, reason_reflect_copy,
-	reason_reflect_refused_by_device, reason_reflect_no_rule, reason_reflect_ipv6_version,
-	reason_reflect_mapped_address, reason_reflect_ipv6_payload_length,
-	reason_reflect_udp_checksum, reason_reflect_not_ip,
+/* What is known of a packet. */
+struct reflect_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
+	__u64 udp_end;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_reflect_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_reflect_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_reflect_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_reflect_udp_length);
+		return reason_udp_length;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_reflect_gso_packet);
+		return reason_gso_packet;
 
 	*end = udp_end;
 	return 0;
@@ -179,8 +237,8 @@ struct reflect_fan1 {
 	void *front;
 };
 
-static __always_inline long reflect_copy1(struct reflect_same1 *same, struct __sk_buff *skb,
-					  void *front, struct receiver_listeners *r)
+static __always_inline long reflect_copy1(struct __sk_buff *skb, void *front,
+					  struct receiver_listeners *r, struct reflect_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
@@ -205,7 +263,7 @@ static __always_inline long reflect_copy1(struct reflect_same1 *same, struct __s
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_reflect_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
@@ -226,7 +284,7 @@ static __always_inline long reflect_copy1(struct reflect_same1 *same, struct __s
 	skb->mark = new_mark;
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_reflect_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -246,33 +304,29 @@ static __noinline long reflect_turn1(__u32 i, struct reflect_fan1 *fan)
 
 	/* {when: "r.small && len(udp.payload) > 4", do: [{drop: "too_large"}]}, */
 	if (r->small && udp_end - 42 > 4)
-		return fr_decline(r->receiver, skb->len, reason_reflect_too_large);
+		return fr_decline(r->receiver, skb->len, reason_too_large);
 
 	/* {when: "r.remote.port != 0", do: [{mark: {dscp: 10, priority: 3, mark: 7}}, {send: ... */
 	if (!(r->remote.port == 0)) {
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
 		    !fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_reflect_address_family);
+			return fr_decline(r->receiver, skb->len, reason_address_family);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_reflect_unreachable,
-						      fr_unusable(&r->hop_remote,
-						      reason_reflect_no_route,
-						      reason_reflect_unreachable)));
+					  fr_indirect(&r->hop_remote, reason_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, reason_reflect_too_big);
-		return reflect_copy1(same, skb, front, r);
+			return fr_decline(r->receiver, skb->len, reason_too_big);
+		return reflect_copy1(skb, front, r, same);
 	}
 
 	/* group: listeners: ["ip.src", "udp.dst_port"] */
-	return fr_decline(r->receiver, skb->len, reason_reflect_no_rule);
+	return fr_decline(r->receiver, skb->len, reason_no_rule);
 }
 
-static __always_inline int reflect_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
-					__u64 udp_end)
+static __always_inline int reflect_fan1(struct __sk_buff *skb, struct reflect_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -283,15 +337,15 @@ static __always_inline int reflect_fan1(struct __sk_buff *skb, void *data, __u64
 	key.port = be16(&udp->dst_port);
 	list = list_of_listeners(&key);
 	if (!list)
-		return fr_up(skb, reason_reflect_no_listeners);
+		return fr_up(skb, reason_no_listeners);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_reflect_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 42);
 	if (!front)
-		return fr_up(skb, reason_reflect_no_memory);
+		return fr_up(skb, reason_no_memory);
 	struct reflect_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -303,7 +357,7 @@ static __always_inline int reflect_fan1(struct __sk_buff *skb, void *data, __u64
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_reflect_no_memory);
+		return fr_up(skb, reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -317,8 +371,8 @@ static __always_inline int reflect_fan1(struct __sk_buff *skb, void *data, __u64
 		 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->skb_priority = fr_priority(skb);
 	same->skb_mark = fr_mark(skb);
-	same->ip_end = ip_end;
-	same->udp_end = udp_end;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -336,53 +390,53 @@ static __always_inline int reflect_fan1(struct __sk_buff *skb, void *data, __u64
 	};
 	bpf_loop(list->count, reflect_turn1, &fan, 0);
 
-	fr_count_copies(reason_reflect_copy, same->copies0, skb->len);
-	fr_count(reason_reflect_reflected, len);
+	fr_count_copies(reason_copy, same->copies0, skb->len);
+	fr_count(reason_reflected, len);
 	return TC_ACT_SHOT;
 }
 
-static __always_inline int reflect_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int reflect_ipv4(struct __sk_buff *skb, struct reflect_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_reflect_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_reflect_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_reflect_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_reflect_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_reflect_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_reflect_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_reflect_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_reflect_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_reflect_multicast);
-		return fr_up(skb, reason_reflect_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_reflect_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_reflect_partial_checksum);
-	return reflect_fan1(skb, data, ip_end, udp_end);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	return reflect_fan1(skb, pkt);
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
 }
 
 /* What is the same for all receivers. */
@@ -403,8 +457,8 @@ struct reflect_fan2 {
 	void *front;
 };
 
-static __always_inline long reflect_copy2(struct reflect_same2 *same, struct __sk_buff *skb,
-					  void *front, struct receiver_listeners *r)
+static __always_inline long reflect_copy2(struct __sk_buff *skb, void *front,
+					  struct receiver_listeners *r, struct reflect_same2 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
@@ -425,7 +479,7 @@ static __always_inline long reflect_copy2(struct reflect_same2 *same, struct __s
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 62 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_reflect_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -448,7 +502,7 @@ static __always_inline long reflect_copy2(struct reflect_same2 *same, struct __s
 	skb->mark = new_mark;
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_reflect_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -469,34 +523,30 @@ static __noinline long reflect_turn2(__u32 i, struct reflect_fan2 *fan)
 
 	/* {when: "r.small && len(udp.payload) > 4", do: [{drop: "too_large"}]}, */
 	if (r->small && udp_end - 62 > 4)
-		return fr_decline(r->receiver, skb->len, reason_reflect_too_large);
+		return fr_decline(r->receiver, skb->len, reason_too_large);
 
 	/* {when: "r.remote.port != 0", do: [{mark: {dscp: 10, priority: 3, mark: 7}}, {send: ... */
 	if (!(r->remote.port == 0)) {
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_reflect_address_family);
+			return fr_decline(r->receiver, skb->len, reason_address_family);
 		if (be16(&saved_udp->checksum) == 0)
-			return fr_decline(r->receiver, skb->len, reason_reflect_udp_checksum);
+			return fr_decline(r->receiver, skb->len, reason_udp_checksum);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_reflect_unreachable,
-						      fr_unusable(&r->hop_remote,
-						      reason_reflect_no_route,
-						      reason_reflect_unreachable)));
+					  fr_indirect(&r->hop_remote, reason_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, reason_reflect_too_big);
-		return reflect_copy2(same, skb, front, r);
+			return fr_decline(r->receiver, skb->len, reason_too_big);
+		return reflect_copy2(skb, front, r, same);
 	}
 
 	/* group: listeners: ["ip.src", "udp.dst_port"] */
-	return fr_decline(r->receiver, skb->len, reason_reflect_no_rule);
+	return fr_decline(r->receiver, skb->len, reason_no_rule);
 }
 
-static __always_inline int reflect_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					__u64 udp_end)
+static __always_inline int reflect_fan2(struct __sk_buff *skb, struct reflect_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -507,15 +557,15 @@ static __always_inline int reflect_fan2(struct __sk_buff *skb, void *data, __u64
 	key.port = be16(&udp->dst_port);
 	list = list_of_listeners(&key);
 	if (!list)
-		return fr_up(skb, reason_reflect_no_listeners);
+		return fr_up(skb, reason_no_listeners);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_reflect_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 62);
 	if (!front)
-		return fr_up(skb, reason_reflect_no_memory);
+		return fr_up(skb, reason_no_memory);
 	struct reflect_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -528,7 +578,7 @@ static __always_inline int reflect_fan2(struct __sk_buff *skb, void *data, __u64
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_reflect_no_memory);
+		return fr_up(skb, reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -538,8 +588,8 @@ static __always_inline int reflect_fan2(struct __sk_buff *skb, void *data, __u64
 		  fr_add64(ld64(saved_ipv6->dst + 8)));
 	same->skb_priority = fr_priority(skb);
 	same->skb_mark = fr_mark(skb);
-	same->ip_end = ip_end;
-	same->udp_end = udp_end;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -557,78 +607,51 @@ static __always_inline int reflect_fan2(struct __sk_buff *skb, void *data, __u64
 	};
 	bpf_loop(list->count, reflect_turn2, &fan, 0);
 
-	fr_count_copies(reason_reflect_copy, same->copies0, skb->len);
-	fr_count(reason_reflect_reflected, len);
+	fr_count_copies(reason_copy, same->copies0, skb->len);
+	fr_count(reason_reflected, len);
 	return TC_ACT_SHOT;
 }
 
-static __always_inline int reflect_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int reflect_ipv6(struct __sk_buff *skb, struct reflect_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_reflect_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_reflect_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_reflect_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_reflect_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_reflect_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_reflect_multicast);
-		return fr_up(skb, reason_reflect_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_reflect_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_reflect_partial_checksum);
-	return reflect_fan2(skb, data, ip_end, udp_end);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	return reflect_fan2(skb, pkt);
 }
 
 SEC("tc") int prog_reflect(struct __sk_buff *skb)
 {
+	struct reflect_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: reflect: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_reflect_inactive);
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_reflect_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_reflect_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_reflect_link_broadcast);
-		return fr_up(skb, reason_reflect_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_reflect_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return reflect_ipv4(skb, data, data_end);
+		return reflect_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return reflect_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_reflect_not_ip);
+		return reflect_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 52
+#define FR_REASONS 58
 #define FR_NEEDS_NAMED 2
 #include "fastrelay.h"
 
@@ -60,236 +60,261 @@ struct hdr_ping {
 	__be64 nonce;
 } __attribute__((packed));
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_sealed_kind,
+	reason_sealed_length, reason_ipv6_version, reason_mapped_address,
+	reason_ipv6_payload_length, reason_not_ip, reason_ping_kind, reason_ping_trailing,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_OPEN = 0, PROG_ECHO = 29 };
+
 /*
  * prog_open: tc/ingress
  *	eth ipv4 udp sealed
  *	eth ipv6 udp sealed
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_open_sent, reason_open_pass, reason_open_inactive, reason_open_vlan_tag,
-	reason_open_other_host, reason_open_link_broadcast, reason_open_link_multicast,
-	reason_open_truncated, reason_open_ipv4_version, reason_open_ip_options,
-	reason_open_ipv4_reserved, reason_open_fragment, reason_open_ipv4_total_length,
-	reason_open_ipv4_checksum, reason_open_martian_source, reason_open_multicast,
-	reason_open_martian_destination, reason_open_not_udp, reason_open_udp_length,
-	reason_open_gso_packet, reason_open_sealed_kind, reason_open_sealed_length,
-	reason_open_ipv6_version, reason_open_mapped_address, reason_open_ipv6_payload_length,
-	reason_open_not_ip,
+/* What is known of a packet. */
+struct open_packet {
+	void *data;
+	void *data_end;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_open_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_open_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_open_link_broadcast + of);
-		return fr_up(skb, reason_open_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_open_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_open_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_open_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_open_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_open_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_open_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_open_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_open_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_open_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_open_multicast + of);
-		return fr_up(skb, reason_open_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_open_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_open_truncated + of);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_open_udp_length + of);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_open_gso_packet + of);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_open_udp_length + of);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int open_ipv4_send(struct __sk_buff *skb)
+static __always_inline __u32 check_sealed(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_sealed *sealed = data + at;
+
+	if ((void *)(sealed + 1) > data_end || at + sizeof(*sealed) > udp_end)
+		return reason_truncated;
+	if (be8(&sealed->kind) != 4)
+		return reason_sealed_kind;
+	__u64 sealed_end = at + sizeof(*sealed) + be8(&sealed->length);
+	if (!(sealed_end == udp_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (sealed_end != udp_end)
+		return reason_sealed_length;
+	if (sealed_end < 64)
+		return reason_truncated;
+	__u64 sealed_payload_end = sealed_end - 16;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+
+	*end = sealed_payload_end;
+	return 0;
+}
+
+static __always_inline int open_ipv4_send(struct __sk_buff *skb, struct open_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_open_pass, len);
+	fr_count(PROG_OPEN + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int open_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int open_ipv4(struct __sk_buff *skb, struct open_packet *pkt)
 {
-	struct hdr_sealed *sealed = data + 42;
-	__u64 ip_end, udp_end;
+	__u64 ip_end, udp_end, sealed_payload_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_OPEN + why);
 
 	/* sealed: { */
-	if ((void *)(sealed + 1) > data_end || 48ULL > udp_end)
-		return fr_up(skb, reason_open_truncated);
-
-	/* fields: [{name: "kind", bits: 8, is: 4}, {name: "length", bits: 8, counts: "payload... */
-	if (be8(&sealed->kind) != 4)
-		return fr_up(skb, reason_open_sealed_kind);
-	__u64 sealed_end = 48ULL + be8(&sealed->length);
-	if (!(sealed_end == udp_end || skb->gso_size == 0))
-		return fr_up(skb, reason_open_gso_packet);
-	if (sealed_end != udp_end)
-		return fr_up(skb, reason_open_sealed_length);
-	if (sealed_end < 64)
-		return fr_up(skb, reason_open_truncated);
-	__u64 sealed_payload_end = sealed_end - 16;
-
-	/* stack: ["eth", "ip", "udp", "sealed"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_open_gso_packet);
+	why = check_sealed(skb, pkt->data, pkt->data_end, udp_end, 42, &sealed_payload_end);
+	if (why)
+		return fr_up(skb, PROG_OPEN + why);
 
 	/* do: [{count: {counter: "bytes", by: "len(sealed.payload)"}}, "pass"] */
 	fr_named_add(0, sealed_payload_end - 48);
-	return open_ipv4_send(skb);
+	return open_ipv4_send(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_open_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_open_ipv6_version + of);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_open_mapped_address + of);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_open_ipv6_payload_length + of);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_open_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_open_multicast + of);
-		return fr_up(skb, reason_open_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_open_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int open_ipv6_send(struct __sk_buff *skb)
+static __always_inline __u32 check_sealed_2(struct __sk_buff *skb, void *data, void *data_end,
+					    __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_sealed *sealed = data + at;
+
+	if ((void *)(sealed + 1) > data_end || at + sizeof(*sealed) > udp_end)
+		return reason_truncated;
+	if (be8(&sealed->kind) != 4)
+		return reason_sealed_kind;
+	__u64 sealed_end = at + sizeof(*sealed) + be8(&sealed->length);
+	if (!(sealed_end == udp_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (sealed_end != udp_end)
+		return reason_sealed_length;
+	if (sealed_end < 84)
+		return reason_truncated;
+	__u64 sealed_payload_end = sealed_end - 16;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+
+	*end = sealed_payload_end;
+	return 0;
+}
+
+static __always_inline int open_ipv6_send(struct __sk_buff *skb, struct open_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_open_pass, len);
+	fr_count(PROG_OPEN + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int open_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int open_ipv6(struct __sk_buff *skb, struct open_packet *pkt)
 {
-	struct hdr_sealed *sealed = data + 62;
-	__u64 ip_end, udp_end;
+	__u64 ip_end, udp_end, sealed_payload_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_OPEN + why);
 
 	/* sealed: { */
-	if ((void *)(sealed + 1) > data_end || 68ULL > udp_end)
-		return fr_up(skb, reason_open_truncated);
-
-	/* fields: [{name: "kind", bits: 8, is: 4}, {name: "length", bits: 8, counts: "payload... */
-	if (be8(&sealed->kind) != 4)
-		return fr_up(skb, reason_open_sealed_kind);
-	__u64 sealed_end = 68ULL + be8(&sealed->length);
-	if (!(sealed_end == udp_end || skb->gso_size == 0))
-		return fr_up(skb, reason_open_gso_packet);
-	if (sealed_end != udp_end)
-		return fr_up(skb, reason_open_sealed_length);
-	if (sealed_end < 84)
-		return fr_up(skb, reason_open_truncated);
-	__u64 sealed_payload_end = sealed_end - 16;
-
-	/* stack: ["eth", "ip", "udp", "sealed"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_open_gso_packet);
+	why = check_sealed_2(skb, pkt->data, pkt->data_end, udp_end, 62, &sealed_payload_end);
+	if (why)
+		return fr_up(skb, PROG_OPEN + why);
 
 	/* do: [{count: {counter: "bytes", by: "len(sealed.payload)"}}, "pass"] */
 	fr_named_add(0, sealed_payload_end - 68);
-	return open_ipv6_send(skb);
+	return open_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_open(struct __sk_buff *skb)
 {
+	struct open_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 68);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* open: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_open_inactive);
+		return fr_up(skb, PROG_OPEN + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_OPEN + why);
 
 	/* stack: ["eth", "ip", "udp", "sealed"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return open_ipv4(skb, data, data_end);
+		return open_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return open_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_open_not_ip);
+		return open_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_OPEN + reason_not_ip);
 }
 
 /*
@@ -298,108 +323,106 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
  *	eth ipv6 udp ping
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_echo_sent = 26, reason_echo_pass, reason_echo_inactive, reason_echo_vlan_tag,
-	reason_echo_other_host, reason_echo_link_broadcast, reason_echo_link_multicast,
-	reason_echo_truncated, reason_echo_ipv4_version, reason_echo_ip_options,
-	reason_echo_ipv4_reserved, reason_echo_fragment, reason_echo_ipv4_total_length,
-	reason_echo_ipv4_checksum, reason_echo_martian_source, reason_echo_multicast,
-	reason_echo_martian_destination, reason_echo_not_udp, reason_echo_udp_length,
-	reason_echo_gso_packet, reason_echo_ping_kind, reason_echo_ping_trailing,
-	reason_echo_ipv6_version, reason_echo_mapped_address, reason_echo_ipv6_payload_length,
-	reason_echo_not_ip,
+/* What is known of a packet. */
+struct echo_packet {
+	void *data;
+	void *data_end;
 };
 
-static __always_inline int check_ping(struct __sk_buff *skb, void *data, void *data_end,
-				      __u64 udp_end, const __u32 at)
+static __always_inline __u32 check_ping(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 udp_end, const __u32 at)
 {
 	struct hdr_ping *ping = data + at;
 
 	if ((void *)(ping + 1) > data_end || at + sizeof(*ping) > udp_end)
-		return fr_up(skb, reason_echo_truncated);
+		return reason_truncated;
 	if (be8(&ping->kind) != 9)
-		return fr_up(skb, reason_echo_ping_kind);
+		return reason_ping_kind;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_echo_gso_packet);
+		return reason_gso_packet;
 	if (at + sizeof(*ping) != udp_end)
-		return fr_up(skb, reason_echo_ping_trailing);
-
+		return reason_ping_trailing;
 	return 0;
 }
 
-static __always_inline int echo_ipv4_send(struct __sk_buff *skb)
+static __always_inline int echo_ipv4_send(struct __sk_buff *skb, struct echo_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_echo_pass, len);
+	fr_count(PROG_ECHO + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int echo_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int echo_ipv4(struct __sk_buff *skb, struct echo_packet *pkt)
 {
 	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(open, echo, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, FR_APART(open, echo, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_ECHO + why);
 
 	/* ping: { */
-	if (check_ping(skb, data, data_end, udp_end, 42))
-		return TC_ACT_UNSPEC;
+	why = check_ping(skb, pkt->data, pkt->data_end, udp_end, 42);
+	if (why)
+		return fr_up(skb, PROG_ECHO + why);
 
 	/* do: [{count: "pings"}, "pass"] */
 	fr_named_add(1, 1);
-	return echo_ipv4_send(skb);
+	return echo_ipv4_send(skb, pkt);
 }
 
-static __always_inline int echo_ipv6_send(struct __sk_buff *skb)
+static __always_inline int echo_ipv6_send(struct __sk_buff *skb, struct echo_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_echo_pass, len);
+	fr_count(PROG_ECHO + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int echo_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int echo_ipv6(struct __sk_buff *skb, struct echo_packet *pkt)
 {
 	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(open, echo, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, FR_APART(open, echo, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_ECHO + why);
 
 	/* ping: { */
-	if (check_ping(skb, data, data_end, udp_end, 62))
-		return TC_ACT_UNSPEC;
+	why = check_ping(skb, pkt->data, pkt->data_end, udp_end, 62);
+	if (why)
+		return fr_up(skb, PROG_ECHO + why);
 
 	/* do: [{count: "pings"}, "pass"] */
 	fr_named_add(1, 1);
-	return echo_ipv6_send(skb);
+	return echo_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_echo(struct __sk_buff *skb)
 {
+	struct echo_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 71);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* echo: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_echo_inactive);
+		return fr_up(skb, PROG_ECHO + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(open, echo, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_ECHO + why);
 
 	/* stack: ["eth", "ip", "udp", "ping"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return echo_ipv4(skb, data, data_end);
+		return echo_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return echo_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_echo_not_ip);
+		return echo_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_ECHO + reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 118
+#define FR_REASONS 183
 #define FR_NEEDS_ROWS 40
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
@@ -152,109 +152,119 @@ receiver_of_listeners(const struct list_listeners *list, __u32 i)
 	return bpf_map_lookup_elem(&rcv_listeners, &row);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_address_family,
+	reason_partial_checksum, reason_fault, reason_no_memory, reason_too_big, reason_no_route,
+	reason_local, reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm,
+	reason_rule, reason_encap, reason_no_neighbour, reason_not_forwarded, reason_forwarding_off,
+	reason_no_rule, reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length,
+	reason_udp_checksum, reason_not_ip, reason_no_routes, reason_changing, reason_hop_limit,
+	reason_no_listeners, reason_address_family_2, reason_too_big_2, reason_no_route_2,
+	reason_local_2, reason_unreachable_2, reason_blackhole_2, reason_prohibit_2, reason_xfrm_2,
+	reason_rule_2, reason_encap_2, reason_no_neighbour_2, reason_copy, reason_refused_by_device,
+	reason_udp_checksum_2,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_ECHO = 0, PROG_ROUTE = 61, PROG_SPREAD = 122 };
+
 /*
  * prog_echo: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_echo_sent, reason_echo_pass, reason_echo_inactive, reason_echo_vlan_tag,
-	reason_echo_other_host, reason_echo_link_broadcast, reason_echo_link_multicast,
-	reason_echo_truncated, reason_echo_ipv4_version, reason_echo_ip_options,
-	reason_echo_ipv4_reserved, reason_echo_fragment, reason_echo_ipv4_total_length,
-	reason_echo_ipv4_checksum, reason_echo_martian_source, reason_echo_multicast,
-	reason_echo_martian_destination, reason_echo_not_udp, reason_echo_udp_length,
-	reason_echo_gso_packet, reason_echo_address_family, reason_echo_partial_checksum,
-	reason_echo_no_memory, reason_echo_fault, reason_echo_too_big, reason_echo_not_forwarded,
-	reason_echo_forwarding_off, reason_echo_unreachable, reason_echo_blackhole,
-	reason_echo_prohibit, reason_echo_xfrm, reason_echo_rule, reason_echo_encap,
-	reason_echo_no_rule, reason_echo_ipv6_version, reason_echo_mapped_address,
-	reason_echo_ipv6_payload_length, reason_echo_udp_checksum, reason_echo_not_ip,
+/* What is known of a packet. */
+struct echo_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
+	__u64 partial;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_echo_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_echo_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_echo_link_broadcast + of);
-		return fr_up(skb, reason_echo_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_echo_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_echo_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_echo_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_echo_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_echo_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_echo_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_echo_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_echo_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_echo_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_echo_multicast + of);
-		return fr_up(skb, reason_echo_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_echo_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_echo_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_echo_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_echo_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_echo_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int echo_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					  __u64 partial, struct fr_hop *hop_1,
-					  struct bpf_fib_lookup *fib_1)
+static __always_inline int echo_ipv4_send(struct __sk_buff *skb, struct echo_packet *pkt,
+					  struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -266,10 +276,10 @@ static __always_inline int echo_ipv4_send(struct __sk_buff *skb, void *data, __u
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
 	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
@@ -278,22 +288,22 @@ static __always_inline int echo_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
 					 ipv4_ttl_protocol + 64);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_echo_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_ECHO + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_echo_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_ECHO + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -304,103 +314,105 @@ static __always_inline int echo_ipv4_send(struct __sk_buff *skb, void *data, __u
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_echo_fault);
+		return fr_drop(len, PROG_ECHO + reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(reason_echo_sent, len);
+	fr_count(PROG_ECHO + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int echo_ipv4_send_2(struct __sk_buff *skb)
+static __always_inline int echo_ipv4_send_2(struct __sk_buff *skb, struct echo_packet *pkt)
 {
 	__u32 len = skb->len;
 	__u32 new_priority = 6;
 
 	skb->priority = new_priority;
 
-	fr_count(reason_echo_pass, len);
+	fr_count(PROG_ECHO + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int echo_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int echo_ipv4(struct __sk_buff *skb, struct echo_packet *pkt)
 {
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 ip_end, udp_end;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_ECHO + why);
 
 	/* {match: "udp.dst_port": 7, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
 	if (be16(&udp->dst_port) == 7) {
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
-			return fr_up(skb, reason_echo_partial_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_echo_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_echo_partial_checksum);
-		__builtin_memset(&fib_1, 0, sizeof(fib_1));
-		fib_1.family = AF_INET;
-		fib_1.src[0] = ld32(ipv4->dst);
-		fib_1.dst[0] = ld32(ipv4->src);
-		fr_flow(&fib_1, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-		if (fr_route(skb, &fib_1, skb->gso_size ? skb->gso_size + 28 : ip_end - 14, &hop_1))
-			return fr_up(skb, reason_echo_too_big);
-		if (unlikely(!fr_usable(&hop_1)))
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 42))
+			return fr_up(skb, PROG_ECHO + reason_partial_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, PROG_ECHO + reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_ECHO + reason_partial_checksum);
+		__builtin_memset(fib, 0, sizeof(*fib));
+		fib->family = AF_INET;
+		fib->src[0] = ld32(ipv4->dst);
+		fib->dst[0] = ld32(ipv4->src);
+		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
+		if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 28 : pkt->ip_end - 14, hop))
+			return fr_up(skb, PROG_ECHO + reason_too_big);
+		if (unlikely(!fr_usable(hop)))
 			return fr_up(skb,
-				     fr_unrouted(&hop_1, reason_echo_not_forwarded,
-						 reason_echo_unreachable));
-		return echo_ipv4_send(skb, data, ip_end, partial, &hop_1, &fib_1);
+				     fr_unrouted(hop, PROG_ECHO + reason_not_forwarded,
+						 PROG_ECHO + reason_unreachable));
+		return echo_ipv4_send(skb, pkt, hop, fib);
 	}
 
 	/* {match: "udp.dst_port": 8, do: [{mark: priority: 6}, "pass"]}, */
 	if (be16(&udp->dst_port) == 8)
-		return echo_ipv4_send_2(skb);
+		return echo_ipv4_send_2(skb, pkt);
 
 	/* echo: { */
-	return fr_up(skb, reason_echo_no_rule);
+	return fr_up(skb, PROG_ECHO + reason_no_rule);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_echo_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_echo_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_echo_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_echo_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_echo_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_echo_multicast + of);
-		return fr_up(skb, reason_echo_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_echo_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int echo_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					  __u64 partial, struct fr_hop *hop_2,
-					  struct bpf_fib_lookup *fib_2)
+static __always_inline int echo_ipv6_send(struct __sk_buff *skb, struct echo_packet *pkt,
+					  struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -416,28 +428,28 @@ static __always_inline int echo_ipv6_send(struct __sk_buff *skb, void *data, __u
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
-	int direct = hop_2->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_echo_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_ECHO + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_echo_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_ECHO + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, hop_2);
+		fr_link(pkt->data, hop);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -447,101 +459,106 @@ static __always_inline int echo_ipv6_send(struct __sk_buff *skb, void *data, __u
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_echo_fault);
+		return fr_drop(len, PROG_ECHO + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(reason_echo_sent, len);
+	fr_count(PROG_ECHO + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int echo_ipv6_send_2(struct __sk_buff *skb)
+static __always_inline int echo_ipv6_send_2(struct __sk_buff *skb, struct echo_packet *pkt)
 {
 	__u32 len = skb->len;
 	__u32 new_priority = 6;
 
 	skb->priority = new_priority;
 
-	fr_count(reason_echo_pass, len);
+	fr_count(PROG_ECHO + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int echo_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int echo_ipv6(struct __sk_buff *skb, struct echo_packet *pkt)
 {
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 ip_end, udp_end;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_ECHO + why);
 
 	/* {match: "udp.dst_port": 7, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
 	if (be16(&udp->dst_port) == 7) {
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
-			return fr_up(skb, reason_echo_partial_checksum);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 62))
+			return fr_up(skb, PROG_ECHO + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_echo_udp_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_echo_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_echo_partial_checksum);
-		__builtin_memset(&fib_2, 0, sizeof(fib_2));
-		fib_2.family = AF_INET6;
-		fib_2.src[0] = ld32(ipv6->dst);
-		fib_2.src[1] = ld32(ipv6->dst + 4);
-		fib_2.src[2] = ld32(ipv6->dst + 8);
-		fib_2.src[3] = ld32(ipv6->dst + 12);
-		fib_2.dst[0] = ld32(ipv6->src);
-		fib_2.dst[1] = ld32(ipv6->src + 4);
-		fib_2.dst[2] = ld32(ipv6->src + 8);
-		fib_2.dst[3] = ld32(ipv6->src + 12);
-		fr_flow(&fib_2, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-		if (fr_route(skb, &fib_2, skb->gso_size ? skb->gso_size + 48 : ip_end - 14, &hop_2))
-			return fr_up(skb, reason_echo_too_big);
-		if (unlikely(!fr_usable(&hop_2)))
+			return fr_up(skb, PROG_ECHO + reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, PROG_ECHO + reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_ECHO + reason_partial_checksum);
+		__builtin_memset(fib, 0, sizeof(*fib));
+		fib->family = AF_INET6;
+		fib->src[0] = ld32(ipv6->dst);
+		fib->src[1] = ld32(ipv6->dst + 4);
+		fib->src[2] = ld32(ipv6->dst + 8);
+		fib->src[3] = ld32(ipv6->dst + 12);
+		fib->dst[0] = ld32(ipv6->src);
+		fib->dst[1] = ld32(ipv6->src + 4);
+		fib->dst[2] = ld32(ipv6->src + 8);
+		fib->dst[3] = ld32(ipv6->src + 12);
+		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
+		if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 48 : pkt->ip_end - 14, hop))
+			return fr_up(skb, PROG_ECHO + reason_too_big);
+		if (unlikely(!fr_usable(hop)))
 			return fr_up(skb,
-				     fr_unrouted(&hop_2, reason_echo_not_forwarded,
-						 reason_echo_unreachable));
-		return echo_ipv6_send(skb, data, ip_end, partial, &hop_2, &fib_2);
+				     fr_unrouted(hop, PROG_ECHO + reason_not_forwarded,
+						 PROG_ECHO + reason_unreachable));
+		return echo_ipv6_send(skb, pkt, hop, fib);
 	}
 
 	/* {match: "udp.dst_port": 8, do: [{mark: priority: 6}, "pass"]}, */
 	if (be16(&udp->dst_port) == 8)
-		return echo_ipv6_send_2(skb);
+		return echo_ipv6_send_2(skb, pkt);
 
 	/* echo: { */
-	return fr_up(skb, reason_echo_no_rule);
+	return fr_up(skb, PROG_ECHO + reason_no_rule);
 }
 
 SEC("tc") int prog_echo(struct __sk_buff *skb)
 {
+	struct echo_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* echo: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_echo_inactive);
+		return fr_up(skb, PROG_ECHO + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_ECHO + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return echo_ipv4(skb, data, data_end);
+		return echo_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return echo_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_echo_not_ip);
+		return echo_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_ECHO + reason_not_ip);
 }
 
 /*
@@ -550,211 +567,228 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
  *	eth ipv6
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_route_sent = 39, reason_route_pass, reason_route_inactive, reason_route_vlan_tag,
-	reason_route_other_host, reason_route_link_broadcast, reason_route_link_multicast,
-	reason_route_truncated, reason_route_ipv4_version, reason_route_ip_options,
-	reason_route_ipv4_reserved, reason_route_fragment, reason_route_ipv4_total_length,
-	reason_route_ipv4_checksum, reason_route_martian_source, reason_route_multicast,
-	reason_route_martian_destination, reason_route_no_routes, reason_route_changing,
-	reason_route_hop_limit, reason_route_gso_packet, reason_route_partial_checksum,
-	reason_route_no_memory, reason_route_fault, reason_route_too_big, reason_route_no_route,
-	reason_route_local, reason_route_unreachable, reason_route_blackhole, reason_route_prohibit,
-	reason_route_xfrm, reason_route_rule, reason_route_encap, reason_route_ipv6_version,
-	reason_route_mapped_address, reason_route_ipv6_payload_length, reason_route_not_ip,
+/* What is known of a packet. */
+struct route_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	struct val_routes *r;
 };
 
-static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   struct val_routes *r)
+static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int route_ipv4_send(struct __sk_buff *skb, struct route_packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = r->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_route_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_ROUTE + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_route_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_ROUTE + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->hop.hop);
+		fr_link(pkt->data, &pkt->r->hop.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
 
-	fr_count(reason_route_sent, len);
+	fr_count(PROG_ROUTE + reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
+		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
 }
 
-static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int route_ipv4(struct __sk_buff *skb, struct route_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_route_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_route_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_route_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_route_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_route_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_route_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_route_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_route_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_route_multicast);
-		return fr_up(skb, reason_route_martian_destination);
-	}
+	if (why)
+		return fr_up(skb, PROG_ROUTE + why);
 
 	/* lookup: r: routes: ["ip.dst"] */
-	struct val_routes *r;
 	struct key_routes key __attribute__((aligned(8))) = {};
 
 	fr_put_v4(key.dst, ld32(ipv4->dst));
-	enum fr_found found = find_routes(&key, lease, 0, &r);
+	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_route_no_routes, reason_route_changing);
+		return fr_missed(skb, found, PROG_ROUTE + reason_no_routes,
+				 PROG_ROUTE + reason_changing);
 
 	/* do: [{send: via: "r.hop"}] */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_route_hop_limit);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_route_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, skb->gso_size ? skb->gso_size + 20 : ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop.hop, reason_route_no_route,
-				      reason_route_unreachable));
-	return route_ipv4_send(skb, data, ip_end, r);
+		return fr_up(skb, PROG_ROUTE + reason_hop_limit);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_ROUTE + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_ROUTE + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop.hop, skb->gso_size ? skb->gso_size + 20 :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->r->hop.hop, PROG_ROUTE + reason_too_big);
+	return route_ipv4_send(skb, pkt);
 }
 
-static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   struct val_routes *r)
+static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int route_ipv6_send(struct __sk_buff *skb, struct route_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_route_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_ROUTE + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_route_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_ROUTE + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->hop.hop);
+		fr_link(pkt->data, &pkt->r->hop.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
-	fr_count(reason_route_sent, len);
+	fr_count(PROG_ROUTE + reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET6, r->hop.addr);
+		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET6, pkt->r->hop.addr);
 }
 
-static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int route_ipv6(struct __sk_buff *skb, struct route_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_route_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_route_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_route_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_route_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_route_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_route_multicast);
-		return fr_up(skb, reason_route_martian_destination);
-	}
+	if (why)
+		return fr_up(skb, PROG_ROUTE + why);
 
 	/* lookup: r: routes: ["ip.dst"] */
-	struct val_routes *r;
 	struct key_routes key __attribute__((aligned(8))) = {};
 
 	fr_put_v6(key.dst, ipv6->dst, 0);
-	enum fr_found found = find_routes(&key, lease, 0, &r);
+	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_route_no_routes, reason_route_changing);
+		return fr_missed(skb, found, PROG_ROUTE + reason_no_routes,
+				 PROG_ROUTE + reason_changing);
 
 	/* do: [{send: via: "r.hop"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_route_hop_limit);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_route_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop.hop, skb->gso_size ? skb->gso_size + 40 : ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop.hop, reason_route_no_route,
-				      reason_route_unreachable));
-	return route_ipv6_send(skb, data, ip_end, r);
+		return fr_up(skb, PROG_ROUTE + reason_hop_limit);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_ROUTE + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_ROUTE + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop.hop, skb->gso_size ? skb->gso_size + 40 :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->r->hop.hop, PROG_ROUTE + reason_too_big);
+	return route_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_route(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct route_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 54);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* route: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_route_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_ROUTE + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(echo, route, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_ROUTE + why);
 
 	/* stack: ["eth", "ip"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return route_ipv4(skb, data, data_end, lease);
+		return route_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return route_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_route_not_ip);
+		return route_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_ROUTE + reason_not_ip);
 }
 
 /*
@@ -763,40 +797,29 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_spread_sent = 76, reason_spread_pass, reason_spread_inactive, reason_spread_vlan_tag,
-	reason_spread_other_host, reason_spread_link_broadcast, reason_spread_link_multicast,
-	reason_spread_truncated, reason_spread_ipv4_version, reason_spread_ip_options,
-	reason_spread_ipv4_reserved, reason_spread_fragment, reason_spread_ipv4_total_length,
-	reason_spread_ipv4_checksum, reason_spread_martian_source, reason_spread_multicast,
-	reason_spread_martian_destination, reason_spread_not_udp, reason_spread_udp_length,
-	reason_spread_gso_packet, reason_spread_partial_checksum, reason_spread_no_listeners,
-	reason_spread_no_memory, reason_spread_fault, reason_spread_address_family,
-	reason_spread_too_big, reason_spread_no_route, reason_spread_local,
-	reason_spread_unreachable, reason_spread_blackhole, reason_spread_prohibit,
-	reason_spread_xfrm, reason_spread_rule, reason_spread_encap, reason_spread_no_neighbour,
-	reason_spread_copy, reason_spread_refused_by_device, reason_spread_ipv6_version,
-	reason_spread_mapped_address, reason_spread_ipv6_payload_length, reason_spread_udp_checksum,
-	reason_spread_not_ip,
+/* What is known of a packet. */
+struct spread_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
 };
 
-static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_spread_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_spread_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_spread_udp_length);
+		return reason_udp_length;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_spread_gso_packet);
+		return reason_gso_packet;
 
 	*end = udp_end;
 	return 0;
@@ -818,8 +841,8 @@ struct spread_fan1 {
 	void *front;
 };
 
-static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_buff *skb,
-					 void *front, struct receiver_listeners *r)
+static __always_inline long spread_copy1(struct __sk_buff *skb, void *front,
+					 struct receiver_listeners *r, struct spread_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
@@ -842,7 +865,7 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
@@ -860,7 +883,7 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 		fr_complete(skb, same->csum, 18, 24);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -879,21 +902,19 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 
 	/* each: [{send: {from: "r.local", to: "r.remote"}}] */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_address_family_2);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_spread_unreachable,
-					      fr_unusable(&r->hop_remote, reason_spread_no_route,
-							  reason_spread_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_SPREAD + reason_no_route_2));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
-	return spread_copy1(same, skb, front, r);
+		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_too_big_2);
+	return spread_copy1(skb, front, r, same);
 }
 
-static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 ip_end)
+static __always_inline int spread_fan1(struct __sk_buff *skb, struct spread_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -903,15 +924,15 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
 	list = list_of_listeners(&key);
 	if (!list)
-		return fr_up(skb, reason_spread_no_listeners);
+		return fr_up(skb, PROG_SPREAD + reason_no_listeners);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_spread_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_SPREAD + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 42);
 	if (!front)
-		return fr_up(skb, reason_spread_no_memory);
+		return fr_up(skb, PROG_SPREAD + reason_no_memory);
 	struct spread_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -923,7 +944,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_spread_no_memory);
+		return fr_up(skb, PROG_SPREAD + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -933,7 +954,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
 		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->ip_end = ip_end;
+	same->ip_end = pkt->ip_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -952,29 +973,30 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	bpf_loop(list->count, spread_turn1, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 42, 0))
-		return fr_drop(len, reason_spread_fault);
+		return fr_drop(len, PROG_SPREAD + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 24);
 
-	fr_count_copies(reason_spread_copy, same->copies0, skb->len);
-	fr_count(reason_spread_pass, len);
+	fr_count_copies(PROG_SPREAD + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_SPREAD + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int spread_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int spread_ipv4(struct __sk_buff *skb, struct spread_packet *pkt)
 {
-	__u64 ip_end, udp_end;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(echo, spread, truncated)) ||
-	    check_udp_2(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_SPREAD + why);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_spread_partial_checksum);
-	return spread_fan1(skb, data, ip_end);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_SPREAD + reason_partial_checksum);
+	return spread_fan1(skb, pkt);
 }
 
 /* What is the same for all receivers. */
@@ -992,8 +1014,8 @@ struct spread_fan2 {
 	void *front;
 };
 
-static __always_inline long spread_copy2(struct spread_same2 *same, struct __sk_buff *skb,
-					 void *front, struct receiver_listeners *r)
+static __always_inline long spread_copy2(struct __sk_buff *skb, void *front,
+					 struct receiver_listeners *r, struct spread_same2 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
@@ -1012,7 +1034,7 @@ static __always_inline long spread_copy2(struct spread_same2 *same, struct __sk_
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 62 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -1034,7 +1056,7 @@ static __always_inline long spread_copy2(struct spread_same2 *same, struct __sk_
 		fr_complete(skb, same->csum, ETH_HLEN, 48);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -1054,23 +1076,21 @@ static __noinline long spread_turn2(__u32 i, struct spread_fan2 *fan)
 
 	/* each: [{send: {from: "r.local", to: "r.remote"}}] */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_address_family_2);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_spread_udp_checksum);
+		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_udp_checksum_2);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_spread_unreachable,
-					      fr_unusable(&r->hop_remote, reason_spread_no_route,
-							  reason_spread_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_SPREAD + reason_no_route_2));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
-	return spread_copy2(same, skb, front, r);
+		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_too_big_2);
+	return spread_copy2(skb, front, r, same);
 }
 
-static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 ip_end)
+static __always_inline int spread_fan2(struct __sk_buff *skb, struct spread_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -1080,15 +1100,15 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 0);
 	list = list_of_listeners(&key);
 	if (!list)
-		return fr_up(skb, reason_spread_no_listeners);
+		return fr_up(skb, PROG_SPREAD + reason_no_listeners);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_spread_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_SPREAD + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 62);
 	if (!front)
-		return fr_up(skb, reason_spread_no_memory);
+		return fr_up(skb, PROG_SPREAD + reason_no_memory);
 	struct spread_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -1101,7 +1121,7 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_spread_no_memory);
+		return fr_up(skb, PROG_SPREAD + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -1109,7 +1129,7 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 		 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(saved_ipv6->src)) +
 		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
 		  fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->ip_end = ip_end;
+	same->ip_end = pkt->ip_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -1128,54 +1148,56 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 	bpf_loop(list->count, spread_turn2, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 62, 0))
-		return fr_drop(len, reason_spread_fault);
+		return fr_drop(len, PROG_SPREAD + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 48);
 
-	fr_count_copies(reason_spread_copy, same->copies0, skb->len);
-	fr_count(reason_spread_pass, len);
+	fr_count_copies(PROG_SPREAD + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_SPREAD + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int spread_ipv6(struct __sk_buff *skb, struct spread_packet *pkt)
 {
-	__u64 ip_end, udp_end;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(echo, spread, truncated),
-		       FR_APART(echo, spread, ipv6_version)) ||
-	    check_udp_2(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_SPREAD + why);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_spread_partial_checksum);
-	return spread_fan2(skb, data, ip_end);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_SPREAD + reason_partial_checksum);
+	return spread_fan2(skb, pkt);
 }
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
+	struct spread_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* spread: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_spread_inactive);
+		return fr_up(skb, PROG_SPREAD + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(echo, spread, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_SPREAD + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return spread_ipv4(skb, data, data_end);
+		return spread_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return spread_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_spread_not_ip);
+		return spread_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_SPREAD + reason_not_ip);
 }

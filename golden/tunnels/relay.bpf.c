@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 211
+#define FR_REASONS 328
 #define FR_NEEDS_ROWS 8
 #define FR_NEEDS_SHARED 1025
 #define FR_NEEDS_FACTS
@@ -306,6 +306,32 @@ static __always_inline enum fr_found find_networks(const struct key_networks *ke
 		       NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_not_vxlan, reason_vxlan_flags,
+	reason_vxlan_reserved, reason_vxlan_reserved_2, reason_ipv4_any_version,
+	reason_ipv4_any_ihl, reason_ipv4_any_options, reason_ipv4_any_total_length,
+	reason_ipv4_any_checksum, reason_no_networks, reason_changing, reason_ecn,
+	reason_udp_checksum, reason_hop_limit, reason_partial_checksum, reason_fault,
+	reason_no_memory, reason_too_big, reason_no_route, reason_local, reason_unreachable,
+	reason_blackhole, reason_prohibit, reason_xfrm, reason_rule, reason_encap,
+	reason_no_neighbour, reason_not_forwarded, reason_forwarding_off, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_not_inner, reason_not_outer,
+	reason_not_geneve, reason_geneve_version, reason_geneve_control, reason_geneve_critical,
+	reason_geneve_reserved, reason_geneve_protocol, reason_geneve_reserved_2,
+	reason_geneve_options, reason_no_match, reason_address_family, reason_no_fou4,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum {
+	PROG_LEAVE_VXLAN = 0, PROG_LEAVE_GENEVE = 66, PROG_ENTER = 132, PROG_LEAVE_IP = 198,
+	PROG_LEAVE_FOU = 264,
+};
+
 /*
  * prog_leave_vxlan: tc/ingress
  *	eth ipv4 udp vxlan eth ipv4_any
@@ -314,155 +340,133 @@ static __always_inline enum fr_found find_networks(const struct key_networks *ke
  *	eth ipv6 udp vxlan eth ipv6
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_leave_vxlan_sent, reason_leave_vxlan_pass, reason_leave_vxlan_inactive,
-	reason_leave_vxlan_vlan_tag, reason_leave_vxlan_other_host,
-	reason_leave_vxlan_link_broadcast, reason_leave_vxlan_link_multicast,
-	reason_leave_vxlan_truncated, reason_leave_vxlan_ipv4_version,
-	reason_leave_vxlan_ip_options, reason_leave_vxlan_ipv4_reserved,
-	reason_leave_vxlan_fragment, reason_leave_vxlan_ipv4_total_length,
-	reason_leave_vxlan_ipv4_checksum, reason_leave_vxlan_martian_source,
-	reason_leave_vxlan_multicast, reason_leave_vxlan_martian_destination,
-	reason_leave_vxlan_not_udp, reason_leave_vxlan_udp_length, reason_leave_vxlan_gso_packet,
-	reason_leave_vxlan_not_vxlan, reason_leave_vxlan_vxlan_flags,
-	reason_leave_vxlan_vxlan_reserved, reason_leave_vxlan_vxlan_reserved_2,
-	reason_leave_vxlan_ipv4_any_version, reason_leave_vxlan_ipv4_any_ihl,
-	reason_leave_vxlan_ipv4_any_options, reason_leave_vxlan_ipv4_any_total_length,
-	reason_leave_vxlan_ipv4_any_checksum, reason_leave_vxlan_no_networks,
-	reason_leave_vxlan_changing, reason_leave_vxlan_ecn, reason_leave_vxlan_udp_checksum,
-	reason_leave_vxlan_hop_limit, reason_leave_vxlan_partial_checksum,
-	reason_leave_vxlan_no_memory, reason_leave_vxlan_fault, reason_leave_vxlan_too_big,
-	reason_leave_vxlan_not_forwarded, reason_leave_vxlan_forwarding_off,
-	reason_leave_vxlan_unreachable, reason_leave_vxlan_blackhole, reason_leave_vxlan_prohibit,
-	reason_leave_vxlan_xfrm, reason_leave_vxlan_rule, reason_leave_vxlan_encap,
-	reason_leave_vxlan_ipv6_version, reason_leave_vxlan_mapped_address,
-	reason_leave_vxlan_ipv6_payload_length, reason_leave_vxlan_not_inner,
-	reason_leave_vxlan_not_outer,
+/* What is known of a packet. */
+struct leave_vxlan_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 udp_end;
+	__u64 inner_options_end;
+	__u64 payload_len;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_leave_vxlan_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_leave_vxlan_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_leave_vxlan_link_broadcast + of);
-		return fr_up(skb, reason_leave_vxlan_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_leave_vxlan_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_leave_vxlan_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_leave_vxlan_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_leave_vxlan_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_leave_vxlan_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_leave_vxlan_fragment + of);
+		return reason_fragment;
 	__u64 outer_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || outer_end > skb->len)
-		return fr_up(skb, reason_leave_vxlan_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_leave_vxlan_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_leave_vxlan_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_leave_vxlan_multicast + of);
-		return fr_up(skb, reason_leave_vxlan_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_leave_vxlan_not_udp + of);
+		return reason_not_udp;
 
 	*end = outer_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 outer_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 outer_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > outer_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_leave_vxlan_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_leave_vxlan_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != outer_end)
-		return fr_up(skb, reason_leave_vxlan_udp_length);
+		return reason_udp_length;
 	if (be16(&udp->dst_port) != 0x12b5)
-		return fr_up(skb, reason_leave_vxlan_not_vxlan);
+		return reason_not_vxlan;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int check_vxlan(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 udp_end, const __u32 at)
+static __always_inline __u32 check_vxlan(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, const __u32 at)
 {
 	struct hdr_vxlan *vxlan = data + at;
 
 	if ((void *)(vxlan + 1) > data_end || at + sizeof(*vxlan) > udp_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
+		return reason_truncated;
 	if (be8(&vxlan->flags) != 8)
-		return fr_up(skb, reason_leave_vxlan_vxlan_flags);
+		return reason_vxlan_flags;
 	if (((be16(vxlan->reserved) << 8) | be8(vxlan->reserved + 2)) != 0)
-		return fr_up(skb, reason_leave_vxlan_vxlan_reserved);
+		return reason_vxlan_reserved;
 	if (be8(&vxlan->reserved_2) != 0)
-		return fr_up(skb, reason_leave_vxlan_vxlan_reserved_2);
-
+		return reason_vxlan_reserved_2;
 	return 0;
 }
 
-static __always_inline int check_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 udp_end, const __u32 at, __u64 *end, const __u32 of,
-					  const __u32 of_2)
+static __always_inline __u32 check_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
+					    __u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4_any *ipv4_any = data + at;
 
 	if ((void *)(ipv4_any + 1) > data_end || at + sizeof(*ipv4_any) > udp_end)
-		return fr_up(skb, reason_leave_vxlan_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_leave_vxlan_ipv4_any_version + of_2);
+		return reason_ipv4_any_version;
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_leave_vxlan_ipv4_any_ihl + of_2);
+		return reason_ipv4_any_ihl;
 	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
-		return fr_up(skb, reason_leave_vxlan_ipv4_any_options + of_2);
+		return reason_ipv4_any_options;
 	__u64 inner_options_end = fr_forget(skb, at + sizeof(*ipv4_any) + inner_options_size);
 
 	*end = inner_options_end;
 	return 0;
 }
 
-static __always_inline int leave_vxlan_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data,
-							  __u64 inner_options_end,
-							  __u64 payload_len, struct fr_hop *hop_1,
-							  struct bpf_fib_lookup *fib_1)
+static __always_inline int
+leave_vxlan_ipv4_ipv4_any_send(struct __sk_buff *skb, struct leave_vxlan_packet *pkt,
+			       struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 64;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 64;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 64, new_headers_len = 14;
 	__be16 ipv4_any_version_to_ecn = bpf_htons(0x4000ULL |
@@ -481,21 +485,20 @@ static __always_inline int leave_vxlan_ipv4_ipv4_any_send(struct __sk_buff *skb,
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
 					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
 					    ipv4_any_ttl_protocol);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 64), 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 64), 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_leave_vxlan_fault,
-				 reason_leave_vxlan_no_memory);
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_leave_vxlan_fault);
+		return fr_failed(skb, len, err, PROG_LEAVE_VXLAN + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_LEAVE_VXLAN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
@@ -506,124 +509,123 @@ static __always_inline int leave_vxlan_ipv4_ipv4_any_send(struct __sk_buff *skb,
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_leave_vxlan_sent, len);
+	fr_count(PROG_LEAVE_VXLAN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int leave_vxlan_ipv4_ipv4_any(struct __sk_buff *skb, void *data,
-						     void *data_end, const struct fr_lease *lease,
-						     __u64 udp_end)
+static __always_inline int leave_vxlan_ipv4_ipv4_any(struct __sk_buff *skb,
+						     struct leave_vxlan_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_ipv4_any *ipv4_any = data + 64;
-	struct hdr_vxlan *vxlan = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	__u64 inner_options_end;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 64;
+	struct hdr_vxlan *vxlan = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, pkt->udp_end, 64,
+				   &pkt->inner_options_end);
 
-	if (check_ipv4_any(skb, data, data_end, udp_end, 64, &inner_options_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if (inner_options_end > udp_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 64)
-		return fr_up(skb, reason_leave_vxlan_ipv4_any_ihl);
+	if (why)
+		return fr_up(skb, PROG_LEAVE_VXLAN + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_truncated);
+	if (pkt->inner_options_end > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 64)
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_ipv4_any_ihl);
 	__u64 inner_end = 64ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < inner_options_end - 64 || inner_end > udp_end)
-		return fr_up(skb, reason_leave_vxlan_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 64, inner_options_end - 64)))
-		return fr_up(skb, reason_leave_vxlan_ipv4_any_checksum);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 64 || inner_end > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, 64, pkt->inner_options_end - 64)))
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_ipv4_any_checksum);
 
 	/* for name, header in {leave_vxlan: "vxlan", leave_geneve: "geneve"} { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_leave_vxlan_gso_packet);
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_gso_packet);
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
 	key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
-	enum fr_found found = find_networks(&key, lease, 0, &n);
+	enum fr_found found = find_networks(&key, pkt->lease, 0, &n);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_leave_vxlan_no_networks,
-				 reason_leave_vxlan_changing);
+		return fr_missed(skb, found, PROG_LEAVE_VXLAN + reason_no_networks,
+				 PROG_LEAVE_VXLAN + reason_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, reason_leave_vxlan_ecn);
+		return fr_drop(skb->len, PROG_LEAVE_VXLAN + reason_ecn);
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, reason_leave_vxlan_udp_checksum);
+			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_udp_checksum);
 
 	/* {send: via: "route"}, */
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, reason_leave_vxlan_hop_limit);
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_leave_vxlan_martian_source);
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_leave_vxlan_multicast);
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_leave_vxlan_martian_destination);
-	__u64 payload_len = inner_end - inner_options_end;
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_martian_destination);
+	pkt->payload_len = inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_leave_vxlan_partial_checksum);
-	__builtin_memset(&fib_1, 0, sizeof(fib_1));
-	fib_1.family = AF_INET;
-	fib_1.src[0] = ld32(ipv4_any->src);
-	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_options_end + (payload_len - 64), &hop_1))
-		return fr_up(skb, reason_leave_vxlan_too_big);
-	if (unlikely(!fr_usable(&hop_1)))
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->src[0] = ld32(ipv4_any->src);
+	fib->dst[0] = ld32(ipv4_any->dst);
+	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len - 64), hop))
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_1, reason_leave_vxlan_not_forwarded,
-					 reason_leave_vxlan_unreachable));
+			     fr_unrouted(hop, PROG_LEAVE_VXLAN + reason_not_forwarded,
+					 PROG_LEAVE_VXLAN + reason_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
-	return leave_vxlan_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len, &hop_1,
-					      &fib_1);
+	return leave_vxlan_ipv4_ipv4_any_send(skb, pkt, hop, fib);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      __u64 udp_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > udp_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_leave_vxlan_ipv6_version);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_leave_vxlan_mapped_address);
+		return reason_mapped_address;
 	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (inner_end > udp_end)
-		return fr_up(skb, reason_leave_vxlan_ipv6_payload_length);
+		return reason_ipv6_payload_length;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_leave_vxlan_gso_packet);
+		return reason_gso_packet;
 
 	*end = inner_end;
 	return 0;
 }
 
-static __always_inline int leave_vxlan_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data,
-							   __u64 payload_len, struct fr_hop *hop_2,
-							   struct bpf_fib_lookup *fib_2)
+static __always_inline int
+leave_vxlan_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, struct leave_vxlan_packet *pkt,
+				struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = data + 64;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 64;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 64, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
@@ -637,21 +639,21 @@ static __always_inline int leave_vxlan_ipv4_ipv6_send_ipv6(struct __sk_buff *skb
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = hop_2->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV6,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_leave_vxlan_fault,
-				 reason_leave_vxlan_no_memory);
-	if (unlikely(data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_leave_vxlan_fault);
+		return fr_failed(skb, len, err, PROG_LEAVE_VXLAN + reason_fault);
+	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_LEAVE_VXLAN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_2);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -661,143 +663,143 @@ static __always_inline int leave_vxlan_ipv4_ipv6_send_ipv6(struct __sk_buff *skb
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_leave_vxlan_sent, len);
+	fr_count(PROG_LEAVE_VXLAN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int leave_vxlan_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-						 const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int leave_vxlan_ipv4_ipv6(struct __sk_buff *skb,
+						 struct leave_vxlan_packet *pkt)
 {
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_vxlan *vxlan = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_ipv6 *ipv6 = data + 64;
-	struct hdr_udp *udp = data + 34;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_vxlan *vxlan = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 64;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u64 inner_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, pkt->udp_end, 64, &inner_end);
 
-	if (check_ipv6(skb, data, data_end, udp_end, 64, &inner_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_LEAVE_VXLAN + why);
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
 	key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
-	enum fr_found found = find_networks(&key, lease, 0, &n);
+	enum fr_found found = find_networks(&key, pkt->lease, 0, &n);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_leave_vxlan_no_networks,
-				 reason_leave_vxlan_changing);
+		return fr_missed(skb, found, PROG_LEAVE_VXLAN + reason_no_networks,
+				 PROG_LEAVE_VXLAN + reason_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
 	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, reason_leave_vxlan_ecn);
+		return fr_drop(skb->len, PROG_LEAVE_VXLAN + reason_ecn);
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, reason_leave_vxlan_udp_checksum);
+			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_udp_checksum);
 
 	/* {send: via: "route"}, */
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_leave_vxlan_hop_limit);
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_hop_limit);
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_leave_vxlan_martian_source);
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_martian_source);
 	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, reason_leave_vxlan_multicast);
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_multicast);
 	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, reason_leave_vxlan_martian_destination);
-	__u64 payload_len = inner_end - 104;
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_martian_destination);
+	pkt->payload_len = inner_end - 104;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 104 && (partial & 0xffff) < 104ULL + payload_len - 1)))
-		return fr_up(skb, reason_leave_vxlan_partial_checksum);
-	__builtin_memset(&fib_2, 0, sizeof(fib_2));
-	fib_2.family = AF_INET6;
-	fib_2.src[0] = ld32(ipv6->src);
-	fib_2.src[1] = ld32(ipv6->src + 4);
-	fib_2.src[2] = ld32(ipv6->src + 8);
-	fib_2.src[3] = ld32(ipv6->src + 12);
-	fib_2.dst[0] = ld32(ipv6->dst);
-	fib_2.dst[1] = ld32(ipv6->dst + 4);
-	fib_2.dst[2] = ld32(ipv6->dst + 8);
-	fib_2.dst[3] = ld32(ipv6->dst + 12);
-	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
-		return fr_up(skb, reason_leave_vxlan_too_big);
-	if (unlikely(!fr_usable(&hop_2)))
+	      ((partial >> 16) >= 104 && (partial & 0xffff) < 104ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET6;
+	fib->src[0] = ld32(ipv6->src);
+	fib->src[1] = ld32(ipv6->src + 4);
+	fib->src[2] = ld32(ipv6->src + 8);
+	fib->src[3] = ld32(ipv6->src + 12);
+	fib->dst[0] = ld32(ipv6->dst);
+	fib->dst[1] = ld32(ipv6->dst + 4);
+	fib->dst[2] = ld32(ipv6->dst + 8);
+	fib->dst[3] = ld32(ipv6->dst + 12);
+	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_2, reason_leave_vxlan_not_forwarded,
-					 reason_leave_vxlan_unreachable));
+			     fr_unrouted(hop, PROG_LEAVE_VXLAN + reason_not_forwarded,
+					 PROG_LEAVE_VXLAN + reason_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
-	return leave_vxlan_ipv4_ipv6_send_ipv6(skb, data, payload_len, &hop_2, &fib_2);
+	return leave_vxlan_ipv4_ipv6_send_ipv6(skb, pkt, hop, fib);
 }
 
-static __always_inline int leave_vxlan_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease)
+static __always_inline int leave_vxlan_ipv4(struct __sk_buff *skb, struct leave_vxlan_packet *pkt)
 {
-	struct hdr_eth *eth = data + 50;
-	__u64 outer_end, udp_end;
+	struct hdr_eth *eth = pkt->data + 50;
+	__u64 outer_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &outer_end, 0) ||
-	    check_udp(skb, data, data_end, outer_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_LEAVE_VXLAN + why);
 
 	/* vxlan: { */
-	if (check_vxlan(skb, data, data_end, udp_end, 42))
-		return TC_ACT_UNSPEC;
-	if ((void *)(eth + 1) > data_end || 64ULL > udp_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
+	why = check_vxlan(skb, pkt->data, pkt->data_end, pkt->udp_end, 42);
+	if (why)
+		return fr_up(skb, PROG_LEAVE_VXLAN + why);
+	if ((void *)(eth + 1) > pkt->data_end || 64ULL > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return leave_vxlan_ipv4_ipv4_any(skb, data, data_end, lease, udp_end);
+		return leave_vxlan_ipv4_ipv4_any(skb, pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return leave_vxlan_ipv4_ipv6(skb, data, data_end, lease, udp_end);
-	return fr_up(skb, reason_leave_vxlan_not_inner);
+		return leave_vxlan_ipv4_ipv6(skb, pkt);
+	return fr_up(skb, PROG_LEAVE_VXLAN + reason_not_inner);
 }
 
-static __always_inline int check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end, const __u32 of,
-					const __u32 of_2)
+static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_leave_vxlan_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_leave_vxlan_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_leave_vxlan_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 outer_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (outer_end > skb->len)
-		return fr_up(skb, reason_leave_vxlan_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_leave_vxlan_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_leave_vxlan_multicast + of);
-		return fr_up(skb, reason_leave_vxlan_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_leave_vxlan_not_udp + of);
+		return reason_not_udp;
 
 	*end = outer_end;
 	return 0;
 }
 
-static __always_inline int leave_vxlan_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb, void *data,
-	__u64 inner_options_end, __u64 payload_len, struct fr_hop *hop_3,
-	struct bpf_fib_lookup *fib_3)
+static __always_inline int leave_vxlan_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
+	struct leave_vxlan_packet *pkt, struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 84;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 84;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 84, new_headers_len = 14;
 	__be16 ipv4_any_version_to_ecn =
@@ -816,21 +818,21 @@ static __always_inline int leave_vxlan_ipv6_ipv4_any_send_ipv4(struct __sk_buff 
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
 					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
 					    ipv4_any_ttl_protocol);
-	int direct = hop_3->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 84), FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 84), FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_leave_vxlan_fault,
-				 reason_leave_vxlan_no_memory);
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_leave_vxlan_fault);
+		return fr_failed(skb, len, err, PROG_LEAVE_VXLAN + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_LEAVE_VXLAN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_3);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
@@ -841,58 +843,58 @@ static __always_inline int leave_vxlan_ipv6_ipv4_any_send_ipv4(struct __sk_buff 
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_leave_vxlan_sent, len);
+	fr_count(PROG_LEAVE_VXLAN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_3->ifindex, 0);
-	return fr_redirect_neigh(hop_3->ifindex, fib_3->family, fib_3->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int leave_vxlan_ipv6_ipv4_any(struct __sk_buff *skb, void *data,
-						     void *data_end, const struct fr_lease *lease,
-						     __u64 udp_end)
+static __always_inline int leave_vxlan_ipv6_ipv4_any(struct __sk_buff *skb,
+						     struct leave_vxlan_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct fr_hop hop_3;
-	struct bpf_fib_lookup fib_3;
-	struct hdr_ipv4_any *ipv4_any = data + 84;
-	struct hdr_vxlan *vxlan = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u64 inner_options_end;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 84;
+	struct hdr_vxlan *vxlan = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, pkt->udp_end, 84,
+				   &pkt->inner_options_end);
 
-	if (check_ipv4_any(skb, data, data_end, udp_end, 84, &inner_options_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0xff));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if (inner_options_end > udp_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 84)
-		return fr_up(skb, reason_leave_vxlan_ipv4_any_ihl);
+	if (why)
+		return fr_up(skb, PROG_LEAVE_VXLAN + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0xff));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_truncated);
+	if (pkt->inner_options_end > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 84)
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_ipv4_any_ihl);
 	__u64 inner_end = 84ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < inner_options_end - 84 || inner_end > udp_end)
-		return fr_up(skb, reason_leave_vxlan_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 84, inner_options_end - 84)))
-		return fr_up(skb, reason_leave_vxlan_ipv4_any_checksum);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 84 || inner_end > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, 84, pkt->inner_options_end - 84)))
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_ipv4_any_checksum);
 
 	/* for name, header in {leave_vxlan: "vxlan", leave_geneve: "geneve"} { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_leave_vxlan_gso_packet);
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_gso_packet);
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
 	key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
-	enum fr_found found = find_networks(&key, lease, 0, &n);
+	enum fr_found found = find_networks(&key, pkt->lease, 0, &n);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_leave_vxlan_no_networks,
-				 reason_leave_vxlan_changing);
+		return fr_missed(skb, found, PROG_LEAVE_VXLAN + reason_no_networks,
+				 PROG_LEAVE_VXLAN + reason_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, reason_leave_vxlan_ecn);
+		return fr_drop(skb->len, PROG_LEAVE_VXLAN + reason_ecn);
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
 	if (be16(&udp->checksum) == 0 ||
@@ -900,47 +902,46 @@ static __always_inline int leave_vxlan_ipv6_ipv4_any(struct __sk_buff *skb, void
 		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
-		return fr_up(skb, reason_leave_vxlan_udp_checksum);
+		       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_udp_checksum);
 
 	/* {send: via: "route"}, */
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, reason_leave_vxlan_hop_limit);
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_leave_vxlan_martian_source);
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_leave_vxlan_multicast);
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_leave_vxlan_martian_destination);
-	__u64 payload_len = inner_end - inner_options_end;
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_martian_destination);
+	pkt->payload_len = inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_leave_vxlan_partial_checksum);
-	__builtin_memset(&fib_3, 0, sizeof(fib_3));
-	fib_3.family = AF_INET;
-	fib_3.src[0] = ld32(ipv4_any->src);
-	fib_3.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_3, inner_options_end + (payload_len - 84), &hop_3))
-		return fr_up(skb, reason_leave_vxlan_too_big);
-	if (unlikely(!fr_usable(&hop_3)))
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->src[0] = ld32(ipv4_any->src);
+	fib->dst[0] = ld32(ipv4_any->dst);
+	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len - 84), hop))
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_3, reason_leave_vxlan_not_forwarded,
-					 reason_leave_vxlan_unreachable));
+			     fr_unrouted(hop, PROG_LEAVE_VXLAN + reason_not_forwarded,
+					 PROG_LEAVE_VXLAN + reason_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
-	return leave_vxlan_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len,
-						   &hop_3, &fib_3);
+	return leave_vxlan_ipv6_ipv4_any_send_ipv4(skb, pkt, hop, fib);
 }
 
-static __always_inline int leave_vxlan_ipv6_ipv6_send(struct __sk_buff *skb, void *data,
-						      __u64 payload_len, struct fr_hop *hop_4,
-						      struct bpf_fib_lookup *fib_4)
+static __always_inline int
+leave_vxlan_ipv6_ipv6_send(struct __sk_buff *skb, struct leave_vxlan_packet *pkt,
+			   struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = data + 84;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 84;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 84, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
@@ -954,21 +955,21 @@ static __always_inline int leave_vxlan_ipv6_ipv6_send(struct __sk_buff *skb, voi
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = hop_4->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_leave_vxlan_fault,
-				 reason_leave_vxlan_no_memory);
-	if (unlikely(data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_leave_vxlan_fault);
+		return fr_failed(skb, len, err, PROG_LEAVE_VXLAN + reason_fault);
+	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_LEAVE_VXLAN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_4);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -978,40 +979,41 @@ static __always_inline int leave_vxlan_ipv6_ipv6_send(struct __sk_buff *skb, voi
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_leave_vxlan_sent, len);
+	fr_count(PROG_LEAVE_VXLAN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_4->ifindex, 0);
-	return fr_redirect_neigh(hop_4->ifindex, fib_4->family, fib_4->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int leave_vxlan_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-						 const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int leave_vxlan_ipv6_ipv6(struct __sk_buff *skb,
+						 struct leave_vxlan_packet *pkt)
 {
-	struct fr_hop hop_4;
-	struct bpf_fib_lookup fib_4;
-	struct hdr_vxlan *vxlan = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_ipv6 *ipv6_2 = data + 84;
-	struct hdr_udp *udp = data + 54;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_vxlan *vxlan = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 84;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u64 inner_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, pkt->udp_end, 84, &inner_end);
 
-	if (check_ipv6(skb, data, data_end, udp_end, 84, &inner_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_LEAVE_VXLAN + why);
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
 	key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
-	enum fr_found found = find_networks(&key, lease, 0, &n);
+	enum fr_found found = find_networks(&key, pkt->lease, 0, &n);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_leave_vxlan_no_networks,
-				 reason_leave_vxlan_changing);
+		return fr_missed(skb, found, PROG_LEAVE_VXLAN + reason_no_networks,
+				 PROG_LEAVE_VXLAN + reason_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, reason_leave_vxlan_ecn);
+		return fr_drop(skb->len, PROG_LEAVE_VXLAN + reason_ecn);
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
 	if (be16(&udp->checksum) == 0 ||
@@ -1019,93 +1021,97 @@ static __always_inline int leave_vxlan_ipv6_ipv6(struct __sk_buff *skb, void *da
 		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
-		return fr_up(skb, reason_leave_vxlan_udp_checksum);
+		       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_udp_checksum);
 
 	/* {send: via: "route"}, */
 	if (be8(&ipv6_2->hop_limit) <= 1)
-		return fr_up(skb, reason_leave_vxlan_hop_limit);
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_hop_limit);
 	if (!fr_unicast(ipv6_2->src))
-		return fr_up(skb, reason_leave_vxlan_martian_source);
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_martian_source);
 	if (fr_multicast(ipv6_2->dst))
-		return fr_up(skb, reason_leave_vxlan_multicast);
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_multicast);
 	if (!fr_unicast(ipv6_2->dst))
-		return fr_up(skb, reason_leave_vxlan_martian_destination);
-	__u64 payload_len = inner_end - 124;
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_martian_destination);
+	pkt->payload_len = inner_end - 124;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 124 && (partial & 0xffff) < 124ULL + payload_len - 1)))
-		return fr_up(skb, reason_leave_vxlan_partial_checksum);
-	__builtin_memset(&fib_4, 0, sizeof(fib_4));
-	fib_4.family = AF_INET6;
-	fib_4.src[0] = ld32(ipv6_2->src);
-	fib_4.src[1] = ld32(ipv6_2->src + 4);
-	fib_4.src[2] = ld32(ipv6_2->src + 8);
-	fib_4.src[3] = ld32(ipv6_2->src + 12);
-	fib_4.dst[0] = ld32(ipv6_2->dst);
-	fib_4.dst[1] = ld32(ipv6_2->dst + 4);
-	fib_4.dst[2] = ld32(ipv6_2->dst + 8);
-	fib_4.dst[3] = ld32(ipv6_2->dst + 12);
-	if (fr_route(skb, &fib_4, 40ULL + payload_len, &hop_4))
-		return fr_up(skb, reason_leave_vxlan_too_big);
-	if (unlikely(!fr_usable(&hop_4)))
+	      ((partial >> 16) >= 124 && (partial & 0xffff) < 124ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET6;
+	fib->src[0] = ld32(ipv6_2->src);
+	fib->src[1] = ld32(ipv6_2->src + 4);
+	fib->src[2] = ld32(ipv6_2->src + 8);
+	fib->src[3] = ld32(ipv6_2->src + 12);
+	fib->dst[0] = ld32(ipv6_2->dst);
+	fib->dst[1] = ld32(ipv6_2->dst + 4);
+	fib->dst[2] = ld32(ipv6_2->dst + 8);
+	fib->dst[3] = ld32(ipv6_2->dst + 12);
+	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_4, reason_leave_vxlan_not_forwarded,
-					 reason_leave_vxlan_unreachable));
+			     fr_unrouted(hop, PROG_LEAVE_VXLAN + reason_not_forwarded,
+					 PROG_LEAVE_VXLAN + reason_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
-	return leave_vxlan_ipv6_ipv6_send(skb, data, payload_len, &hop_4, &fib_4);
+	return leave_vxlan_ipv6_ipv6_send(skb, pkt, hop, fib);
 }
 
-static __always_inline int leave_vxlan_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease)
+static __always_inline int leave_vxlan_ipv6(struct __sk_buff *skb, struct leave_vxlan_packet *pkt)
 {
-	struct hdr_eth *eth = data + 70;
-	__u64 outer_end, udp_end;
+	struct hdr_eth *eth = pkt->data + 70;
+	__u64 outer_end;
+	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, outer_end, 54, &pkt->udp_end);
 
-	if (check_ipv6_2(skb, data, data_end, 14, &outer_end, 0, 0) ||
-	    check_udp(skb, data, data_end, outer_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_LEAVE_VXLAN + why);
 
 	/* vxlan: { */
-	if (check_vxlan(skb, data, data_end, udp_end, 62))
-		return TC_ACT_UNSPEC;
-	if ((void *)(eth + 1) > data_end || 84ULL > udp_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
+	why = check_vxlan(skb, pkt->data, pkt->data_end, pkt->udp_end, 62);
+	if (why)
+		return fr_up(skb, PROG_LEAVE_VXLAN + why);
+	if ((void *)(eth + 1) > pkt->data_end || 84ULL > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return leave_vxlan_ipv6_ipv4_any(skb, data, data_end, lease, udp_end);
+		return leave_vxlan_ipv6_ipv4_any(skb, pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return leave_vxlan_ipv6_ipv6(skb, data, data_end, lease, udp_end);
-	return fr_up(skb, reason_leave_vxlan_not_inner);
+		return leave_vxlan_ipv6_ipv6(skb, pkt);
+	return fr_up(skb, PROG_LEAVE_VXLAN + reason_not_inner);
 }
 
 SEC("tc") int prog_leave_vxlan(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct leave_vxlan_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 144);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* (name): { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_leave_vxlan_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_LEAVE_VXLAN + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_LEAVE_VXLAN + why);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return leave_vxlan_ipv4(skb, data, data_end, lease);
+		return leave_vxlan_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return leave_vxlan_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_leave_vxlan_not_outer);
+		return leave_vxlan_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_LEAVE_VXLAN + reason_not_outer);
 }
 
 /*
@@ -1116,78 +1122,63 @@ SEC("tc") int prog_leave_vxlan(struct __sk_buff *skb)
  *	eth ipv6 udp geneve eth ipv6
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_leave_geneve_sent = 51, reason_leave_geneve_pass, reason_leave_geneve_inactive,
-	reason_leave_geneve_vlan_tag, reason_leave_geneve_other_host,
-	reason_leave_geneve_link_broadcast, reason_leave_geneve_link_multicast,
-	reason_leave_geneve_truncated, reason_leave_geneve_ipv4_version,
-	reason_leave_geneve_ip_options, reason_leave_geneve_ipv4_reserved,
-	reason_leave_geneve_fragment, reason_leave_geneve_ipv4_total_length,
-	reason_leave_geneve_ipv4_checksum, reason_leave_geneve_martian_source,
-	reason_leave_geneve_multicast, reason_leave_geneve_martian_destination,
-	reason_leave_geneve_not_udp, reason_leave_geneve_udp_length, reason_leave_geneve_gso_packet,
-	reason_leave_geneve_not_geneve, reason_leave_geneve_geneve_version,
-	reason_leave_geneve_geneve_control, reason_leave_geneve_geneve_critical,
-	reason_leave_geneve_geneve_reserved, reason_leave_geneve_geneve_protocol,
-	reason_leave_geneve_geneve_reserved_2, reason_leave_geneve_geneve_options,
-	reason_leave_geneve_ipv4_any_version, reason_leave_geneve_ipv4_any_ihl,
-	reason_leave_geneve_ipv4_any_options, reason_leave_geneve_ipv4_any_total_length,
-	reason_leave_geneve_ipv4_any_checksum, reason_leave_geneve_no_networks,
-	reason_leave_geneve_changing, reason_leave_geneve_ecn, reason_leave_geneve_udp_checksum,
-	reason_leave_geneve_hop_limit, reason_leave_geneve_partial_checksum,
-	reason_leave_geneve_no_memory, reason_leave_geneve_fault, reason_leave_geneve_too_big,
-	reason_leave_geneve_not_forwarded, reason_leave_geneve_forwarding_off,
-	reason_leave_geneve_unreachable, reason_leave_geneve_blackhole,
-	reason_leave_geneve_prohibit, reason_leave_geneve_xfrm, reason_leave_geneve_rule,
-	reason_leave_geneve_encap, reason_leave_geneve_ipv6_version,
-	reason_leave_geneve_mapped_address, reason_leave_geneve_ipv6_payload_length,
-	reason_leave_geneve_not_inner, reason_leave_geneve_not_outer,
+/* What is known of a packet. */
+struct leave_geneve_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 udp_end;
+	__u64 geneve_options_end;
+	void *at_geneve_options_end;
+	__u64 inner_options_end;
+	__u64 inner_end;
+	__u64 payload_len;
+	struct val_networks *n;
 };
 
-static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 outer_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 outer_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > outer_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_leave_geneve_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_leave_geneve_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != outer_end)
-		return fr_up(skb, reason_leave_geneve_udp_length);
+		return reason_udp_length;
 	if (be16(&udp->dst_port) != 0x17c1)
-		return fr_up(skb, reason_leave_geneve_not_geneve);
+		return reason_not_geneve;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int check_geneve(struct __sk_buff *skb, void *data, void *data_end,
-					__u64 udp_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_geneve(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_geneve *geneve = data + at;
 
 	if ((void *)(geneve + 1) > data_end || at + sizeof(*geneve) > udp_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
+		return reason_truncated;
 	if ((be8(&geneve->version_words) >> 6) != 0)
-		return fr_up(skb, reason_leave_geneve_geneve_version);
+		return reason_geneve_version;
 	if ((be8(&geneve->control_to_reserved) >> 7) != 0)
-		return fr_up(skb, reason_leave_geneve_geneve_control);
+		return reason_geneve_control;
 	if (((be8(&geneve->control_to_reserved) >> 6) & 1) != 0)
-		return fr_up(skb, reason_leave_geneve_geneve_critical);
+		return reason_geneve_critical;
 	if ((be8(&geneve->control_to_reserved) & 63) != 0)
-		return fr_up(skb, reason_leave_geneve_geneve_reserved);
+		return reason_geneve_reserved;
 	if (be16(&geneve->protocol) != 0x6558)
-		return fr_up(skb, reason_leave_geneve_geneve_protocol);
+		return reason_geneve_protocol;
 	if (be8(&geneve->reserved_2) != 0)
-		return fr_up(skb, reason_leave_geneve_geneve_reserved_2);
+		return reason_geneve_reserved_2;
 	__u64 geneve_options_size = (be8(&geneve->version_words) & 63) * 4;
 	if (geneve_options_size > 252)
-		return fr_up(skb, reason_leave_geneve_geneve_options);
+		return reason_geneve_options;
 	__u64 geneve_options_end = fr_forget(skb, at + sizeof(*geneve) + geneve_options_size);
 
 	*end = geneve_options_end;
@@ -1195,13 +1186,11 @@ static __always_inline int check_geneve(struct __sk_buff *skb, void *data, void 
 }
 
 static __always_inline int
-leave_geneve_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data, __u64 geneve_options_end,
-				void *at_geneve_options_end, __u64 inner_options_end,
-				__u64 payload_len, struct fr_hop *hop_1,
-				struct bpf_fib_lookup *fib_1)
+leave_geneve_ipv4_ipv4_any_send(struct __sk_buff *skb, struct leave_geneve_packet *pkt,
+				struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_any_version_to_ecn = bpf_htons(0x4000ULL |
 						   ((be8(&ipv4_any->version_ihl) & 15) << 8) |
@@ -1219,29 +1208,29 @@ leave_geneve_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data, __u64 geneve_
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
 					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
 					    ipv4_any_ttl_protocol);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len +
-			  (inner_options_end - (geneve_options_end + 14)), 0);
+	int err = fr_move(skb, pkt->geneve_options_end + 14, 14,
+			  pkt->payload_len +
+			  (pkt->inner_options_end - (pkt->geneve_options_end + 14)), 0);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_leave_geneve_fault,
-				 reason_leave_geneve_no_memory);
+		return fr_failed(skb, len, err, PROG_LEAVE_GENEVE + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_leave_geneve_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_LEAVE_GENEVE + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if ((0 - (__s32)geneve_options_end) & 1)
+		if ((0 - (__s32)pkt->geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 12);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
@@ -1252,134 +1241,127 @@ leave_geneve_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data, __u64 geneve_
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_leave_geneve_sent, len);
+	fr_count(PROG_LEAVE_GENEVE + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
 static __always_inline int leave_geneve_ipv4_ipv4_any_martian_source(struct __sk_buff *skb,
-	void *data, __u64 geneve_options_end, void *at_geneve_options_end, __u64 inner_options_end,
-	__u64 inner_end, struct val_networks *n)
+	struct leave_geneve_packet *pkt)
 {
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
 
 	/* {send: via: "route"}, */
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_leave_geneve_martian_source);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_leave_geneve_multicast);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_leave_geneve_martian_destination);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_martian_destination);
 
 	/* {do: [ */
-	__u64 inner_new_end = 14ULL + (inner_options_end - (geneve_options_end + 14));
-	__u64 payload_len = inner_end - inner_options_end;
+	__u64 inner_new_end = 14ULL + (pkt->inner_options_end - (pkt->geneve_options_end + 14));
+	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_leave_geneve_partial_checksum);
-	__builtin_memset(&fib_1, 0, sizeof(fib_1));
-	fib_1.family = AF_INET;
-	fib_1.src[0] = ld32(ipv4_any->src);
-	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_new_end + (payload_len - 14), &hop_1))
-		return fr_up(skb, reason_leave_geneve_too_big);
-	if (unlikely(!fr_usable(&hop_1)))
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->src[0] = ld32(ipv4_any->src);
+	fib->dst[0] = ld32(ipv4_any->dst);
+	if (fr_route(skb, fib, inner_new_end + (pkt->payload_len - 14), hop))
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_1, reason_leave_geneve_not_forwarded,
-					 reason_leave_geneve_unreachable));
+			     fr_unrouted(hop, PROG_LEAVE_GENEVE + reason_not_forwarded,
+					 PROG_LEAVE_GENEVE + reason_unreachable));
 
 	/* {count: "n.packets"}, */
-	fr_shared_add(n->packets, 1);
-	return leave_geneve_ipv4_ipv4_any_send(skb, data, geneve_options_end, at_geneve_options_end,
-					       inner_options_end, payload_len, &hop_1, &fib_1);
+	fr_shared_add(pkt->n->packets, 1);
+	return leave_geneve_ipv4_ipv4_any_send(skb, pkt, hop, fib);
 }
 
-static __always_inline int leave_geneve_ipv4_ipv4_any(struct __sk_buff *skb, void *data,
-						      void *data_end, const struct fr_lease *lease,
-						      __u64 udp_end, __u64 geneve_options_end,
-						      void *at_geneve_options_end)
+static __always_inline int leave_geneve_ipv4_ipv4_any(struct __sk_buff *skb,
+						      struct leave_geneve_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
-	struct hdr_geneve *geneve = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
+	struct hdr_geneve *geneve = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 
-	ipv4_any = at_geneve_options_end + 14;
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	if (geneve_options_end + 34 > udp_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
+	ipv4_any = pkt->at_geneve_options_end + 14;
+	if ((void *)(ipv4_any + 1) > pkt->data_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+	if (pkt->geneve_options_end + 34 > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_leave_geneve_ipv4_any_version);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_version);
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_leave_geneve_ipv4_any_ihl);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_ihl);
 	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
-		return fr_up(skb, reason_leave_geneve_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, geneve_options_end + 34 + inner_options_size);
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x1ff));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	if (inner_options_end > udp_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - (geneve_options_end + 14))
-		return fr_up(skb, reason_leave_geneve_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < inner_options_end - (geneve_options_end + 14))
-		return fr_up(skb, reason_leave_geneve_ipv4_any_total_length);
-	__u64 inner_end = geneve_options_end + 14 + be16(&ipv4_any->total_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_leave_geneve_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, geneve_options_end + 14, inner_options_end -
-				(geneve_options_end + 14))))
-		return fr_up(skb, reason_leave_geneve_ipv4_any_checksum);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_options);
+	pkt->inner_options_end = fr_forget(skb, pkt->geneve_options_end + 34 + inner_options_size);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x1ff));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+	if (pkt->inner_options_end > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end -
+	    (pkt->geneve_options_end + 14))
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_ihl);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - (pkt->geneve_options_end + 14))
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_total_length);
+	pkt->inner_end = pkt->geneve_options_end + 14 + be16(&ipv4_any->total_length);
+	if (pkt->inner_end > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, pkt->geneve_options_end + 14,
+				pkt->inner_options_end - (pkt->geneve_options_end + 14))))
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_checksum);
 
 	/* for name, header in {leave_vxlan: "vxlan", leave_geneve: "geneve"} { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_leave_geneve_gso_packet);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_gso_packet);
 
 	/* lookup: n: networks: ["?(header).vni"] */
-	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
 	key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
-	enum fr_found found = find_networks(&key, lease, 0, &n);
+	enum fr_found found = find_networks(&key, pkt->lease, 0, &pkt->n);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_leave_geneve_no_networks,
-				 reason_leave_geneve_changing);
+		return fr_missed(skb, found, PROG_LEAVE_GENEVE + reason_no_networks,
+				 PROG_LEAVE_GENEVE + reason_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, reason_leave_geneve_ecn);
+		return fr_drop(skb->len, PROG_LEAVE_GENEVE + reason_ecn);
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, reason_leave_geneve_udp_checksum);
+			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_udp_checksum);
 
 	/* {send: via: "route"}, */
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, reason_leave_geneve_hop_limit);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_hop_limit);
 
-	return leave_geneve_ipv4_ipv4_any_martian_source(skb, data, geneve_options_end,
-							 at_geneve_options_end, inner_options_end,
-							 inner_end, n);
+	return leave_geneve_ipv4_ipv4_any_martian_source(skb, pkt);
 }
 
 static __always_inline int
-leave_geneve_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data, __u64 geneve_options_end,
-				 void *at_geneve_options_end, __u64 payload_len,
-				 struct fr_hop *hop_2, struct bpf_fib_lookup *fib_2)
+leave_geneve_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, struct leave_geneve_packet *pkt,
+				 struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = at_geneve_options_end + 14;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
@@ -1392,29 +1374,28 @@ leave_geneve_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data, __u64 geneve
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = hop_2->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len + 40, FR_TO_IPV6);
+	int err = fr_move(skb, pkt->geneve_options_end + 14, 14, pkt->payload_len + 40, FR_TO_IPV6);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_leave_geneve_fault,
-				 reason_leave_geneve_no_memory);
+		return fr_failed(skb, len, err, PROG_LEAVE_GENEVE + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_leave_geneve_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_LEAVE_GENEVE + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if ((-20 - (__s32)geneve_options_end) & 1)
+		if ((-20 - (__s32)pkt->geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 8);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_2);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -1424,143 +1405,137 @@ leave_geneve_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data, __u64 geneve
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_leave_geneve_sent, len);
+	fr_count(PROG_LEAVE_GENEVE + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int leave_geneve_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-						  const struct fr_lease *lease, __u64 udp_end,
-						  __u64 geneve_options_end,
-						  void *at_geneve_options_end)
+static __always_inline int leave_geneve_ipv4_ipv6(struct __sk_buff *skb,
+						  struct leave_geneve_packet *pkt)
 {
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_ipv6 *ipv6 = at_geneve_options_end + 14;
-	struct hdr_geneve *geneve = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
+	struct hdr_geneve *geneve = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 
-	ipv6 = at_geneve_options_end + 14;
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	if (geneve_options_end + 54 > udp_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
+	ipv6 = pkt->at_geneve_options_end + 14;
+	if ((void *)(ipv6 + 1) > pkt->data_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+	if (pkt->geneve_options_end + 54 > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_leave_geneve_ipv6_version);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_leave_geneve_mapped_address);
-	__u64 inner_end = geneve_options_end + 54 + be16(&ipv6->payload_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_leave_geneve_ipv6_payload_length);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_mapped_address);
+	__u64 inner_end = pkt->geneve_options_end + 54 + be16(&ipv6->payload_length);
+	if (inner_end > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv6_payload_length);
 
 	/* for name, header in {leave_vxlan: "vxlan", leave_geneve: "geneve"} { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_leave_geneve_gso_packet);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_gso_packet);
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
 	key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
-	enum fr_found found = find_networks(&key, lease, 0, &n);
+	enum fr_found found = find_networks(&key, pkt->lease, 0, &n);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_leave_geneve_no_networks,
-				 reason_leave_geneve_changing);
+		return fr_missed(skb, found, PROG_LEAVE_GENEVE + reason_no_networks,
+				 PROG_LEAVE_GENEVE + reason_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
 	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, reason_leave_geneve_ecn);
+		return fr_drop(skb->len, PROG_LEAVE_GENEVE + reason_ecn);
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, reason_leave_geneve_udp_checksum);
+			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_udp_checksum);
 
 	/* {send: via: "route"}, */
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_leave_geneve_hop_limit);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_hop_limit);
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_leave_geneve_martian_source);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_martian_source);
 	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, reason_leave_geneve_multicast);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_multicast);
 	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, reason_leave_geneve_martian_destination);
-	__u64 payload_len = inner_end - (geneve_options_end + 54);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_martian_destination);
+	pkt->payload_len = inner_end - (pkt->geneve_options_end + 54);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= geneve_options_end + 54 &&
-	       (partial & 0xffff) < geneve_options_end + 54 + payload_len - 1)))
-		return fr_up(skb, reason_leave_geneve_partial_checksum);
-	__builtin_memset(&fib_2, 0, sizeof(fib_2));
-	fib_2.family = AF_INET6;
-	fib_2.src[0] = ld32(ipv6->src);
-	fib_2.src[1] = ld32(ipv6->src + 4);
-	fib_2.src[2] = ld32(ipv6->src + 8);
-	fib_2.src[3] = ld32(ipv6->src + 12);
-	fib_2.dst[0] = ld32(ipv6->dst);
-	fib_2.dst[1] = ld32(ipv6->dst + 4);
-	fib_2.dst[2] = ld32(ipv6->dst + 8);
-	fib_2.dst[3] = ld32(ipv6->dst + 12);
-	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
-		return fr_up(skb, reason_leave_geneve_too_big);
-	if (unlikely(!fr_usable(&hop_2)))
+	      ((partial >> 16) >= pkt->geneve_options_end + 54 &&
+	       (partial & 0xffff) < pkt->geneve_options_end + 54 + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET6;
+	fib->src[0] = ld32(ipv6->src);
+	fib->src[1] = ld32(ipv6->src + 4);
+	fib->src[2] = ld32(ipv6->src + 8);
+	fib->src[3] = ld32(ipv6->src + 12);
+	fib->dst[0] = ld32(ipv6->dst);
+	fib->dst[1] = ld32(ipv6->dst + 4);
+	fib->dst[2] = ld32(ipv6->dst + 8);
+	fib->dst[3] = ld32(ipv6->dst + 12);
+	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_2, reason_leave_geneve_not_forwarded,
-					 reason_leave_geneve_unreachable));
+			     fr_unrouted(hop, PROG_LEAVE_GENEVE + reason_not_forwarded,
+					 PROG_LEAVE_GENEVE + reason_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
-	return leave_geneve_ipv4_ipv6_send_ipv6(skb, data, geneve_options_end,
-						at_geneve_options_end, payload_len, &hop_2, &fib_2);
+	return leave_geneve_ipv4_ipv6_send_ipv6(skb, pkt, hop, fib);
 }
 
-static __always_inline int leave_geneve_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease)
+static __always_inline int leave_geneve_ipv4(struct __sk_buff *skb, struct leave_geneve_packet *pkt)
 {
-	void *at_geneve_options_end;
 	struct hdr_eth *eth;
-	__u64 outer_end, udp_end, geneve_options_end;
+	__u64 outer_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &outer_end,
-		       FR_APART(leave_vxlan, leave_geneve, truncated)) ||
-	    check_udp_2(skb, data, data_end, outer_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_LEAVE_GENEVE + why);
 
 	/* {name: "options", bytes: "words * 4", max: 252}, */
-	if (check_geneve(skb, data, data_end, udp_end, 42, &geneve_options_end))
-		return TC_ACT_UNSPEC;
-	at_geneve_options_end = fr_pin(data + fr_bound(geneve_options_end, 0x1ff));
-	if (at_geneve_options_end > data_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	if (geneve_options_end > udp_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	eth = at_geneve_options_end;
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	if (geneve_options_end + 14 > udp_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
+	why = check_geneve(skb, pkt->data, pkt->data_end, pkt->udp_end, 42,
+			   &pkt->geneve_options_end);
+	if (why)
+		return fr_up(skb, PROG_LEAVE_GENEVE + why);
+	pkt->at_geneve_options_end = fr_pin(pkt->data + fr_bound(pkt->geneve_options_end, 0x1ff));
+	if (pkt->at_geneve_options_end > pkt->data_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+	if (pkt->geneve_options_end > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+	eth = pkt->at_geneve_options_end;
+	if ((void *)(eth + 1) > pkt->data_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+	if (pkt->geneve_options_end + 14 > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return leave_geneve_ipv4_ipv4_any(skb, data, data_end, lease, udp_end,
-						  geneve_options_end, at_geneve_options_end);
+		return leave_geneve_ipv4_ipv4_any(skb, pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return leave_geneve_ipv4_ipv6(skb, data, data_end, lease, udp_end,
-					      geneve_options_end, at_geneve_options_end);
-	return fr_up(skb, reason_leave_geneve_not_inner);
+		return leave_geneve_ipv4_ipv6(skb, pkt);
+	return fr_up(skb, PROG_LEAVE_GENEVE + reason_not_inner);
 }
 
-static __always_inline int leave_geneve_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb, void *data,
-	__u64 geneve_options_end, void *at_geneve_options_end, __u64 inner_options_end,
-	__u64 payload_len, struct fr_hop *hop_1, struct bpf_fib_lookup *fib_1)
+static __always_inline int leave_geneve_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
+	struct leave_geneve_packet *pkt, struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
@@ -1578,29 +1553,29 @@ static __always_inline int leave_geneve_ipv6_ipv4_any_send_ipv4(struct __sk_buff
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
 					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
 					    ipv4_any_ttl_protocol);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len +
-			  (inner_options_end - (geneve_options_end + 14)), FR_TO_IPV4);
+	int err = fr_move(skb, pkt->geneve_options_end + 14, 14,
+			  pkt->payload_len +
+			  (pkt->inner_options_end - (pkt->geneve_options_end + 14)), FR_TO_IPV4);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_leave_geneve_fault,
-				 reason_leave_geneve_no_memory);
+		return fr_failed(skb, len, err, PROG_LEAVE_GENEVE + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_leave_geneve_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_LEAVE_GENEVE + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if ((20 - (__s32)geneve_options_end) & 1)
+		if ((20 - (__s32)pkt->geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 12);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
@@ -1611,112 +1586,107 @@ static __always_inline int leave_geneve_ipv6_ipv4_any_send_ipv4(struct __sk_buff
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_leave_geneve_sent, len);
+	fr_count(PROG_LEAVE_GENEVE + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
 static __always_inline int leave_geneve_ipv6_ipv4_any_martian_source(struct __sk_buff *skb,
-	void *data, __u64 geneve_options_end, void *at_geneve_options_end, __u64 inner_options_end,
-	__u64 inner_end, struct val_networks *n)
+	struct leave_geneve_packet *pkt)
 {
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
 
 	/* {send: via: "route"}, */
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_leave_geneve_martian_source);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_leave_geneve_multicast);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_leave_geneve_martian_destination);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_martian_destination);
 
 	/* {do: [ */
-	__u64 inner_new_end = 14ULL + (inner_options_end - (geneve_options_end + 14));
-	__u64 payload_len = inner_end - inner_options_end;
+	__u64 inner_new_end = 14ULL + (pkt->inner_options_end - (pkt->geneve_options_end + 14));
+	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_leave_geneve_partial_checksum);
-	__builtin_memset(&fib_1, 0, sizeof(fib_1));
-	fib_1.family = AF_INET;
-	fib_1.src[0] = ld32(ipv4_any->src);
-	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_new_end + (payload_len - 14), &hop_1))
-		return fr_up(skb, reason_leave_geneve_too_big);
-	if (unlikely(!fr_usable(&hop_1)))
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->src[0] = ld32(ipv4_any->src);
+	fib->dst[0] = ld32(ipv4_any->dst);
+	if (fr_route(skb, fib, inner_new_end + (pkt->payload_len - 14), hop))
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_1, reason_leave_geneve_not_forwarded,
-					 reason_leave_geneve_unreachable));
+			     fr_unrouted(hop, PROG_LEAVE_GENEVE + reason_not_forwarded,
+					 PROG_LEAVE_GENEVE + reason_unreachable));
 
 	/* {count: "n.packets"}, */
-	fr_shared_add(n->packets, 1);
-	return leave_geneve_ipv6_ipv4_any_send_ipv4(skb, data, geneve_options_end,
-						    at_geneve_options_end, inner_options_end,
-						    payload_len, &hop_1, &fib_1);
+	fr_shared_add(pkt->n->packets, 1);
+	return leave_geneve_ipv6_ipv4_any_send_ipv4(skb, pkt, hop, fib);
 }
 
-static __always_inline int leave_geneve_ipv6_ipv4_any(struct __sk_buff *skb, void *data,
-						      void *data_end, const struct fr_lease *lease,
-						      __u64 udp_end, __u64 geneve_options_end,
-						      void *at_geneve_options_end)
+static __always_inline int leave_geneve_ipv6_ipv4_any(struct __sk_buff *skb,
+						      struct leave_geneve_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
-	struct hdr_geneve *geneve = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
+	struct hdr_geneve *geneve = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 
-	ipv4_any = at_geneve_options_end + 14;
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	if (geneve_options_end + 34 > udp_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
+	ipv4_any = pkt->at_geneve_options_end + 14;
+	if ((void *)(ipv4_any + 1) > pkt->data_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+	if (pkt->geneve_options_end + 34 > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_leave_geneve_ipv4_any_version);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_version);
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_leave_geneve_ipv4_any_ihl);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_ihl);
 	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
-		return fr_up(skb, reason_leave_geneve_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, geneve_options_end + 34 + inner_options_size);
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x1ff));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	if (inner_options_end > udp_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - (geneve_options_end + 14))
-		return fr_up(skb, reason_leave_geneve_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < inner_options_end - (geneve_options_end + 14))
-		return fr_up(skb, reason_leave_geneve_ipv4_any_total_length);
-	__u64 inner_end = geneve_options_end + 14 + be16(&ipv4_any->total_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_leave_geneve_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, geneve_options_end + 14, inner_options_end -
-				(geneve_options_end + 14))))
-		return fr_up(skb, reason_leave_geneve_ipv4_any_checksum);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_options);
+	pkt->inner_options_end = fr_forget(skb, pkt->geneve_options_end + 34 + inner_options_size);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x1ff));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+	if (pkt->inner_options_end > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end -
+	    (pkt->geneve_options_end + 14))
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_ihl);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - (pkt->geneve_options_end + 14))
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_total_length);
+	pkt->inner_end = pkt->geneve_options_end + 14 + be16(&ipv4_any->total_length);
+	if (pkt->inner_end > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, pkt->geneve_options_end + 14,
+				pkt->inner_options_end - (pkt->geneve_options_end + 14))))
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_checksum);
 
 	/* for name, header in {leave_vxlan: "vxlan", leave_geneve: "geneve"} { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_leave_geneve_gso_packet);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_gso_packet);
 
 	/* lookup: n: networks: ["?(header).vni"] */
-	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
 	key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
-	enum fr_found found = find_networks(&key, lease, 0, &n);
+	enum fr_found found = find_networks(&key, pkt->lease, 0, &pkt->n);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_leave_geneve_no_networks,
-				 reason_leave_geneve_changing);
+		return fr_missed(skb, found, PROG_LEAVE_GENEVE + reason_no_networks,
+				 PROG_LEAVE_GENEVE + reason_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, reason_leave_geneve_ecn);
+		return fr_drop(skb->len, PROG_LEAVE_GENEVE + reason_ecn);
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
 	if (!(be16(&udp->checksum) == 0 ||
@@ -1724,25 +1694,22 @@ static __always_inline int leave_geneve_ipv6_ipv4_any(struct __sk_buff *skb, voi
 			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
-		return fr_up(skb, reason_leave_geneve_udp_checksum);
+			fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_udp_checksum);
 
 	/* {send: via: "route"}, */
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, reason_leave_geneve_hop_limit);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_hop_limit);
 
-	return leave_geneve_ipv6_ipv4_any_martian_source(skb, data, geneve_options_end,
-							 at_geneve_options_end, inner_options_end,
-							 inner_end, n);
+	return leave_geneve_ipv6_ipv4_any_martian_source(skb, pkt);
 }
 
 static __always_inline int
-leave_geneve_ipv6_ipv6_send(struct __sk_buff *skb, void *data, __u64 geneve_options_end,
-			    void *at_geneve_options_end, __u64 payload_len, struct fr_hop *hop_2,
-			    struct bpf_fib_lookup *fib_2)
+leave_geneve_ipv6_ipv6_send(struct __sk_buff *skb, struct leave_geneve_packet *pkt,
+			    struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = at_geneve_options_end + 14;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
@@ -1755,29 +1722,28 @@ leave_geneve_ipv6_ipv6_send(struct __sk_buff *skb, void *data, __u64 geneve_opti
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = hop_2->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len + 40, 0);
+	int err = fr_move(skb, pkt->geneve_options_end + 14, 14, pkt->payload_len + 40, 0);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_leave_geneve_fault,
-				 reason_leave_geneve_no_memory);
+		return fr_failed(skb, len, err, PROG_LEAVE_GENEVE + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_leave_geneve_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_LEAVE_GENEVE + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if ((0 - (__s32)geneve_options_end) & 1)
+		if ((0 - (__s32)pkt->geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 8);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_2);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -1787,55 +1753,53 @@ leave_geneve_ipv6_ipv6_send(struct __sk_buff *skb, void *data, __u64 geneve_opti
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_leave_geneve_sent, len);
+	fr_count(PROG_LEAVE_GENEVE + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int leave_geneve_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-						  const struct fr_lease *lease, __u64 udp_end,
-						  __u64 geneve_options_end,
-						  void *at_geneve_options_end)
+static __always_inline int leave_geneve_ipv6_ipv6(struct __sk_buff *skb,
+						  struct leave_geneve_packet *pkt)
 {
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_ipv6 *ipv6 = at_geneve_options_end + 14;
-	struct hdr_geneve *geneve = data + 62;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
+	struct hdr_geneve *geneve = pkt->data + 62;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 
-	ipv6 = at_geneve_options_end + 14;
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	if (geneve_options_end + 54 > udp_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
+	ipv6 = pkt->at_geneve_options_end + 14;
+	if ((void *)(ipv6 + 1) > pkt->data_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+	if (pkt->geneve_options_end + 54 > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_leave_geneve_ipv6_version);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_leave_geneve_mapped_address);
-	__u64 inner_end = geneve_options_end + 54 + be16(&ipv6->payload_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_leave_geneve_ipv6_payload_length);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_mapped_address);
+	__u64 inner_end = pkt->geneve_options_end + 54 + be16(&ipv6->payload_length);
+	if (inner_end > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv6_payload_length);
 
 	/* for name, header in {leave_vxlan: "vxlan", leave_geneve: "geneve"} { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_leave_geneve_gso_packet);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_gso_packet);
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
 	key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
-	enum fr_found found = find_networks(&key, lease, 0, &n);
+	enum fr_found found = find_networks(&key, pkt->lease, 0, &n);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_leave_geneve_no_networks,
-				 reason_leave_geneve_changing);
+		return fr_missed(skb, found, PROG_LEAVE_GENEVE + reason_no_networks,
+				 PROG_LEAVE_GENEVE + reason_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
 	if (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, reason_leave_geneve_ecn);
+		return fr_drop(skb->len, PROG_LEAVE_GENEVE + reason_ecn);
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
 	if (!(be16(&udp->checksum) == 0 ||
@@ -1843,108 +1807,107 @@ static __always_inline int leave_geneve_ipv6_ipv6(struct __sk_buff *skb, void *d
 			ld32(ipv6_2->src + 12) + ld32(ipv6_2->dst) + ld32(ipv6_2->dst + 4) +
 			ld32(ipv6_2->dst + 8) + ld32(ipv6_2->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
-		return fr_up(skb, reason_leave_geneve_udp_checksum);
+			fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_udp_checksum);
 
 	/* {send: via: "route"}, */
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_leave_geneve_hop_limit);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_hop_limit);
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_leave_geneve_martian_source);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_martian_source);
 	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, reason_leave_geneve_multicast);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_multicast);
 	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, reason_leave_geneve_martian_destination);
-	__u64 payload_len = inner_end - (geneve_options_end + 54);
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_martian_destination);
+	pkt->payload_len = inner_end - (pkt->geneve_options_end + 54);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= geneve_options_end + 54 &&
-	       (partial & 0xffff) < geneve_options_end + 54 + payload_len - 1)))
-		return fr_up(skb, reason_leave_geneve_partial_checksum);
-	__builtin_memset(&fib_2, 0, sizeof(fib_2));
-	fib_2.family = AF_INET6;
-	fib_2.src[0] = ld32(ipv6->src);
-	fib_2.src[1] = ld32(ipv6->src + 4);
-	fib_2.src[2] = ld32(ipv6->src + 8);
-	fib_2.src[3] = ld32(ipv6->src + 12);
-	fib_2.dst[0] = ld32(ipv6->dst);
-	fib_2.dst[1] = ld32(ipv6->dst + 4);
-	fib_2.dst[2] = ld32(ipv6->dst + 8);
-	fib_2.dst[3] = ld32(ipv6->dst + 12);
-	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
-		return fr_up(skb, reason_leave_geneve_too_big);
-	if (unlikely(!fr_usable(&hop_2)))
+	      ((partial >> 16) >= pkt->geneve_options_end + 54 &&
+	       (partial & 0xffff) < pkt->geneve_options_end + 54 + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET6;
+	fib->src[0] = ld32(ipv6->src);
+	fib->src[1] = ld32(ipv6->src + 4);
+	fib->src[2] = ld32(ipv6->src + 8);
+	fib->src[3] = ld32(ipv6->src + 12);
+	fib->dst[0] = ld32(ipv6->dst);
+	fib->dst[1] = ld32(ipv6->dst + 4);
+	fib->dst[2] = ld32(ipv6->dst + 8);
+	fib->dst[3] = ld32(ipv6->dst + 12);
+	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_2, reason_leave_geneve_not_forwarded,
-					 reason_leave_geneve_unreachable));
+			     fr_unrouted(hop, PROG_LEAVE_GENEVE + reason_not_forwarded,
+					 PROG_LEAVE_GENEVE + reason_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
-	return leave_geneve_ipv6_ipv6_send(skb, data, geneve_options_end, at_geneve_options_end,
-					   payload_len, &hop_2, &fib_2);
+	return leave_geneve_ipv6_ipv6_send(skb, pkt, hop, fib);
 }
 
-static __always_inline int leave_geneve_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease)
+static __always_inline int leave_geneve_ipv6(struct __sk_buff *skb, struct leave_geneve_packet *pkt)
 {
-	void *at_geneve_options_end;
 	struct hdr_eth *eth;
-	__u64 outer_end, udp_end, geneve_options_end;
+	__u64 outer_end;
+	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, outer_end, 54, &pkt->udp_end);
 
-	if (check_ipv6_2(skb, data, data_end, 14, &outer_end,
-			 FR_APART(leave_vxlan, leave_geneve, truncated),
-			 FR_APART(leave_vxlan, leave_geneve, ipv6_version)) ||
-	    check_udp_2(skb, data, data_end, outer_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_LEAVE_GENEVE + why);
 
 	/* {name: "options", bytes: "words * 4", max: 252}, */
-	if (check_geneve(skb, data, data_end, udp_end, 62, &geneve_options_end))
-		return TC_ACT_UNSPEC;
-	at_geneve_options_end = fr_pin(data + fr_bound(geneve_options_end, 0x1ff));
-	if (at_geneve_options_end > data_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	if (geneve_options_end > udp_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	eth = at_geneve_options_end;
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	if (geneve_options_end + 14 > udp_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
+	why = check_geneve(skb, pkt->data, pkt->data_end, pkt->udp_end, 62,
+			   &pkt->geneve_options_end);
+	if (why)
+		return fr_up(skb, PROG_LEAVE_GENEVE + why);
+	pkt->at_geneve_options_end = fr_pin(pkt->data + fr_bound(pkt->geneve_options_end, 0x1ff));
+	if (pkt->at_geneve_options_end > pkt->data_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+	if (pkt->geneve_options_end > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+	eth = pkt->at_geneve_options_end;
+	if ((void *)(eth + 1) > pkt->data_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+	if (pkt->geneve_options_end + 14 > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return leave_geneve_ipv6_ipv4_any(skb, data, data_end, lease, udp_end,
-						  geneve_options_end, at_geneve_options_end);
+		return leave_geneve_ipv6_ipv4_any(skb, pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return leave_geneve_ipv6_ipv6(skb, data, data_end, lease, udp_end,
-					      geneve_options_end, at_geneve_options_end);
-	return fr_up(skb, reason_leave_geneve_not_inner);
+		return leave_geneve_ipv6_ipv6(skb, pkt);
+	return fr_up(skb, PROG_LEAVE_GENEVE + reason_not_inner);
 }
 
 SEC("tc") int prog_leave_geneve(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct leave_geneve_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 396);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* (name): { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_leave_geneve_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_LEAVE_GENEVE + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(leave_vxlan, leave_geneve, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_LEAVE_GENEVE + why);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return leave_geneve_ipv4(skb, data, data_end, lease);
+		return leave_geneve_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return leave_geneve_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_leave_geneve_not_outer);
+		return leave_geneve_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_LEAVE_GENEVE + reason_not_outer);
 }
 
 /*
@@ -1953,36 +1916,56 @@ SEC("tc") int prog_leave_geneve(struct __sk_buff *skb)
  *	eth ipv6
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_enter_sent = 106, reason_enter_pass, reason_enter_inactive, reason_enter_vlan_tag,
-	reason_enter_other_host, reason_enter_link_broadcast, reason_enter_link_multicast,
-	reason_enter_truncated, reason_enter_ipv4_any_version, reason_enter_ipv4_any_ihl,
-	reason_enter_ipv4_any_options, reason_enter_ipv4_any_total_length,
-	reason_enter_ipv4_any_checksum, reason_enter_martian_source, reason_enter_multicast,
-	reason_enter_martian_destination, reason_enter_no_match, reason_enter_changing,
-	reason_enter_address_family, reason_enter_gso_packet, reason_enter_partial_checksum,
-	reason_enter_no_memory, reason_enter_fault, reason_enter_too_big, reason_enter_no_route,
-	reason_enter_local, reason_enter_unreachable, reason_enter_blackhole, reason_enter_prohibit,
-	reason_enter_xfrm, reason_enter_rule, reason_enter_encap, reason_enter_no_fou4,
-	reason_enter_ipv6_version, reason_enter_mapped_address, reason_enter_ipv6_payload_length,
-	reason_enter_not_inner,
+/* What is known of a packet. */
+struct enter_packet {
+	void *data;
+	void *data_end;
+	__u64 inner_options_end;
+	__u64 inner_end;
+	__u64 payload_len;
+	__u64 payload_len_2;
+	struct val_vxlan4 *r;
+	struct val_geneve4 *r_2;
+	struct val_ipip4 *r_3;
+	struct val_ipip6 *r_4;
+	struct val_vxlan6 *r_5;
+	struct val_fou4 *r_6;
+	struct val_vxlan6 *r_7;
+	struct val_fou4 *r_8;
 };
 
-static __always_inline int enter_ipv4_any_send(struct __sk_buff *skb, void *data,
-					       __u64 inner_options_end, __u64 payload_len,
-					       struct val_vxlan4 *r)
+static __always_inline __u32 check_ipv4_any_2(struct __sk_buff *skb, void *data, void *data_end,
+					      const __u32 at, __u64 *end)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = data + at;
+
+	if ((void *)(ipv4_any + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
+		return reason_ipv4_any_version;
+	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
+		return reason_ipv4_any_ihl;
+	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
+	if (inner_options_size > 40)
+		return reason_ipv4_any_options;
+	__u64 inner_options_end = fr_forget(skb, at + sizeof(*ipv4_any) + inner_options_size);
+
+	*end = inner_options_end;
+	return 0;
+}
+
+static __always_inline int enter_ipv4_any_send(struct __sk_buff *skb, struct enter_packet *pkt)
+{
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 64;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 50 - 14));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 50 - 14));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_length = bpf_htons(payload_len + (inner_options_end + 50 - 34));
+	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 50 - 34));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -1992,25 +1975,26 @@ static __always_inline int enter_ipv4_any_send(struct __sk_buff *skb, void *data
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
-					   fr_setting_v4(set_local4) + fr_v4(r->remote) + 0x1180);
-	int direct = r->hop_remote.state == FR_HOP_DIRECT;
+					   fr_setting_v4(set_local4) + fr_v4(pkt->r->remote) +
+					   0x1180);
+	int direct = pkt->r->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 14), 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
-	if (unlikely(data + 76 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_enter_fault);
+		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+	if (unlikely(pkt->data + 76 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_ENTER + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 62);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_vxlan *new_vxlan = data + 42;
-	struct hdr_eth *new_eth_2 = data + 50;
-	struct hdr_ipv4_any *new_ipv4_any = data + 64;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_vxlan *new_vxlan = pkt->data + 42;
+	struct hdr_eth *new_eth_2 = pkt->data + 50;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 64;
 	if (direct)
-		fr_link(data, &r->hop_remote);
+		fr_link(pkt->data, &pkt->r->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -2018,13 +2002,13 @@ static __always_inline int enter_ipv4_any_send(struct __sk_buff *skb, void *data
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, fr_setting_v4(set_local4));
-	st32(new_ipv4->dst, fr_v4(r->remote));
+	st32(new_ipv4->dst, fr_v4(pkt->r->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x12b5));
 	st16(&new_udp->length, udp_length);
 	st16(&new_udp->checksum, bpf_htons(0));
 	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)r->vni << 8));
+	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->r->vni << 8));
 	st32(new_eth_2->dst, ldv32(set_inner_dst));
 	st16(new_eth_2->dst + 4, ldv16(set_inner_dst + 4));
 	st32(new_eth_2->src, ldv32(set_inner_src));
@@ -2035,24 +2019,22 @@ static __always_inline int enter_ipv4_any_send(struct __sk_buff *skb, void *data
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 62);
 
-	fr_count(reason_enter_sent, len);
-	return fr_send(&r->hop_remote, direct);
+	fr_count(PROG_ENTER + reason_sent, len);
+	return fr_send(&pkt->r->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv4_any_send_2(struct __sk_buff *skb, void *data,
-						 __u64 inner_options_end, __u64 payload_len,
-						 struct val_geneve4 *r)
+static __always_inline int enter_ipv4_any_send_2(struct __sk_buff *skb, struct enter_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 72;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 58 - 14));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 58 - 14));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_length = bpf_htons(payload_len + (inner_options_end + 58 - 34));
+	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 58 - 34));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -2062,16 +2044,18 @@ static __always_inline int enter_ipv4_any_send_2(struct __sk_buff *skb, void *da
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
-					   fr_setting_v4(set_local4) + fr_v4(r->remote) + 0x1180);
-	int direct = r->hop_remote.state == FR_HOP_DIRECT;
+					   fr_setting_v4(set_local4) + fr_v4(pkt->r_2->remote) +
+					   0x1180);
+	int direct = pkt->r_2->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP |
-			    FR_IN_ETHERNET : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 14),
+			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP | FR_IN_ETHERNET :
+			    0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
-	if (unlikely(data + 84 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_enter_fault);
+		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+	if (unlikely(pkt->data + 84 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_ENTER + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -2079,14 +2063,14 @@ static __always_inline int enter_ipv4_any_send_2(struct __sk_buff *skb, void *da
 		csum = fr_complete_without(skb, csum, 78, 6);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_geneve_option *new_geneve_option = data + 42;
-	struct hdr_eth *new_eth_2 = data + 58;
-	struct hdr_ipv4_any *new_ipv4_any = data + 72;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_geneve_option *new_geneve_option = pkt->data + 42;
+	struct hdr_eth *new_eth_2 = pkt->data + 58;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 72;
 	if (direct)
-		fr_link(data, &r->hop_remote);
+		fr_link(pkt->data, &pkt->r_2->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -2094,13 +2078,13 @@ static __always_inline int enter_ipv4_any_send_2(struct __sk_buff *skb, void *da
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, fr_setting_v4(set_local4));
-	st32(new_ipv4->dst, fr_v4(r->remote));
+	st32(new_ipv4->dst, fr_v4(pkt->r_2->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x17c1));
 	st16(&new_udp->length, udp_length);
 	st32(&new_udp->checksum, bpf_htonl(0x200));
 	st16(&new_geneve_option->protocol, bpf_htons(0x6558));
-	st32(new_geneve_option->vni, bpf_htonl((__u64)r->vni << 8));
+	st32(new_geneve_option->vni, bpf_htonl((__u64)pkt->r_2->vni << 8));
 	st64(&new_geneve_option->class, bpf_cpu_to_be64(0x102010100000007ULL));
 	st32(new_eth_2->dst, ldv32(set_inner_dst));
 	st16(new_eth_2->dst + 4, ldv16(set_inner_dst + 4));
@@ -2115,20 +2099,19 @@ static __always_inline int enter_ipv4_any_send_2(struct __sk_buff *skb, void *da
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_enter_sent, len);
-	return fr_send(&r->hop_remote, direct);
+	fr_count(PROG_ENTER + reason_sent, len);
+	return fr_send(&pkt->r_2->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv4_any_send_3(struct __sk_buff *skb, void *data,
-						 __u64 inner_options_end, __u64 payload_len,
-						 struct val_ipip4 *r)
+static __always_inline int enter_ipv4_any_send_3(struct __sk_buff *skb, struct enter_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 34;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 20 - 14));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len_2 +
+					     (pkt->inner_options_end + 20 - 14));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -2138,22 +2121,24 @@ static __always_inline int enter_ipv4_any_send_3(struct __sk_buff *skb, void *da
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
-					   fr_setting_v4(set_local4) + fr_v4(r->remote) + 0x480);
-	int direct = r->hop_remote.state == FR_HOP_DIRECT;
+					   fr_setting_v4(set_local4) + fr_v4(pkt->r_3->remote) +
+					   0x480);
+	int direct = pkt->r_3->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV4 : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len_2 + (pkt->inner_options_end - 14),
+			    skb->gso_size ? FR_IN_IPV4 : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
-	if (unlikely(data + 46 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_enter_fault);
+		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+	if (unlikely(pkt->data + 46 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_ENTER + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 32);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_ipv4_any *new_ipv4_any = data + 34;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 34;
 	if (direct)
-		fr_link(data, &r->hop_remote);
+		fr_link(pkt->data, &pkt->r_3->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -2161,49 +2146,48 @@ static __always_inline int enter_ipv4_any_send_3(struct __sk_buff *skb, void *da
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4004));
 	st32(new_ipv4->src, fr_setting_v4(set_local4));
-	st32(new_ipv4->dst, fr_v4(r->remote));
+	st32(new_ipv4->dst, fr_v4(pkt->r_3->remote));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 32);
 
-	fr_count(reason_enter_sent, len);
-	return fr_send(&r->hop_remote, direct);
+	fr_count(PROG_ENTER + reason_sent, len);
+	return fr_send(&pkt->r_3->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv4_any_send_ipv6(struct __sk_buff *skb, void *data,
-						    __u64 inner_options_end, __u64 payload_len,
-						    struct val_ipip6 *r)
+static __always_inline int enter_ipv4_any_send_ipv6(struct __sk_buff *skb, struct enter_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 54;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + (inner_options_end + 40 - 54));
+	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len +
+					       (pkt->inner_options_end + 40 - 54));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-	int direct = r->hop_remote.state == FR_HOP_DIRECT;
+	int direct = pkt->r_4->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV6 :
-			    FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 14),
+			    skb->gso_size ? FR_IN_IPV6 : FR_TO_IPV6, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
-	if (unlikely(data + 66 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_enter_fault);
+		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+	if (unlikely(pkt->data + 66 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_ENTER + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 52);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_ipv4_any *new_ipv4_any = data + 54;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 54;
 	if (direct)
-		fr_link(data, &r->hop_remote);
+		fr_link(pkt->data, &pkt->r_4->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -2211,26 +2195,26 @@ static __always_inline int enter_ipv4_any_send_ipv6(struct __sk_buff *skb, void 
 	st16(&new_ipv6->next_header, bpf_htons(0x440));
 	st64(new_ipv6->src, ldv64(set_local6));
 	st64(new_ipv6->src + 8, ldv64(set_local6 + 8));
-	st128(new_ipv6->dst, ld128(r->remote));
+	st128(new_ipv6->dst, ld128(pkt->r_4->remote));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 52);
 
-	fr_count(reason_enter_sent, len);
-	return fr_send(&r->hop_remote, direct);
+	fr_count(PROG_ENTER + reason_sent, len);
+	return fr_send(&pkt->r_4->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv4_any_send_ipv6_2(struct __sk_buff *skb, void *data,
-						      __u64 inner_options_end, __u64 payload_len,
-						      struct val_vxlan6 *r)
+static __always_inline int enter_ipv4_any_send_ipv6_2(struct __sk_buff *skb,
+						      struct enter_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 84;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + (inner_options_end + 70 - 54));
+	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len_2 +
+					       (pkt->inner_options_end + 70 - 54));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
@@ -2240,14 +2224,15 @@ static __always_inline int enter_ipv4_any_send_ipv6_2(struct __sk_buff *skb, voi
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-	int direct = r->hop_remote.state == FR_HOP_DIRECT;
+	int direct = pkt->r_5->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len_2 + (pkt->inner_options_end - 14), FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
-	if (unlikely(data + 96 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_enter_fault);
+		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+	if (unlikely(pkt->data + 96 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_ENTER + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -2255,14 +2240,14 @@ static __always_inline int enter_ipv4_any_send_ipv6_2(struct __sk_buff *skb, voi
 		csum = fr_complete_without(skb, csum, 78, 18);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_vxlan *new_vxlan = data + 62;
-	struct hdr_eth *new_eth_2 = data + 70;
-	struct hdr_ipv4_any *new_ipv4_any = data + 84;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_vxlan *new_vxlan = pkt->data + 62;
+	struct hdr_eth *new_eth_2 = pkt->data + 70;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 84;
 	if (direct)
-		fr_link(data, &r->hop_remote);
+		fr_link(pkt->data, &pkt->r_5->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -2270,13 +2255,13 @@ static __always_inline int enter_ipv4_any_send_ipv6_2(struct __sk_buff *skb, voi
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
 	st64(new_ipv6->src, ldv64(set_local6));
 	st64(new_ipv6->src + 8, ldv64(set_local6 + 8));
-	st128(new_ipv6->dst, ld128(r->remote));
+	st128(new_ipv6->dst, ld128(pkt->r_5->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x12b5));
 	st16(&new_udp->length, ipv6_payload_length);
 	st16(&new_udp->checksum, bpf_htons(0));
 	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)r->vni << 8));
+	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->r_5->vni << 8));
 	st32(new_eth_2->dst, ldv32(set_inner_dst));
 	st16(new_eth_2->dst + 4, ldv16(set_inner_dst + 4));
 	st32(new_eth_2->src, ldv32(set_inner_src));
@@ -2289,21 +2274,21 @@ static __always_inline int enter_ipv4_any_send_ipv6_2(struct __sk_buff *skb, voi
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_enter_sent, len);
-	return fr_send(&r->hop_remote, direct);
+	fr_count(PROG_ENTER + reason_sent, len);
+	return fr_send(&pkt->r_5->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv4_any_send_ipv6_3(struct __sk_buff *skb, void *data,
-						      __u64 inner_options_end, __u64 payload_len,
-						      struct val_vxlan6 *r)
+static __always_inline int enter_ipv4_any_send_ipv6_3(struct __sk_buff *skb,
+						      struct enter_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 84;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + (inner_options_end + 70 - 54));
+	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len +
+					       (pkt->inner_options_end + 70 - 54));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
@@ -2316,17 +2301,18 @@ static __always_inline int enter_ipv4_any_send_ipv6_3(struct __sk_buff *skb, voi
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, reason_enter_no_memory);
+		return fr_up(skb, PROG_ENTER + reason_no_memory);
 	__u64 udp_pseudo = (__u64)fr_add64(ldv64(set_local6)) + fr_add64(ldv64(set_local6 + 8)) +
-		fr_add128(ld128(r->remote)) + ipv6_payload_length + bpf_htons(IPPROTO_UDP);
-	int direct = r->hop_remote.state == FR_HOP_DIRECT;
+		fr_add128(ld128(pkt->r_5->remote)) + ipv6_payload_length + bpf_htons(IPPROTO_UDP);
+	int direct = pkt->r_5->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 14), FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
-	if (unlikely(data + 96 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_enter_fault);
+		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+	if (unlikely(pkt->data + 96 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_ENTER + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -2334,14 +2320,14 @@ static __always_inline int enter_ipv4_any_send_ipv6_3(struct __sk_buff *skb, voi
 		csum = fr_complete_without(skb, csum, 78, 18);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_vxlan *new_vxlan = data + 62;
-	struct hdr_eth *new_eth_2 = data + 70;
-	struct hdr_ipv4_any *new_ipv4_any = data + 84;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_vxlan *new_vxlan = pkt->data + 62;
+	struct hdr_eth *new_eth_2 = pkt->data + 70;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 84;
 	if (direct)
-		fr_link(data, &r->hop_remote);
+		fr_link(pkt->data, &pkt->r_5->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -2349,12 +2335,12 @@ static __always_inline int enter_ipv4_any_send_ipv6_3(struct __sk_buff *skb, voi
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
 	st64(new_ipv6->src, ldv64(set_local6));
 	st64(new_ipv6->src + 8, ldv64(set_local6 + 8));
-	st128(new_ipv6->dst, ld128(r->remote));
+	st128(new_ipv6->dst, ld128(pkt->r_5->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x12b5));
 	st16(&new_udp->length, ipv6_payload_length);
 	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)r->vni << 8));
+	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->r_5->vni << 8));
 	st32(new_eth_2->dst, ldv32(set_inner_dst));
 	st16(new_eth_2->dst + 4, ldv16(set_inner_dst + 4));
 	st32(new_eth_2->src, ldv32(set_inner_src));
@@ -2370,24 +2356,23 @@ static __always_inline int enter_ipv4_any_send_ipv6_3(struct __sk_buff *skb, voi
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_enter_sent, len);
-	return fr_send(&r->hop_remote, direct);
+	fr_count(PROG_ENTER + reason_sent, len);
+	return fr_send(&pkt->r_5->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv4_any_send_4(struct __sk_buff *skb, void *data,
-						 __u64 inner_options_end, __u64 payload_len,
-						 struct val_fou4 *r)
+static __always_inline int enter_ipv4_any_send_4(struct __sk_buff *skb, struct enter_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 42;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 28 - 14));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len_2 +
+					     (pkt->inner_options_end + 28 - 14));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_length = bpf_htons(payload_len + (inner_options_end + 28 - 34));
+	__be16 udp_length = bpf_htons(pkt->payload_len_2 + (pkt->inner_options_end + 28 - 34));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -2397,30 +2382,30 @@ static __always_inline int enter_ipv4_any_send_4(struct __sk_buff *skb, void *da
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, reason_enter_no_memory);
-	__u64 udp_pseudo = (__u64)fr_setting_v4(set_local4) + fr_v4(r->remote.addr) + udp_length +
-		bpf_htons(IPPROTO_UDP);
+		return fr_up(skb, PROG_ENTER + reason_no_memory);
+	__u64 udp_pseudo = (__u64)fr_setting_v4(set_local4) + fr_v4(pkt->r_6->remote.addr) +
+		udp_length + bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
-					   fr_setting_v4(set_local4) + fr_v4(r->remote.addr) +
-					   0x1180);
-	int direct = r->hop_remote.state == FR_HOP_DIRECT;
+					   fr_setting_v4(set_local4) +
+					   fr_v4(pkt->r_6->remote.addr) + 0x1180);
+	int direct = pkt->r_6->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len_2 + (pkt->inner_options_end - 14), 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
-	if (unlikely(data + 54 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_enter_fault);
+		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+	if (unlikely(pkt->data + 54 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_ENTER + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 40);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_ipv4_any *new_ipv4_any = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 42;
 	if (direct)
-		fr_link(data, &r->hop_remote);
+		fr_link(pkt->data, &pkt->r_6->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -2428,9 +2413,9 @@ static __always_inline int enter_ipv4_any_send_4(struct __sk_buff *skb, void *da
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, fr_setting_v4(set_local4));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r_6->remote.addr));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r_6->remote.port));
 	st16(&new_udp->length, udp_length);
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
@@ -2440,24 +2425,22 @@ static __always_inline int enter_ipv4_any_send_4(struct __sk_buff *skb, void *da
 	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
 	fr_complete_end(skb, csum, ETH_HLEN, 40);
 
-	fr_count(reason_enter_sent, len);
-	return fr_send(&r->hop_remote, direct);
+	fr_count(PROG_ENTER + reason_sent, len);
+	return fr_send(&pkt->r_6->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv4_any_send_5(struct __sk_buff *skb, void *data,
-						 __u64 inner_options_end, __u64 payload_len,
-						 struct val_fou4 *r)
+static __always_inline int enter_ipv4_any_send_5(struct __sk_buff *skb, struct enter_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 42;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 28 - 14));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 28 - 14));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_length = bpf_htons(payload_len + (inner_options_end + 28 - 34));
+	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 28 - 34));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -2467,25 +2450,25 @@ static __always_inline int enter_ipv4_any_send_5(struct __sk_buff *skb, void *da
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
-					   fr_setting_v4(set_local4) + fr_v4(r->remote.addr) +
-					   0x1180);
-	int direct = r->hop_remote.state == FR_HOP_DIRECT;
+					   fr_setting_v4(set_local4) +
+					   fr_v4(pkt->r_6->remote.addr) + 0x1180);
+	int direct = pkt->r_6->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP :
-			    0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 14),
+			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
-	if (unlikely(data + 54 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_enter_fault);
+		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+	if (unlikely(pkt->data + 54 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_ENTER + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 40);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_ipv4_any *new_ipv4_any = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 42;
 	if (direct)
-		fr_link(data, &r->hop_remote);
+		fr_link(pkt->data, &pkt->r_6->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -2493,9 +2476,9 @@ static __always_inline int enter_ipv4_any_send_5(struct __sk_buff *skb, void *da
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, fr_setting_v4(set_local4));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r_6->remote.addr));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r_6->remote.port));
 	st16(&new_udp->length, udp_length);
 	st16(&new_udp->checksum, bpf_htons(0));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
@@ -2503,396 +2486,394 @@ static __always_inline int enter_ipv4_any_send_5(struct __sk_buff *skb, void *da
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 40);
 
-	fr_count(reason_enter_sent, len);
-	return fr_send(&r->hop_remote, direct);
+	fr_count(PROG_ENTER + reason_sent, len);
+	return fr_send(&pkt->r_6->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv4_any_fou4(struct __sk_buff *skb, void *data,
-					       __u64 inner_options_end, __u64 inner_end)
+static __always_inline int enter_ipv4_any_fou4(struct __sk_buff *skb, struct enter_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 
 	/* {lookup: r: fou4: ["inner.dst"], do: [ */
-	struct val_fou4 *r;
 	{
 		struct key_fou4 key __attribute__((aligned(8))) = {};
 
 		key.dst.len = 128;
 		fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-		r = find_fou4(&key);
+		pkt->r_6 = find_fou4(&key);
 	}
-	if (!r)
-		return fr_up(skb, reason_enter_no_fou4);
+	if (!pkt->r_6)
+		return fr_up(skb, PROG_ENTER + reason_no_fou4);
 
 	/* {send: {from: "setting.local4", to: "r.remote"}}, */
 	__u64 segment_front = fr_segment_front(skb);
 	if (!(skb->gso_size == 0 ||
-	      (segment_front != 0 && skb->len <= 0xfff1 && skb->len <= inner_end)))
-		return fr_up(skb, reason_enter_gso_packet);
+	      (segment_front != 0 && skb->len <= 0xfff1 && skb->len <= pkt->inner_end)))
+		return fr_up(skb, PROG_ENTER + reason_gso_packet);
 	if ((ldv64(set_local4) == 0 &&
-	     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote.addr) ||
-	    !fr_is_v4(r->remote.addr))
-		return fr_up(skb, reason_enter_address_family);
+	     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_6->remote.addr) ||
+	    !fr_is_v4(pkt->r_6->remote.addr))
+		return fr_up(skb, PROG_ENTER + reason_address_family);
 	__u64 local4[2];
 	st64((void *)local4, ldv64(set_local4));
 	st64((void *)local4 + 8, ldv64(set_local4 + 8));
 	if (!fr_unicast((void *)local4))
-		return fr_up(skb, reason_enter_martian_source);
-	__u64 payload_len = inner_end - inner_options_end;
+		return fr_up(skb, PROG_ENTER + reason_martian_source);
+	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_enter_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 14 :
-			      inner_options_end + (14ULL + payload_len))))
-		return fr_up(skb,
-			     fr_unfit(&r->hop_remote, reason_enter_no_route,
-				      reason_enter_unreachable));
-	return enter_ipv4_any_send_5(skb, data, inner_options_end, payload_len, r);
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r_6->hop_remote,
+			      skb->gso_size ? skb->gso_size + segment_front + 14 :
+			      pkt->inner_options_end + (14ULL + pkt->payload_len))))
+		return fr_unfit(skb, &pkt->r_6->hop_remote, PROG_ENTER + reason_too_big);
+	return enter_ipv4_any_send_5(skb, pkt);
 }
 
-static __always_inline int enter_ipv4_any_vxlan6(struct __sk_buff *skb, void *data,
-						 __u64 inner_options_end, __u64 inner_end)
+static __always_inline int enter_ipv4_any_vxlan6(struct __sk_buff *skb, struct enter_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 
 	/* {lookup: r: vxlan6: ["inner.dst"], do: [ */
-	struct val_vxlan6 *r;
 	{
 		struct key_vxlan6 key __attribute__((aligned(8))) = {};
 
 		key.dst.len = 128;
 		fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-		r = find_vxlan6(&key);
+		pkt->r_5 = find_vxlan6(&key);
 	}
-	if (fr_has(r)) {
+	if (fr_has(pkt->r_5)) {
 		/* {send: {from: "setting.local6", to: "r.remote"}}, */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_enter_gso_packet);
+			return fr_up(skb, PROG_ENTER + reason_gso_packet);
 		if ((ldv64(set_local6) == 0 &&
-		     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote) ||
-		    fr_is_v4(r->remote))
-			return fr_up(skb, reason_enter_address_family);
+		     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_5->remote) ||
+		    fr_is_v4(pkt->r_5->remote))
+			return fr_up(skb, PROG_ENTER + reason_address_family);
 		__u64 local6[2];
 		st64((void *)local6, ldv64(set_local6));
 		st64((void *)local6 + 8, ldv64(set_local6 + 8));
 		if (!fr_unicast((void *)local6))
-			return fr_up(skb, reason_enter_martian_source);
-		__u64 payload_len = inner_end - inner_options_end;
+			return fr_up(skb, PROG_ENTER + reason_martian_source);
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_enter_partial_checksum);
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_ENTER + reason_partial_checksum);
 
 		/* {push: {udp: {src_port: spread}, before: "inner"}}, */
-		if (payload_len + (inner_options_end + 70 - 54) > 0x4000)
-			return fr_up(skb, reason_enter_too_big);
-		if (unlikely(!fr_fits(&r->hop_remote, inner_options_end + (56ULL + payload_len))))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_remote, reason_enter_no_route,
-					      reason_enter_unreachable));
-		return enter_ipv4_any_send_ipv6_3(skb, data, inner_options_end, payload_len, r);
+		if (pkt->payload_len + (pkt->inner_options_end + 70 - 54) > 0x4000)
+			return fr_up(skb, PROG_ENTER + reason_too_big);
+		if (unlikely(!fr_fits(&pkt->r_5->hop_remote,
+				      pkt->inner_options_end + (56ULL + pkt->payload_len))))
+			return fr_unfit(skb, &pkt->r_5->hop_remote, PROG_ENTER + reason_too_big);
+		return enter_ipv4_any_send_ipv6_3(skb, pkt);
 	}
 
 	/* {match: "inner.dscp": 2, lookup: r: fou4: ["inner.dst"], do: [ */
-	struct val_fou4 *r_2;
 	if ((be8(&ipv4_any->dscp_ecn) >> 2) == 2) {
 		{
 			struct key_fou4 key __attribute__((aligned(8))) = {};
 
 			key.dst.len = 128;
 			fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-			r_2 = find_fou4(&key);
+			pkt->r_6 = find_fou4(&key);
 		}
-		if (fr_has(r_2)) {
+		if (fr_has(pkt->r_6)) {
 			/* {send: {from: "setting.local4", to: "r.remote"}}, */
 			if (skb->gso_size != 0)
-				return fr_up(skb, reason_enter_gso_packet);
+				return fr_up(skb, PROG_ENTER + reason_gso_packet);
 			if ((ldv64(set_local4) == 0 &&
 			     ldv32(set_local4 + 8) == 0xffff0000ULL) !=
-			    fr_is_v4(r_2->remote.addr) || !fr_is_v4(r_2->remote.addr))
-				return fr_up(skb, reason_enter_address_family);
+			    fr_is_v4(pkt->r_6->remote.addr) || !fr_is_v4(pkt->r_6->remote.addr))
+				return fr_up(skb, PROG_ENTER + reason_address_family);
 			__u64 local4[2];
 			st64((void *)local4, ldv64(set_local4));
 			st64((void *)local4 + 8, ldv64(set_local4 + 8));
 			if (!fr_unicast((void *)local4))
-				return fr_up(skb, reason_enter_martian_source);
-			__u64 payload_len = inner_end - inner_options_end;
+				return fr_up(skb, PROG_ENTER + reason_martian_source);
+			pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
 			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 ||
-			      ((partial >> 16) >= inner_options_end &&
-			       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-				return fr_up(skb, reason_enter_partial_checksum);
+			      ((partial >> 16) >= pkt->inner_options_end &&
+			       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 -
+			       1)))
+				return fr_up(skb, PROG_ENTER + reason_partial_checksum);
 
 			/* {push: {udp: {src_port: spread, checksum: "computed"}, before: "inn... */
-			if (payload_len + (inner_options_end + 28 - 34) > 0x4000)
-				return fr_up(skb, reason_enter_too_big);
-			if (unlikely(!fr_fits(&r_2->hop_remote, inner_options_end +
-					      (14ULL + payload_len))))
-				return fr_up(skb,
-					     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
-						      reason_enter_unreachable));
-			return enter_ipv4_any_send_4(skb, data, inner_options_end, payload_len,
-						     r_2);
+			if (pkt->payload_len_2 + (pkt->inner_options_end + 28 - 34) > 0x4000)
+				return fr_up(skb, PROG_ENTER + reason_too_big);
+			if (unlikely(!fr_fits(&pkt->r_6->hop_remote,
+					      pkt->inner_options_end +
+					      (14ULL + pkt->payload_len_2))))
+				return fr_unfit(skb, &pkt->r_6->hop_remote,
+						PROG_ENTER + reason_too_big);
+			return enter_ipv4_any_send_4(skb, pkt);
 		}
 	}
 
-	return enter_ipv4_any_fou4(skb, data, inner_options_end, inner_end);
+	return enter_ipv4_any_fou4(skb, pkt);
 }
 
-static __always_inline int enter_ipv4_any_ipip6(struct __sk_buff *skb, void *data,
-						__u64 inner_options_end, __u64 inner_end)
+static __always_inline int enter_ipv4_any_ipip6(struct __sk_buff *skb, struct enter_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 
 	/* {lookup: r: ipip6: ["inner.dst"], do: [ */
-	struct val_ipip6 *r;
 	{
 		struct key_ipip6 key __attribute__((aligned(8))) = {};
 
 		key.dst.len = 128;
 		fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-		r = find_ipip6(&key);
+		pkt->r_4 = find_ipip6(&key);
 	}
-	if (fr_has(r)) {
+	if (fr_has(pkt->r_4)) {
 		/* {send: {from: "setting.local6", to: "r.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= inner_end)))
-			return fr_up(skb, reason_enter_gso_packet);
+		      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= pkt->inner_end)))
+			return fr_up(skb, PROG_ENTER + reason_gso_packet);
 		if ((ldv64(set_local6) == 0 &&
-		     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote) ||
-		    fr_is_v4(r->remote))
-			return fr_up(skb, reason_enter_address_family);
+		     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_4->remote) ||
+		    fr_is_v4(pkt->r_4->remote))
+			return fr_up(skb, PROG_ENTER + reason_address_family);
 		__u64 local6[2];
 		st64((void *)local6, ldv64(set_local6));
 		st64((void *)local6 + 8, ldv64(set_local6 + 8));
 		if (!fr_unicast((void *)local6))
-			return fr_up(skb, reason_enter_martian_source);
-		__u64 payload_len = inner_end - inner_options_end;
+			return fr_up(skb, PROG_ENTER + reason_martian_source);
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size +
-				      segment_front + 26 :
-				      inner_options_end + (26ULL + payload_len))))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_remote, reason_enter_no_route,
-					      reason_enter_unreachable));
-		return enter_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len, r);
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r_4->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front + 26 :
+				      pkt->inner_options_end + (26ULL + pkt->payload_len))))
+			return fr_unfit(skb, &pkt->r_4->hop_remote, PROG_ENTER + reason_too_big);
+		return enter_ipv4_any_send_ipv6(skb, pkt);
 	}
 
 	/* {match: "inner.dscp": 1, lookup: r: vxlan6: ["inner.dst"], do: [ */
-	struct val_vxlan6 *r_2;
 	if ((be8(&ipv4_any->dscp_ecn) >> 2) == 1) {
 		{
 			struct key_vxlan6 key __attribute__((aligned(8))) = {};
 
 			key.dst.len = 128;
 			fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-			r_2 = find_vxlan6(&key);
+			pkt->r_5 = find_vxlan6(&key);
 		}
-		if (fr_has(r_2)) {
+		if (fr_has(pkt->r_5)) {
 			/* {send: {from: "setting.local6", to: "r.remote"}}, */
 			if (skb->gso_size != 0)
-				return fr_up(skb, reason_enter_gso_packet);
+				return fr_up(skb, PROG_ENTER + reason_gso_packet);
 			if ((ldv64(set_local6) == 0 &&
-			     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(r_2->remote) ||
-			    fr_is_v4(r_2->remote))
-				return fr_up(skb, reason_enter_address_family);
+			     ldv32(set_local6 + 8) == 0xffff0000ULL) !=
+			    fr_is_v4(pkt->r_5->remote) || fr_is_v4(pkt->r_5->remote))
+				return fr_up(skb, PROG_ENTER + reason_address_family);
 			__u64 local6[2];
 			st64((void *)local6, ldv64(set_local6));
 			st64((void *)local6 + 8, ldv64(set_local6 + 8));
 			if (!fr_unicast((void *)local6))
-				return fr_up(skb, reason_enter_martian_source);
-			__u64 payload_len = inner_end - inner_options_end;
+				return fr_up(skb, PROG_ENTER + reason_martian_source);
+			pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
 			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 ||
-			      ((partial >> 16) >= inner_options_end &&
-			       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-				return fr_up(skb, reason_enter_partial_checksum);
-			if (unlikely(!fr_fits(&r_2->hop_remote, inner_options_end +
-					      (56ULL + payload_len))))
-				return fr_up(skb,
-					     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
-						      reason_enter_unreachable));
-			return enter_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len,
-							  r_2);
+			      ((partial >> 16) >= pkt->inner_options_end &&
+			       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 -
+			       1)))
+				return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->r_5->hop_remote,
+					      pkt->inner_options_end +
+					      (56ULL + pkt->payload_len_2))))
+				return fr_unfit(skb, &pkt->r_5->hop_remote,
+						PROG_ENTER + reason_too_big);
+			return enter_ipv4_any_send_ipv6_2(skb, pkt);
 		}
 	}
 
-	return enter_ipv4_any_vxlan6(skb, data, inner_options_end, inner_end);
+	return enter_ipv4_any_vxlan6(skb, pkt);
 }
 
-static __always_inline int enter_ipv4_any_geneve4(struct __sk_buff *skb, void *data,
-						  __u64 inner_options_end, __u64 inner_end)
+static __always_inline int enter_ipv4_any_geneve4(struct __sk_buff *skb, struct enter_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 
 	/* {lookup: r: geneve4: ["inner.dst"], do: [ */
-	struct val_geneve4 *r;
 	{
 		struct key_geneve4 key __attribute__((aligned(8))) = {};
 
 		key.dst.len = 128;
 		fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-		r = find_geneve4(&key);
+		pkt->r_2 = find_geneve4(&key);
 	}
-	if (fr_has(r)) {
+	if (fr_has(pkt->r_2)) {
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xffd3 && skb->len <= inner_end)))
-			return fr_up(skb, reason_enter_gso_packet);
+		      (segment_front != 0 && skb->len <= 0xffd3 && skb->len <= pkt->inner_end)))
+			return fr_up(skb, PROG_ENTER + reason_gso_packet);
 		if ((ldv64(set_local4) == 0 &&
-		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote) ||
-		    !fr_is_v4(r->remote))
-			return fr_up(skb, reason_enter_address_family);
+		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_2->remote) ||
+		    !fr_is_v4(pkt->r_2->remote))
+			return fr_up(skb, PROG_ENTER + reason_address_family);
 		__u64 local4[2];
 		st64((void *)local4, ldv64(set_local4));
 		st64((void *)local4 + 8, ldv64(set_local4 + 8));
 		if (!fr_unicast((void *)local4))
-			return fr_up(skb, reason_enter_martian_source);
-		__u64 payload_len = inner_end - inner_options_end;
+			return fr_up(skb, PROG_ENTER + reason_martian_source);
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size +
-				      segment_front + 44 :
-				      inner_options_end + (44ULL + payload_len))))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_remote, reason_enter_no_route,
-					      reason_enter_unreachable));
-		return enter_ipv4_any_send_2(skb, data, inner_options_end, payload_len, r);
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r_2->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front + 44 :
+				      pkt->inner_options_end + (44ULL + pkt->payload_len))))
+			return fr_unfit(skb, &pkt->r_2->hop_remote, PROG_ENTER + reason_too_big);
+		return enter_ipv4_any_send_2(skb, pkt);
 	}
 
 	/* {lookup: r: ipip4: ["inner.dst"], do: [ */
-	struct val_ipip4 *r_2;
 	{
 		struct key_ipip4 key __attribute__((aligned(8))) = {};
 
 		key.dst.len = 128;
 		fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-		r_2 = find_ipip4(&key);
+		pkt->r_3 = find_ipip4(&key);
 	}
-	if (fr_has(r_2)) {
+	if (fr_has(pkt->r_3)) {
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= inner_end)))
-			return fr_up(skb, reason_enter_gso_packet);
+		      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= pkt->inner_end)))
+			return fr_up(skb, PROG_ENTER + reason_gso_packet);
 		if ((ldv64(set_local4) == 0 &&
-		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r_2->remote) ||
-		    !fr_is_v4(r_2->remote))
-			return fr_up(skb, reason_enter_address_family);
+		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_3->remote) ||
+		    !fr_is_v4(pkt->r_3->remote))
+			return fr_up(skb, PROG_ENTER + reason_address_family);
 		__u64 local4[2];
 		st64((void *)local4, ldv64(set_local4));
 		st64((void *)local4 + 8, ldv64(set_local4 + 8));
 		if (!fr_unicast((void *)local4))
-			return fr_up(skb, reason_enter_martian_source);
-		__u64 payload_len = inner_end - inner_options_end;
+			return fr_up(skb, PROG_ENTER + reason_martian_source);
+		pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r_2->hop_remote, skb->gso_size ? skb->gso_size +
-				      segment_front + 6 :
-				      inner_options_end + (6ULL + payload_len))))
-			return fr_up(skb,
-				     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
-					      reason_enter_unreachable));
-		return enter_ipv4_any_send_3(skb, data, inner_options_end, payload_len, r_2);
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 - 1)))
+			return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r_3->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front + 6 :
+				      pkt->inner_options_end + (6ULL + pkt->payload_len_2))))
+			return fr_unfit(skb, &pkt->r_3->hop_remote, PROG_ENTER + reason_too_big);
+		return enter_ipv4_any_send_3(skb, pkt);
 	}
 
-	return enter_ipv4_any_ipip6(skb, data, inner_options_end, inner_end);
+	return enter_ipv4_any_ipip6(skb, pkt);
 }
 
-static __always_inline int enter_ipv4_any(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int enter_ipv4_any(struct __sk_buff *skb, struct enter_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
+	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, 14, &pkt->inner_options_end);
 
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_enter_truncated);
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_enter_ipv4_any_version);
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_enter_ipv4_any_ihl);
-	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
-	if (inner_options_size > 40)
-		return fr_up(skb, reason_enter_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, 34ULL + inner_options_size);
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_enter_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 14)
-		return fr_up(skb, reason_enter_ipv4_any_ihl);
-	__u64 inner_end = 14ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < inner_options_end - 14 || inner_end > skb->len)
-		return fr_up(skb, reason_enter_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 14, inner_options_end - 14)))
-		return fr_up(skb, reason_enter_ipv4_any_checksum);
+	if (why)
+		return fr_up(skb, PROG_ENTER + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_ENTER + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 14)
+		return fr_up(skb, PROG_ENTER + reason_ipv4_any_ihl);
+	pkt->inner_end = 14ULL + be16(&ipv4_any->total_length);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 14 ||
+	    pkt->inner_end > skb->len)
+		return fr_up(skb, PROG_ENTER + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, 14, pkt->inner_options_end - 14)))
+		return fr_up(skb, PROG_ENTER + reason_ipv4_any_checksum);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_enter_martian_source);
+		return fr_up(skb, PROG_ENTER + reason_martian_source);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4_any->dst)))
-			return fr_up(skb, reason_enter_multicast);
-		return fr_up(skb, reason_enter_martian_destination);
+			return fr_up(skb, PROG_ENTER + reason_multicast);
+		return fr_up(skb, PROG_ENTER + reason_martian_destination);
 	}
 
 	/* when: "inner.hop_limit > 1" */
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, reason_enter_no_match);
+		return fr_up(skb, PROG_ENTER + reason_no_match);
 
 	/* {lookup: r: vxlan4: ["inner.dst"], do: [ */
-	struct val_vxlan4 *r;
 	{
 		struct key_vxlan4 key __attribute__((aligned(8))) = {};
 
 		key.dst.len = 128;
 		fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-		r = find_vxlan4(&key);
+		pkt->r = find_vxlan4(&key);
 	}
-	if (fr_has(r)) {
+	if (fr_has(pkt->r)) {
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_enter_gso_packet);
+			return fr_up(skb, PROG_ENTER + reason_gso_packet);
 		if ((ldv64(set_local4) == 0 &&
-		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote) ||
-		    !fr_is_v4(r->remote))
-			return fr_up(skb, reason_enter_address_family);
+		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r->remote) ||
+		    !fr_is_v4(pkt->r->remote))
+			return fr_up(skb, PROG_ENTER + reason_address_family);
 		__u64 local4[2];
 		st64((void *)local4, ldv64(set_local4));
 		st64((void *)local4 + 8, ldv64(set_local4 + 8));
 		if (!fr_unicast((void *)local4))
-			return fr_up(skb, reason_enter_martian_source);
-		__u64 payload_len = inner_end - inner_options_end;
+			return fr_up(skb, PROG_ENTER + reason_martian_source);
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r->hop_remote, inner_options_end + (36ULL + payload_len))))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_remote, reason_enter_no_route,
-					      reason_enter_unreachable));
-		return enter_ipv4_any_send(skb, data, inner_options_end, payload_len, r);
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r->hop_remote,
+				      pkt->inner_options_end + (36ULL + pkt->payload_len))))
+			return fr_unfit(skb, &pkt->r->hop_remote, PROG_ENTER + reason_too_big);
+		return enter_ipv4_any_send(skb, pkt);
 	}
 
-	return enter_ipv4_any_geneve4(skb, data, inner_options_end, inner_end);
+	return enter_ipv4_any_geneve4(skb, pkt);
 }
 
-static __always_inline int enter_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
-						__u64 payload_len, struct val_vxlan4 *r)
+static __always_inline __u32 check_ipv6_3(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (inner_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+
+	*end = inner_end;
+	return 0;
+}
+
+static __always_inline int enter_ipv6_send_ipv4(struct __sk_buff *skb, struct enter_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 64;
 	__be16 ipv4_version_to_ecn =
@@ -2905,40 +2886,41 @@ static __always_inline int enter_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 90) + fr_setting_v4(set_local4) +
-					   fr_v4(r->remote) + 0x1180);
-	int direct = r->hop_remote.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 90) +
+			    fr_setting_v4(set_local4) + fr_v4(pkt->r->remote) + 0x1180);
+	int direct = pkt->r->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
-	if (unlikely(data + 72 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_enter_fault);
+		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+	if (unlikely(pkt->data + 72 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_ENTER + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 58);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_vxlan *new_vxlan = data + 42;
-	struct hdr_eth *new_eth_2 = data + 50;
-	struct hdr_ipv6 *new_ipv6 = data + 64;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_vxlan *new_vxlan = pkt->data + 42;
+	struct hdr_eth *new_eth_2 = pkt->data + 50;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 64;
 	if (direct)
-		fr_link(data, &r->hop_remote);
+		fr_link(pkt->data, &pkt->r->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 90));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 90));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, fr_setting_v4(set_local4));
-	st32(new_ipv4->dst, fr_v4(r->remote));
+	st32(new_ipv4->dst, fr_v4(pkt->r->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x12b5));
-	st16(&new_udp->length, bpf_htons(payload_len + 70));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 70));
 	st16(&new_udp->checksum, bpf_htons(0));
 	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)r->vni << 8));
+	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->r->vni << 8));
 	st32(new_eth_2->dst, ldv32(set_inner_dst));
 	st16(new_eth_2->dst + 4, ldv16(set_inner_dst + 4));
 	st32(new_eth_2->src, ldv32(set_inner_src));
@@ -2948,14 +2930,13 @@ static __always_inline int enter_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 58);
 
-	fr_count(reason_enter_sent, len);
-	return fr_send(&r->hop_remote, direct);
+	fr_count(PROG_ENTER + reason_sent, len);
+	return fr_send(&pkt->r->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv6_send_ipv4_2(struct __sk_buff *skb, void *data,
-						  __u64 payload_len, struct val_geneve4 *r)
+static __always_inline int enter_ipv6_send_ipv4_2(struct __sk_buff *skb, struct enter_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 72;
 	__be16 ipv4_version_to_ecn =
@@ -2968,18 +2949,18 @@ static __always_inline int enter_ipv6_send_ipv4_2(struct __sk_buff *skb, void *d
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 98) + fr_setting_v4(set_local4) +
-					   fr_v4(r->remote) + 0x1180);
-	int direct = r->hop_remote.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_2 + 98) +
+			    fr_setting_v4(set_local4) + fr_v4(pkt->r_2->remote) + 0x1180);
+	int direct = pkt->r_2->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40,
 			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP | FR_IN_ETHERNET :
-			    FR_TO_IPV4, &data);
+			    FR_TO_IPV4, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
-	if (unlikely(data + 80 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_enter_fault);
+		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+	if (unlikely(pkt->data + 80 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_ENTER + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -2987,28 +2968,28 @@ static __always_inline int enter_ipv6_send_ipv4_2(struct __sk_buff *skb, void *d
 		csum = fr_complete_without(skb, csum, 78, 2);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_geneve_option *new_geneve_option = data + 42;
-	struct hdr_eth *new_eth_2 = data + 58;
-	struct hdr_ipv6 *new_ipv6 = data + 72;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_geneve_option *new_geneve_option = pkt->data + 42;
+	struct hdr_eth *new_eth_2 = pkt->data + 58;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 72;
 	if (direct)
-		fr_link(data, &r->hop_remote);
+		fr_link(pkt->data, &pkt->r_2->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 98));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 98));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, fr_setting_v4(set_local4));
-	st32(new_ipv4->dst, fr_v4(r->remote));
+	st32(new_ipv4->dst, fr_v4(pkt->r_2->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x17c1));
-	st16(&new_udp->length, bpf_htons(payload_len + 78));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 78));
 	st32(&new_udp->checksum, bpf_htonl(0x200));
 	st16(&new_geneve_option->protocol, bpf_htons(0x6558));
-	st32(new_geneve_option->vni, bpf_htonl((__u64)r->vni << 8));
+	st32(new_geneve_option->vni, bpf_htonl((__u64)pkt->r_2->vni << 8));
 	st64(&new_geneve_option->class, bpf_cpu_to_be64(0x102010100000007ULL));
 	st32(new_eth_2->dst, ldv32(set_inner_dst));
 	st16(new_eth_2->dst + 4, ldv16(set_inner_dst + 4));
@@ -3022,14 +3003,13 @@ static __always_inline int enter_ipv6_send_ipv4_2(struct __sk_buff *skb, void *d
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_enter_sent, len);
-	return fr_send(&r->hop_remote, direct);
+	fr_count(PROG_ENTER + reason_sent, len);
+	return fr_send(&pkt->r_2->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv6_send_ipv4_3(struct __sk_buff *skb, void *data,
-						  __u64 payload_len, struct val_ipip4 *r)
+static __always_inline int enter_ipv6_send_ipv4_3(struct __sk_buff *skb, struct enter_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 34;
 	__be16 ipv4_version_to_ecn =
@@ -3039,44 +3019,43 @@ static __always_inline int enter_ipv6_send_ipv4_3(struct __sk_buff *skb, void *d
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 60) + fr_setting_v4(set_local4) +
-					   fr_v4(r->remote) + 0x2980);
-	int direct = r->hop_remote.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 60) +
+			    fr_setting_v4(set_local4) + fr_v4(pkt->r_3->remote) + 0x2980);
+	int direct = pkt->r_3->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
-			    skb->gso_size ? FR_IN_IPV4 : FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40,
+			    skb->gso_size ? FR_IN_IPV4 : FR_TO_IPV4, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
-	if (unlikely(data + 42 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_enter_fault);
+		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+	if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_ENTER + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 28);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_ipv6 *new_ipv6 = data + 34;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 34;
 	if (direct)
-		fr_link(data, &r->hop_remote);
+		fr_link(pkt->data, &pkt->r_3->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 60));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 60));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4029));
 	st32(new_ipv4->src, fr_setting_v4(set_local4));
-	st32(new_ipv4->dst, fr_v4(r->remote));
+	st32(new_ipv4->dst, fr_v4(pkt->r_3->remote));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 28);
 
-	fr_count(reason_enter_sent, len);
-	return fr_send(&r->hop_remote, direct);
+	fr_count(PROG_ENTER + reason_sent, len);
+	return fr_send(&pkt->r_3->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					   struct val_ipip6 *r)
+static __always_inline int enter_ipv6_send(struct __sk_buff *skb, struct enter_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 54;
 	__be32 ipv6_version_to_flow_label =
@@ -3084,41 +3063,40 @@ static __always_inline int enter_ipv6_send(struct __sk_buff *skb, void *data, __
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
-	int direct = r->hop_remote.state == FR_HOP_DIRECT;
+	int direct = pkt->r_4->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
-			    skb->gso_size ? FR_IN_IPV6 : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40,
+			    skb->gso_size ? FR_IN_IPV6 : 0, &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
-	if (unlikely(data + 62 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_enter_fault);
+		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+	if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_ENTER + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_ipv6 *new_ipv6_2 = data + 54;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 54;
 	if (direct)
-		fr_link(data, &r->hop_remote);
+		fr_link(pkt->data, &pkt->r_4->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 40));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 40));
 	st16(&new_ipv6->next_header, bpf_htons(0x2940));
 	st64(new_ipv6->src, ldv64(set_local6));
 	st64(new_ipv6->src + 8, ldv64(set_local6 + 8));
-	st128(new_ipv6->dst, ld128(r->remote));
+	st128(new_ipv6->dst, ld128(pkt->r_4->remote));
 	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(reason_enter_sent, len);
-	return fr_send(&r->hop_remote, direct);
+	fr_count(PROG_ENTER + reason_sent, len);
+	return fr_send(&pkt->r_4->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 payload_len,
-					     struct val_vxlan6 *r)
+static __always_inline int enter_ipv6_send_2(struct __sk_buff *skb, struct enter_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 84;
 	__be32 ipv6_version_to_flow_label =
@@ -3129,14 +3107,15 @@ static __always_inline int enter_ipv6_send_2(struct __sk_buff *skb, void *data, 
 					 (__u64)ld8(ipv6->dst + 15)));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
-	int direct = r->hop_remote.state == FR_HOP_DIRECT;
+	int direct = pkt->r_5->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
-	if (unlikely(data + 92 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_enter_fault);
+		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+	if (unlikely(pkt->data + 92 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_ENTER + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -3144,28 +3123,28 @@ static __always_inline int enter_ipv6_send_2(struct __sk_buff *skb, void *data, 
 		csum = fr_complete_without(skb, csum, 78, 14);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_vxlan *new_vxlan = data + 62;
-	struct hdr_eth *new_eth_2 = data + 70;
-	struct hdr_ipv6 *new_ipv6_2 = data + 84;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_vxlan *new_vxlan = pkt->data + 62;
+	struct hdr_eth *new_eth_2 = pkt->data + 70;
+	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 84;
 	if (direct)
-		fr_link(data, &r->hop_remote);
+		fr_link(pkt->data, &pkt->r_5->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 70));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 70));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
 	st64(new_ipv6->src, ldv64(set_local6));
 	st64(new_ipv6->src + 8, ldv64(set_local6 + 8));
-	st128(new_ipv6->dst, ld128(r->remote));
+	st128(new_ipv6->dst, ld128(pkt->r_5->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x12b5));
-	st16(&new_udp->length, bpf_htons(payload_len + 70));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 70));
 	st16(&new_udp->checksum, bpf_htons(0));
 	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)r->vni << 8));
+	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->r_5->vni << 8));
 	st32(new_eth_2->dst, ldv32(set_inner_dst));
 	st16(new_eth_2->dst + 4, ldv16(set_inner_dst + 4));
 	st32(new_eth_2->src, ldv32(set_inner_src));
@@ -3177,14 +3156,13 @@ static __always_inline int enter_ipv6_send_2(struct __sk_buff *skb, void *data, 
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_enter_sent, len);
-	return fr_send(&r->hop_remote, direct);
+	fr_count(PROG_ENTER + reason_sent, len);
+	return fr_send(&pkt->r_5->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv6_send_3(struct __sk_buff *skb, void *data, __u64 payload_len,
-					     struct val_vxlan6 *r)
+static __always_inline int enter_ipv6_send_3(struct __sk_buff *skb, struct enter_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 84;
 	__be32 ipv6_version_to_flow_label =
@@ -3198,16 +3176,18 @@ static __always_inline int enter_ipv6_send_3(struct __sk_buff *skb, void *data, 
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, reason_enter_no_memory);
+		return fr_up(skb, PROG_ENTER + reason_no_memory);
 	__u64 udp_pseudo = (__u64)fr_add64(ldv64(set_local6)) + fr_add64(ldv64(set_local6 + 8)) +
-		fr_add128(ld128(r->remote)) + bpf_htons(payload_len + 70) + bpf_htons(IPPROTO_UDP);
-	int direct = r->hop_remote.state == FR_HOP_DIRECT;
+		fr_add128(ld128(pkt->r_7->remote)) + bpf_htons(pkt->payload_len_2 + 70) +
+		bpf_htons(IPPROTO_UDP);
+	int direct = pkt->r_7->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40, 0,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
-	if (unlikely(data + 92 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_enter_fault);
+		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+	if (unlikely(pkt->data + 92 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_ENTER + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -3215,27 +3195,27 @@ static __always_inline int enter_ipv6_send_3(struct __sk_buff *skb, void *data, 
 		csum = fr_complete_without(skb, csum, 78, 14);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_vxlan *new_vxlan = data + 62;
-	struct hdr_eth *new_eth_2 = data + 70;
-	struct hdr_ipv6 *new_ipv6_2 = data + 84;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_vxlan *new_vxlan = pkt->data + 62;
+	struct hdr_eth *new_eth_2 = pkt->data + 70;
+	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 84;
 	if (direct)
-		fr_link(data, &r->hop_remote);
+		fr_link(pkt->data, &pkt->r_7->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 70));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 70));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
 	st64(new_ipv6->src, ldv64(set_local6));
 	st64(new_ipv6->src + 8, ldv64(set_local6 + 8));
-	st128(new_ipv6->dst, ld128(r->remote));
+	st128(new_ipv6->dst, ld128(pkt->r_7->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x12b5));
-	st16(&new_udp->length, bpf_htons(payload_len + 70));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 70));
 	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)r->vni << 8));
+	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->r_7->vni << 8));
 	st32(new_eth_2->dst, ldv32(set_inner_dst));
 	st16(new_eth_2->dst + 4, ldv16(set_inner_dst + 4));
 	st32(new_eth_2->src, ldv32(set_inner_src));
@@ -3250,14 +3230,13 @@ static __always_inline int enter_ipv6_send_3(struct __sk_buff *skb, void *data, 
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_enter_sent, len);
-	return fr_send(&r->hop_remote, direct);
+	fr_count(PROG_ENTER + reason_sent, len);
+	return fr_send(&pkt->r_7->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv6_send_ipv4_4(struct __sk_buff *skb, void *data,
-						  __u64 payload_len, struct val_fou4 *r)
+static __always_inline int enter_ipv6_send_ipv4_4(struct __sk_buff *skb, struct enter_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 42;
 	__be16 ipv4_version_to_ecn =
@@ -3271,40 +3250,41 @@ static __always_inline int enter_ipv6_send_ipv4_4(struct __sk_buff *skb, void *d
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, reason_enter_no_memory);
-	__u64 udp_pseudo = (__u64)fr_setting_v4(set_local4) + fr_v4(r->remote.addr) +
-		bpf_htons(payload_len + 48) + bpf_htons(IPPROTO_UDP);
+		return fr_up(skb, PROG_ENTER + reason_no_memory);
+	__u64 udp_pseudo = (__u64)fr_setting_v4(set_local4) + fr_v4(pkt->r_6->remote.addr) +
+		bpf_htons(pkt->payload_len + 48) + bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 68) + fr_setting_v4(set_local4) +
-					   fr_v4(r->remote.addr) + 0x1180);
-	int direct = r->hop_remote.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 68) +
+			    fr_setting_v4(set_local4) + fr_v4(pkt->r_6->remote.addr) + 0x1180);
+	int direct = pkt->r_6->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
-	if (unlikely(data + 50 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_enter_fault);
+		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+	if (unlikely(pkt->data + 50 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_ENTER + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 36);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_ipv6 *new_ipv6 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &r->hop_remote);
+		fr_link(pkt->data, &pkt->r_6->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 68));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 68));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, fr_setting_v4(set_local4));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r_6->remote.addr));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 48));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r_6->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 48));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st16(&new_udp->checksum, 0);
 	st16(&new_ipv4->checksum, ipv4_checksum);
@@ -3312,14 +3292,13 @@ static __always_inline int enter_ipv6_send_ipv4_4(struct __sk_buff *skb, void *d
 	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
 	fr_complete_end(skb, csum, ETH_HLEN, 36);
 
-	fr_count(reason_enter_sent, len);
-	return fr_send(&r->hop_remote, direct);
+	fr_count(PROG_ENTER + reason_sent, len);
+	return fr_send(&pkt->r_6->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv6_send_ipv4_5(struct __sk_buff *skb, void *data,
-						  __u64 payload_len, struct val_fou4 *r)
+static __always_inline int enter_ipv6_send_ipv4_5(struct __sk_buff *skb, struct enter_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 42;
 	__be16 ipv4_version_to_ecn =
@@ -3332,425 +3311,389 @@ static __always_inline int enter_ipv6_send_ipv4_5(struct __sk_buff *skb, void *d
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 68) + fr_setting_v4(set_local4) +
-					   fr_v4(r->remote.addr) + 0x1180);
-	int direct = r->hop_remote.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_2 + 68) +
+			    fr_setting_v4(set_local4) + fr_v4(pkt->r_8->remote.addr) + 0x1180);
+	int direct = pkt->r_8->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
-			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP : FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40,
+			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP : FR_TO_IPV4, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
-	if (unlikely(data + 50 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_enter_fault);
+		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+	if (unlikely(pkt->data + 50 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_ENTER + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 36);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_ipv6 *new_ipv6 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &r->hop_remote);
+		fr_link(pkt->data, &pkt->r_8->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 68));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 68));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, fr_setting_v4(set_local4));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r_8->remote.addr));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 48));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r_8->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 48));
 	st16(&new_udp->checksum, bpf_htons(0));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 36);
 
-	fr_count(reason_enter_sent, len);
-	return fr_send(&r->hop_remote, direct);
+	fr_count(PROG_ENTER + reason_sent, len);
+	return fr_send(&pkt->r_8->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv6_fou4(struct __sk_buff *skb, void *data, __u64 inner_end)
+static __always_inline int enter_ipv6_rules_2(struct __sk_buff *skb, struct enter_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-
-	/* {lookup: r: fou4: ["inner.dst"], do: [ */
-	struct val_fou4 *r;
-	{
-		struct key_fou4 key __attribute__((aligned(8))) = {};
-
-		key.dst.len = 128;
-		fr_put_v6(key.dst.addr, ipv6->dst, 4);
-		r = find_fou4(&key);
-	}
-	if (!r)
-		return fr_up(skb, reason_enter_no_fou4);
-
-	/* {send: {from: "setting.local4", to: "r.remote"}}, */
-	__u64 segment_front = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 ||
-	      (segment_front != 0 && skb->len <= 0xfff1 && skb->len <= inner_end)))
-		return fr_up(skb, reason_enter_gso_packet);
-	if ((ldv64(set_local4) == 0 &&
-	     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote.addr) ||
-	    !fr_is_v4(r->remote.addr))
-		return fr_up(skb, reason_enter_address_family);
-	__u64 local4[2];
-	st64((void *)local4, ldv64(set_local4));
-	st64((void *)local4 + 8, ldv64(set_local4 + 8));
-	if (!fr_unicast((void *)local4))
-		return fr_up(skb, reason_enter_martian_source);
-	__u64 payload_len = inner_end - 54;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-		return fr_up(skb, reason_enter_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 14 :
-			      68ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop_remote, reason_enter_no_route,
-				      reason_enter_unreachable));
-	return enter_ipv6_send_ipv4_5(skb, data, payload_len, r);
-}
-
-static __always_inline int enter_ipv6_vxlan6(struct __sk_buff *skb, void *data, __u64 inner_end)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-
-	/* {lookup: r: vxlan6: ["inner.dst"], do: [ */
-	struct val_vxlan6 *r;
-	{
-		struct key_vxlan6 key __attribute__((aligned(8))) = {};
-
-		key.dst.len = 128;
-		fr_put_v6(key.dst.addr, ipv6->dst, 4);
-		r = find_vxlan6(&key);
-	}
-	if (fr_has(r)) {
-		/* {send: {from: "setting.local6", to: "r.remote"}}, */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_enter_gso_packet);
-		if ((ldv64(set_local6) == 0 &&
-		     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote) ||
-		    fr_is_v4(r->remote))
-			return fr_up(skb, reason_enter_address_family);
-		__u64 local6[2];
-		st64((void *)local6, ldv64(set_local6));
-		st64((void *)local6 + 8, ldv64(set_local6 + 8));
-		if (!fr_unicast((void *)local6))
-			return fr_up(skb, reason_enter_martian_source);
-		__u64 payload_len = inner_end - 54;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-			return fr_up(skb, reason_enter_partial_checksum);
-
-		/* {push: {udp: {src_port: spread}, before: "inner"}}, */
-		if (payload_len + 70 > 0x4000)
-			return fr_up(skb, reason_enter_too_big);
-		if (unlikely(!fr_fits(&r->hop_remote, 110ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_remote, reason_enter_no_route,
-					      reason_enter_unreachable));
-		return enter_ipv6_send_3(skb, data, payload_len, r);
-	}
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 
 	/* {match: "inner.dscp": 2, lookup: r: fou4: ["inner.dst"], do: [ */
-	struct val_fou4 *r_2;
 	if (((be16(ipv6->version_to_flow_label) >> 6) & 63) == 2) {
 		{
 			struct key_fou4 key __attribute__((aligned(8))) = {};
 
 			key.dst.len = 128;
 			fr_put_v6(key.dst.addr, ipv6->dst, 4);
-			r_2 = find_fou4(&key);
+			pkt->r_6 = find_fou4(&key);
 		}
-		if (fr_has(r_2)) {
+		if (fr_has(pkt->r_6)) {
 			/* {send: {from: "setting.local4", to: "r.remote"}}, */
 			if (skb->gso_size != 0)
-				return fr_up(skb, reason_enter_gso_packet);
+				return fr_up(skb, PROG_ENTER + reason_gso_packet);
 			if ((ldv64(set_local4) == 0 &&
 			     ldv32(set_local4 + 8) == 0xffff0000ULL) !=
-			    fr_is_v4(r_2->remote.addr) || !fr_is_v4(r_2->remote.addr))
-				return fr_up(skb, reason_enter_address_family);
+			    fr_is_v4(pkt->r_6->remote.addr) || !fr_is_v4(pkt->r_6->remote.addr))
+				return fr_up(skb, PROG_ENTER + reason_address_family);
 			__u64 local4[2];
 			st64((void *)local4, ldv64(set_local4));
 			st64((void *)local4 + 8, ldv64(set_local4 + 8));
 			if (!fr_unicast((void *)local4))
-				return fr_up(skb, reason_enter_martian_source);
-			__u64 payload_len = inner_end - 54;
+				return fr_up(skb, PROG_ENTER + reason_martian_source);
+			pkt->payload_len = pkt->inner_end - 54;
 			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 ||
 			      ((partial >> 16) >= 54 &&
-			       (partial & 0xffff) < 54ULL + payload_len - 1)))
-				return fr_up(skb, reason_enter_partial_checksum);
+			       (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
+				return fr_up(skb, PROG_ENTER + reason_partial_checksum);
 
 			/* {push: {udp: {src_port: spread, checksum: "computed"}, before: "inn... */
-			if (payload_len + 48 > 0x4000)
-				return fr_up(skb, reason_enter_too_big);
-			if (unlikely(!fr_fits(&r_2->hop_remote, 68ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
-						      reason_enter_unreachable));
-			return enter_ipv6_send_ipv4_4(skb, data, payload_len, r_2);
+			if (pkt->payload_len + 48 > 0x4000)
+				return fr_up(skb, PROG_ENTER + reason_too_big);
+			if (unlikely(!fr_fits(&pkt->r_6->hop_remote, 68ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r_6->hop_remote,
+						PROG_ENTER + reason_too_big);
+			return enter_ipv6_send_ipv4_4(skb, pkt);
 		}
 	}
 
-	return enter_ipv6_fou4(skb, data, inner_end);
-}
-
-static __always_inline int enter_ipv6_ipip6(struct __sk_buff *skb, void *data, __u64 inner_end)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-
-	/* {lookup: r: ipip6: ["inner.dst"], do: [ */
-	struct val_ipip6 *r;
+	/* {lookup: r: fou4: ["inner.dst"], do: [ */
 	{
-		struct key_ipip6 key __attribute__((aligned(8))) = {};
+		struct key_fou4 key __attribute__((aligned(8))) = {};
 
 		key.dst.len = 128;
 		fr_put_v6(key.dst.addr, ipv6->dst, 4);
-		r = find_ipip6(&key);
+		pkt->r_8 = find_fou4(&key);
 	}
-	if (fr_has(r)) {
-		/* {send: {from: "setting.local6", to: "r.remote"}}, */
-		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= inner_end)))
-			return fr_up(skb, reason_enter_gso_packet);
-		if ((ldv64(set_local6) == 0 &&
-		     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote) ||
-		    fr_is_v4(r->remote))
-			return fr_up(skb, reason_enter_address_family);
-		__u64 local6[2];
-		st64((void *)local6, ldv64(set_local6));
-		st64((void *)local6 + 8, ldv64(set_local6 + 8));
-		if (!fr_unicast((void *)local6))
-			return fr_up(skb, reason_enter_martian_source);
-		__u64 payload_len = inner_end - 54;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size +
-				      segment_front + 26 : 80ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_remote, reason_enter_no_route,
-					      reason_enter_unreachable));
-		return enter_ipv6_send(skb, data, payload_len, r);
-	}
+	if (!pkt->r_8)
+		return fr_up(skb, PROG_ENTER + reason_no_fou4);
+
+	/* {send: {from: "setting.local4", to: "r.remote"}}, */
+	__u64 segment_front = fr_segment_front(skb);
+	if (!(skb->gso_size == 0 ||
+	      (segment_front != 0 && skb->len <= 0xfff1 && skb->len <= pkt->inner_end)))
+		return fr_up(skb, PROG_ENTER + reason_gso_packet);
+	if ((ldv64(set_local4) == 0 &&
+	     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_8->remote.addr) ||
+	    !fr_is_v4(pkt->r_8->remote.addr))
+		return fr_up(skb, PROG_ENTER + reason_address_family);
+	__u64 local4[2];
+	st64((void *)local4, ldv64(set_local4));
+	st64((void *)local4 + 8, ldv64(set_local4 + 8));
+	if (!fr_unicast((void *)local4))
+		return fr_up(skb, PROG_ENTER + reason_martian_source);
+	pkt->payload_len_2 = pkt->inner_end - 54;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
+		return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r_8->hop_remote,
+			      skb->gso_size ? skb->gso_size + segment_front + 14 :
+			      68ULL + pkt->payload_len_2)))
+		return fr_unfit(skb, &pkt->r_8->hop_remote, PROG_ENTER + reason_too_big);
+	return enter_ipv6_send_ipv4_5(skb, pkt);
+}
+
+static __always_inline int enter_ipv6_rules(struct __sk_buff *skb, struct enter_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 
 	/* {match: "inner.dscp": 1, lookup: r: vxlan6: ["inner.dst"], do: [ */
-	struct val_vxlan6 *r_2;
 	if (((be16(ipv6->version_to_flow_label) >> 6) & 63) == 1) {
 		{
 			struct key_vxlan6 key __attribute__((aligned(8))) = {};
 
 			key.dst.len = 128;
 			fr_put_v6(key.dst.addr, ipv6->dst, 4);
-			r_2 = find_vxlan6(&key);
+			pkt->r_5 = find_vxlan6(&key);
 		}
-		if (fr_has(r_2)) {
+		if (fr_has(pkt->r_5)) {
 			/* {send: {from: "setting.local6", to: "r.remote"}}, */
 			if (skb->gso_size != 0)
-				return fr_up(skb, reason_enter_gso_packet);
+				return fr_up(skb, PROG_ENTER + reason_gso_packet);
 			if ((ldv64(set_local6) == 0 &&
-			     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(r_2->remote) ||
-			    fr_is_v4(r_2->remote))
-				return fr_up(skb, reason_enter_address_family);
+			     ldv32(set_local6 + 8) == 0xffff0000ULL) !=
+			    fr_is_v4(pkt->r_5->remote) || fr_is_v4(pkt->r_5->remote))
+				return fr_up(skb, PROG_ENTER + reason_address_family);
 			__u64 local6[2];
 			st64((void *)local6, ldv64(set_local6));
 			st64((void *)local6 + 8, ldv64(set_local6 + 8));
 			if (!fr_unicast((void *)local6))
-				return fr_up(skb, reason_enter_martian_source);
-			__u64 payload_len = inner_end - 54;
+				return fr_up(skb, PROG_ENTER + reason_martian_source);
+			pkt->payload_len = pkt->inner_end - 54;
 			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 ||
 			      ((partial >> 16) >= 54 &&
-			       (partial & 0xffff) < 54ULL + payload_len - 1)))
-				return fr_up(skb, reason_enter_partial_checksum);
-			if (unlikely(!fr_fits(&r_2->hop_remote, 110ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
-						      reason_enter_unreachable));
-			return enter_ipv6_send_2(skb, data, payload_len, r_2);
+			       (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
+				return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->r_5->hop_remote, 110ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r_5->hop_remote,
+						PROG_ENTER + reason_too_big);
+			return enter_ipv6_send_2(skb, pkt);
 		}
 	}
 
-	return enter_ipv6_vxlan6(skb, data, inner_end);
-}
+	/* {lookup: r: vxlan6: ["inner.dst"], do: [ */
+	{
+		struct key_vxlan6 key __attribute__((aligned(8))) = {};
 
-static __always_inline int enter_ipv6_rules(struct __sk_buff *skb, void *data, __u64 inner_end,
-					    struct val_geneve4 *r)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-
-	/* {lookup: r: geneve4: ["inner.dst"], do: [ */
-	if (fr_has(r)) {
-		/* {send: {from: "setting.local4", to: "r.remote"}}, */
-		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xffd3 && skb->len <= inner_end)))
-			return fr_up(skb, reason_enter_gso_packet);
-		if ((ldv64(set_local4) == 0 &&
-		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote) ||
-		    !fr_is_v4(r->remote))
-			return fr_up(skb, reason_enter_address_family);
-		__u64 local4[2];
-		st64((void *)local4, ldv64(set_local4));
-		st64((void *)local4 + 8, ldv64(set_local4 + 8));
-		if (!fr_unicast((void *)local4))
-			return fr_up(skb, reason_enter_martian_source);
-		__u64 payload_len = inner_end - 54;
+		key.dst.len = 128;
+		fr_put_v6(key.dst.addr, ipv6->dst, 4);
+		pkt->r_7 = find_vxlan6(&key);
+	}
+	if (fr_has(pkt->r_7)) {
+		/* {send: {from: "setting.local6", to: "r.remote"}}, */
+		if (skb->gso_size != 0)
+			return fr_up(skb, PROG_ENTER + reason_gso_packet);
+		if ((ldv64(set_local6) == 0 &&
+		     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_7->remote) ||
+		    fr_is_v4(pkt->r_7->remote))
+			return fr_up(skb, PROG_ENTER + reason_address_family);
+		__u64 local6[2];
+		st64((void *)local6, ldv64(set_local6));
+		st64((void *)local6 + 8, ldv64(set_local6 + 8));
+		if (!fr_unicast((void *)local6))
+			return fr_up(skb, PROG_ENTER + reason_martian_source);
+		pkt->payload_len_2 = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r->hop_remote, skb->gso_size ? skb->gso_size +
-				      segment_front + 44 : 98ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_remote, reason_enter_no_route,
-					      reason_enter_unreachable));
-		return enter_ipv6_send_ipv4_2(skb, data, payload_len, r);
+		      ((partial >> 16) >= 54 &&
+		       (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
+			return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+
+		/* {push: {udp: {src_port: spread}, before: "inner"}}, */
+		if (pkt->payload_len_2 + 70 > 0x4000)
+			return fr_up(skb, PROG_ENTER + reason_too_big);
+		if (unlikely(!fr_fits(&pkt->r_7->hop_remote, 110ULL + pkt->payload_len_2)))
+			return fr_unfit(skb, &pkt->r_7->hop_remote, PROG_ENTER + reason_too_big);
+		return enter_ipv6_send_3(skb, pkt);
 	}
 
+	return enter_ipv6_rules_2(skb, pkt);
+}
+
+static __always_inline int enter_ipv6_ipip4(struct __sk_buff *skb, struct enter_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+
 	/* {lookup: r: ipip4: ["inner.dst"], do: [ */
-	struct val_ipip4 *r_2;
 	{
 		struct key_ipip4 key __attribute__((aligned(8))) = {};
 
 		key.dst.len = 128;
 		fr_put_v6(key.dst.addr, ipv6->dst, 4);
-		r_2 = find_ipip4(&key);
+		pkt->r_3 = find_ipip4(&key);
 	}
-	if (fr_has(r_2)) {
+	if (fr_has(pkt->r_3)) {
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= inner_end)))
-			return fr_up(skb, reason_enter_gso_packet);
+		      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= pkt->inner_end)))
+			return fr_up(skb, PROG_ENTER + reason_gso_packet);
 		if ((ldv64(set_local4) == 0 &&
-		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r_2->remote) ||
-		    !fr_is_v4(r_2->remote))
-			return fr_up(skb, reason_enter_address_family);
+		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_3->remote) ||
+		    !fr_is_v4(pkt->r_3->remote))
+			return fr_up(skb, PROG_ENTER + reason_address_family);
 		__u64 local4[2];
 		st64((void *)local4, ldv64(set_local4));
 		st64((void *)local4 + 8, ldv64(set_local4 + 8));
 		if (!fr_unicast((void *)local4))
-			return fr_up(skb, reason_enter_martian_source);
-		__u64 payload_len = inner_end - 54;
+			return fr_up(skb, PROG_ENTER + reason_martian_source);
+		pkt->payload_len = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r_2->hop_remote, skb->gso_size ? skb->gso_size +
-				      segment_front + 6 : 60ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&r_2->hop_remote, reason_enter_no_route,
-					      reason_enter_unreachable));
-		return enter_ipv6_send_ipv4_3(skb, data, payload_len, r_2);
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r_3->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front + 6 :
+				      60ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->r_3->hop_remote, PROG_ENTER + reason_too_big);
+		return enter_ipv6_send_ipv4_3(skb, pkt);
 	}
 
-	return enter_ipv6_ipip6(skb, data, inner_end);
+	/* {lookup: r: ipip6: ["inner.dst"], do: [ */
+	{
+		struct key_ipip6 key __attribute__((aligned(8))) = {};
+
+		key.dst.len = 128;
+		fr_put_v6(key.dst.addr, ipv6->dst, 4);
+		pkt->r_4 = find_ipip6(&key);
+	}
+	if (fr_has(pkt->r_4)) {
+		/* {send: {from: "setting.local6", to: "r.remote"}}, */
+		__u64 segment_front = fr_segment_front(skb);
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= pkt->inner_end)))
+			return fr_up(skb, PROG_ENTER + reason_gso_packet);
+		if ((ldv64(set_local6) == 0 &&
+		     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_4->remote) ||
+		    fr_is_v4(pkt->r_4->remote))
+			return fr_up(skb, PROG_ENTER + reason_address_family);
+		__u64 local6[2];
+		st64((void *)local6, ldv64(set_local6));
+		st64((void *)local6 + 8, ldv64(set_local6 + 8));
+		if (!fr_unicast((void *)local6))
+			return fr_up(skb, PROG_ENTER + reason_martian_source);
+		pkt->payload_len_2 = pkt->inner_end - 54;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= 54 &&
+		       (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
+			return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r_4->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front + 26 :
+				      80ULL + pkt->payload_len_2)))
+			return fr_unfit(skb, &pkt->r_4->hop_remote, PROG_ENTER + reason_too_big);
+		return enter_ipv6_send(skb, pkt);
+	}
+
+	return enter_ipv6_rules(skb, pkt);
 }
 
-static __always_inline int enter_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int enter_ipv6(struct __sk_buff *skb, struct enter_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 why = check_ipv6_3(skb, pkt->data, pkt->data_end, 14, &pkt->inner_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_enter_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_enter_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_enter_mapped_address);
-	__u64 inner_end = 54ULL + be16(&ipv6->payload_length);
-	if (inner_end > skb->len)
-		return fr_up(skb, reason_enter_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_enter_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_enter_multicast);
-		return fr_up(skb, reason_enter_martian_destination);
-	}
+	if (why)
+		return fr_up(skb, PROG_ENTER + why);
 
 	/* when: "inner.hop_limit > 1" */
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_enter_no_match);
+		return fr_up(skb, PROG_ENTER + reason_no_match);
 
 	/* {lookup: r: vxlan4: ["inner.dst"], do: [ */
-	struct val_vxlan4 *r;
 	{
 		struct key_vxlan4 key __attribute__((aligned(8))) = {};
 
 		key.dst.len = 128;
 		fr_put_v6(key.dst.addr, ipv6->dst, 4);
-		r = find_vxlan4(&key);
+		pkt->r = find_vxlan4(&key);
 	}
-	if (fr_has(r)) {
+	if (fr_has(pkt->r)) {
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_enter_gso_packet);
+			return fr_up(skb, PROG_ENTER + reason_gso_packet);
 		if ((ldv64(set_local4) == 0 &&
-		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(r->remote) ||
-		    !fr_is_v4(r->remote))
-			return fr_up(skb, reason_enter_address_family);
+		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r->remote) ||
+		    !fr_is_v4(pkt->r->remote))
+			return fr_up(skb, PROG_ENTER + reason_address_family);
 		__u64 local4[2];
 		st64((void *)local4, ldv64(set_local4));
 		st64((void *)local4 + 8, ldv64(set_local4 + 8));
 		if (!fr_unicast((void *)local4))
-			return fr_up(skb, reason_enter_martian_source);
-		__u64 payload_len = inner_end - 54;
+			return fr_up(skb, PROG_ENTER + reason_martian_source);
+		pkt->payload_len = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r->hop_remote, 90ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_remote, reason_enter_no_route,
-					      reason_enter_unreachable));
-		return enter_ipv6_send_ipv4(skb, data, payload_len, r);
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r->hop_remote, 90ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->r->hop_remote, PROG_ENTER + reason_too_big);
+		return enter_ipv6_send_ipv4(skb, pkt);
 	}
 
 	/* {lookup: r: geneve4: ["inner.dst"], do: [ */
-	struct val_geneve4 *r_2;
 	{
 		struct key_geneve4 key __attribute__((aligned(8))) = {};
 
 		key.dst.len = 128;
 		fr_put_v6(key.dst.addr, ipv6->dst, 4);
-		r_2 = find_geneve4(&key);
+		pkt->r_2 = find_geneve4(&key);
+	}
+	if (fr_has(pkt->r_2)) {
+		/* {send: {from: "setting.local4", to: "r.remote"}}, */
+		__u64 segment_front = fr_segment_front(skb);
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xffd3 && skb->len <= pkt->inner_end)))
+			return fr_up(skb, PROG_ENTER + reason_gso_packet);
+		if ((ldv64(set_local4) == 0 &&
+		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_2->remote) ||
+		    !fr_is_v4(pkt->r_2->remote))
+			return fr_up(skb, PROG_ENTER + reason_address_family);
+		__u64 local4[2];
+		st64((void *)local4, ldv64(set_local4));
+		st64((void *)local4 + 8, ldv64(set_local4 + 8));
+		if (!fr_unicast((void *)local4))
+			return fr_up(skb, PROG_ENTER + reason_martian_source);
+		pkt->payload_len_2 = pkt->inner_end - 54;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= 54 &&
+		       (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
+			return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r_2->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front + 44 :
+				      98ULL + pkt->payload_len_2)))
+			return fr_unfit(skb, &pkt->r_2->hop_remote, PROG_ENTER + reason_too_big);
+		return enter_ipv6_send_ipv4_2(skb, pkt);
 	}
 
-	return enter_ipv6_rules(skb, data, inner_end, r_2);
+	return enter_ipv6_ipip4(skb, pkt);
 }
 
 SEC("tc") int prog_enter(struct __sk_buff *skb)
 {
+	struct enter_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 74);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* enter: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_enter_inactive);
+		return fr_up(skb, PROG_ENTER + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(leave_vxlan, enter, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_ENTER + why);
 
 	/* stack: ["eth", {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return enter_ipv4_any(skb, data, data_end);
+		return enter_ipv4_any(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return enter_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_enter_not_inner);
+		return enter_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_ENTER + reason_not_inner);
 }
 
 /*
@@ -3761,49 +3704,55 @@ SEC("tc") int prog_enter(struct __sk_buff *skb)
  *	eth ipv6 ipv6
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_leave_ip_sent = 143, reason_leave_ip_pass, reason_leave_ip_inactive,
-	reason_leave_ip_vlan_tag, reason_leave_ip_other_host, reason_leave_ip_link_broadcast,
-	reason_leave_ip_link_multicast, reason_leave_ip_truncated, reason_leave_ip_ipv4_version,
-	reason_leave_ip_ip_options, reason_leave_ip_ipv4_reserved, reason_leave_ip_fragment,
-	reason_leave_ip_ipv4_total_length, reason_leave_ip_ipv4_checksum,
-	reason_leave_ip_martian_source, reason_leave_ip_multicast,
-	reason_leave_ip_martian_destination, reason_leave_ip_ipv4_any_version,
-	reason_leave_ip_ipv4_any_ihl, reason_leave_ip_ipv4_any_options,
-	reason_leave_ip_ipv4_any_total_length, reason_leave_ip_ipv4_any_checksum,
-	reason_leave_ip_ecn, reason_leave_ip_gso_packet, reason_leave_ip_partial_checksum,
-	reason_leave_ip_no_memory, reason_leave_ip_fault, reason_leave_ip_ipv6_version,
-	reason_leave_ip_mapped_address, reason_leave_ip_ipv6_payload_length,
-	reason_leave_ip_not_inner, reason_leave_ip_not_outer,
+/* What is known of a packet. */
+struct leave_ip_packet {
+	void *data;
+	void *data_end;
+	__u64 outer_end;
+	__u64 inner_options_end;
+	__u64 payload_len;
 };
 
-static __always_inline int check_ipv4_any_2(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 outer_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
 {
-	struct hdr_ipv4_any *ipv4_any = data + at;
+	struct hdr_ipv4 *ipv4 = data + at;
 
-	if ((void *)(ipv4_any + 1) > data_end || at + sizeof(*ipv4_any) > outer_end)
-		return fr_up(skb, reason_leave_ip_truncated);
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_leave_ip_ipv4_any_version);
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_leave_ip_ipv4_any_ihl);
-	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
-	if (inner_options_size > 40)
-		return fr_up(skb, reason_leave_ip_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, at + sizeof(*ipv4_any) + inner_options_size);
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 outer_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || outer_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
 
-	*end = inner_options_end;
+	*end = outer_end;
 	return 0;
 }
 
-static __always_inline int leave_ip_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data,
-						       __u64 inner_options_end, __u64 payload_len)
+static __always_inline int leave_ip_ipv4_ipv4_any_send(struct __sk_buff *skb,
+						       struct leave_ip_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4_any *ipv4_any = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 34, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -3823,16 +3772,16 @@ static __always_inline int leave_ip_ipv4_ipv4_any_send(struct __sk_buff *skb, vo
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 34), 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 34), 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_leave_ip_fault, reason_leave_ip_no_memory);
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_leave_ip_fault);
+		return fr_failed(skb, len, err, PROG_LEAVE_IP + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_LEAVE_IP + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -3843,74 +3792,76 @@ static __always_inline int leave_ip_ipv4_ipv4_any_send(struct __sk_buff *skb, vo
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
-	fr_count(reason_leave_ip_pass, len);
+	fr_count(PROG_LEAVE_IP + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int leave_ip_ipv4_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
-						  __u64 outer_end)
+static __always_inline int leave_ip_ipv4_ipv4_any(struct __sk_buff *skb,
+						  struct leave_ip_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 inner_options_end;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, pkt->outer_end, 34,
+				   &pkt->inner_options_end);
 
-	if (check_ipv4_any_2(skb, data, data_end, outer_end, 34, &inner_options_end))
-		return TC_ACT_UNSPEC;
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_leave_ip_truncated);
-	if (inner_options_end > outer_end)
-		return fr_up(skb, reason_leave_ip_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 34)
-		return fr_up(skb, reason_leave_ip_ipv4_any_ihl);
+	if (why)
+		return fr_up(skb, PROG_LEAVE_IP + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_LEAVE_IP + reason_truncated);
+	if (pkt->inner_options_end > pkt->outer_end)
+		return fr_up(skb, PROG_LEAVE_IP + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 34)
+		return fr_up(skb, PROG_LEAVE_IP + reason_ipv4_any_ihl);
 	__u64 inner_end = 34ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < inner_options_end - 34 || inner_end > outer_end)
-		return fr_up(skb, reason_leave_ip_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 34, inner_options_end - 34)))
-		return fr_up(skb, reason_leave_ip_ipv4_any_checksum);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 34 ||
+	    inner_end > pkt->outer_end)
+		return fr_up(skb, PROG_LEAVE_IP + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, 34, pkt->inner_options_end - 34)))
+		return fr_up(skb, PROG_LEAVE_IP + reason_ipv4_any_checksum);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, reason_leave_ip_ecn);
+		return fr_drop(skb->len, PROG_LEAVE_IP + reason_ecn);
 
 	/* {do: [{set: "inner.ecn": combined}, {pop: "outer"}, "pass"]}, */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_leave_ip_gso_packet);
-	__u64 payload_len = inner_end - inner_options_end;
+		return fr_up(skb, PROG_LEAVE_IP + reason_gso_packet);
+	pkt->payload_len = inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_leave_ip_partial_checksum);
-	return leave_ip_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len);
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_LEAVE_IP + reason_partial_checksum);
+	return leave_ip_ipv4_ipv4_any_send(skb, pkt);
 }
 
-static __always_inline int check_ipv6_3(struct __sk_buff *skb, void *data, void *data_end,
-					__u64 outer_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_ipv6_4(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 outer_end, const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > outer_end)
-		return fr_up(skb, reason_leave_ip_truncated);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_leave_ip_ipv6_version);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_leave_ip_mapped_address);
+		return reason_mapped_address;
 	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (inner_end > outer_end)
-		return fr_up(skb, reason_leave_ip_ipv6_payload_length);
+		return reason_ipv6_payload_length;
 
 	*end = inner_end;
 	return 0;
 }
 
-static __always_inline int leave_ip_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data,
-							__u64 payload_len)
+static __always_inline int leave_ip_ipv4_ipv6_send_ipv6(struct __sk_buff *skb,
+							struct leave_ip_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 34, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -3927,16 +3878,17 @@ static __always_inline int leave_ip_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, v
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV6,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_leave_ip_fault, reason_leave_ip_no_memory);
-	if (unlikely(data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_leave_ip_fault);
+		return fr_failed(skb, len, err, PROG_LEAVE_IP + reason_fault);
+	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_LEAVE_IP + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -3946,80 +3898,58 @@ static __always_inline int leave_ip_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, v
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	fr_complete_end(skb, csum, ETH_HLEN, 4);
 
-	fr_count(reason_leave_ip_pass, len);
+	fr_count(PROG_LEAVE_IP + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int leave_ip_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					      __u64 outer_end)
+static __always_inline int leave_ip_ipv4_ipv6(struct __sk_buff *skb, struct leave_ip_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_ipv6 *ipv6 = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 34;
 	__u64 inner_end;
+	__u32 why = check_ipv6_4(skb, pkt->data, pkt->data_end, pkt->outer_end, 34, &inner_end);
 
-	if (check_ipv6_3(skb, data, data_end, outer_end, 34, &inner_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_LEAVE_IP + why);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
 	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, reason_leave_ip_ecn);
+		return fr_drop(skb->len, PROG_LEAVE_IP + reason_ecn);
 
 	/* {do: [{set: "inner.ecn": combined}, {pop: "outer"}, "pass"]}, */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_leave_ip_gso_packet);
-	__u64 payload_len = inner_end - 74;
+		return fr_up(skb, PROG_LEAVE_IP + reason_gso_packet);
+	pkt->payload_len = inner_end - 74;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 74 && (partial & 0xffff) < 74ULL + payload_len - 1)))
-		return fr_up(skb, reason_leave_ip_partial_checksum);
-	return leave_ip_ipv4_ipv6_send_ipv6(skb, data, payload_len);
+	      ((partial >> 16) >= 74 && (partial & 0xffff) < 74ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_LEAVE_IP + reason_partial_checksum);
+	return leave_ip_ipv4_ipv6_send_ipv6(skb, pkt);
 }
 
-static __always_inline int leave_ip_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int leave_ip_ipv4(struct __sk_buff *skb, struct leave_ip_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &pkt->outer_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_leave_ip_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_leave_ip_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_leave_ip_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_leave_ip_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_leave_ip_fragment);
-	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || outer_end > skb->len)
-		return fr_up(skb, reason_leave_ip_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_leave_ip_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_leave_ip_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_leave_ip_multicast);
-		return fr_up(skb, reason_leave_ip_martian_destination);
-	}
+	if (why)
+		return fr_up(skb, PROG_LEAVE_IP + why);
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
 	if (be8(&ipv4->protocol) == IPPROTO_IPIP)
-		return leave_ip_ipv4_ipv4_any(skb, data, data_end, outer_end);
+		return leave_ip_ipv4_ipv4_any(skb, pkt);
 	if (be8(&ipv4->protocol) == IPPROTO_IPV6)
-		return leave_ip_ipv4_ipv6(skb, data, data_end, outer_end);
-	return fr_up(skb, reason_leave_ip_not_inner);
+		return leave_ip_ipv4_ipv6(skb, pkt);
+	return fr_up(skb, PROG_LEAVE_IP + reason_not_inner);
 }
 
-static __always_inline int leave_ip_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb, void *data,
-							    __u64 inner_options_end,
-							    __u64 payload_len)
+static __always_inline int leave_ip_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
+							    struct leave_ip_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4_any *ipv4_any = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 54, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -4039,16 +3969,17 @@ static __always_inline int leave_ip_ipv6_ipv4_any_send_ipv4(struct __sk_buff *sk
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 54), FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 54), FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_leave_ip_fault, reason_leave_ip_no_memory);
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_leave_ip_fault);
+		return fr_failed(skb, len, err, PROG_LEAVE_IP + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_LEAVE_IP + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -4059,56 +3990,58 @@ static __always_inline int leave_ip_ipv6_ipv4_any_send_ipv4(struct __sk_buff *sk
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
-	fr_count(reason_leave_ip_pass, len);
+	fr_count(PROG_LEAVE_IP + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int leave_ip_ipv6_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
-						  __u64 outer_end)
+static __always_inline int leave_ip_ipv6_ipv4_any(struct __sk_buff *skb,
+						  struct leave_ip_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 inner_options_end;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, pkt->outer_end, 54,
+				   &pkt->inner_options_end);
 
-	if (check_ipv4_any_2(skb, data, data_end, outer_end, 54, &inner_options_end))
-		return TC_ACT_UNSPEC;
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_leave_ip_truncated);
-	if (inner_options_end > outer_end)
-		return fr_up(skb, reason_leave_ip_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 54)
-		return fr_up(skb, reason_leave_ip_ipv4_any_ihl);
+	if (why)
+		return fr_up(skb, PROG_LEAVE_IP + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_LEAVE_IP + reason_truncated);
+	if (pkt->inner_options_end > pkt->outer_end)
+		return fr_up(skb, PROG_LEAVE_IP + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 54)
+		return fr_up(skb, PROG_LEAVE_IP + reason_ipv4_any_ihl);
 	__u64 inner_end = 54ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < inner_options_end - 54 || inner_end > outer_end)
-		return fr_up(skb, reason_leave_ip_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 54, inner_options_end - 54)))
-		return fr_up(skb, reason_leave_ip_ipv4_any_checksum);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 54 ||
+	    inner_end > pkt->outer_end)
+		return fr_up(skb, PROG_LEAVE_IP + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, 54, pkt->inner_options_end - 54)))
+		return fr_up(skb, PROG_LEAVE_IP + reason_ipv4_any_checksum);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, reason_leave_ip_ecn);
+		return fr_drop(skb->len, PROG_LEAVE_IP + reason_ecn);
 
 	/* {do: [{set: "inner.ecn": combined}, {pop: "outer"}, "pass"]}, */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_leave_ip_gso_packet);
-	__u64 payload_len = inner_end - inner_options_end;
+		return fr_up(skb, PROG_LEAVE_IP + reason_gso_packet);
+	pkt->payload_len = inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_leave_ip_partial_checksum);
-	return leave_ip_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len);
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_LEAVE_IP + reason_partial_checksum);
+	return leave_ip_ipv6_ipv4_any_send_ipv4(skb, pkt);
 }
 
-static __always_inline int leave_ip_ipv6_ipv6_send(struct __sk_buff *skb, void *data,
-						   __u64 payload_len)
+static __always_inline int leave_ip_ipv6_ipv6_send(struct __sk_buff *skb,
+						   struct leave_ip_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 54;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 54;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 54, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -4125,16 +4058,17 @@ static __always_inline int leave_ip_ipv6_ipv6_send(struct __sk_buff *skb, void *
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_leave_ip_fault, reason_leave_ip_no_memory);
-	if (unlikely(data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_leave_ip_fault);
+		return fr_failed(skb, len, err, PROG_LEAVE_IP + reason_fault);
+	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_LEAVE_IP + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -4144,89 +4078,78 @@ static __always_inline int leave_ip_ipv6_ipv6_send(struct __sk_buff *skb, void *
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	fr_complete_end(skb, csum, ETH_HLEN, 4);
 
-	fr_count(reason_leave_ip_pass, len);
+	fr_count(PROG_LEAVE_IP + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int leave_ip_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					      __u64 outer_end)
+static __always_inline int leave_ip_ipv6_ipv6(struct __sk_buff *skb, struct leave_ip_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_ipv6 *ipv6_2 = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 54;
 	__u64 inner_end;
+	__u32 why = check_ipv6_4(skb, pkt->data, pkt->data_end, pkt->outer_end, 54, &inner_end);
 
-	if (check_ipv6_3(skb, data, data_end, outer_end, 54, &inner_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_LEAVE_IP + why);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, reason_leave_ip_ecn);
+		return fr_drop(skb->len, PROG_LEAVE_IP + reason_ecn);
 
 	/* {do: [{set: "inner.ecn": combined}, {pop: "outer"}, "pass"]}, */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_leave_ip_gso_packet);
-	__u64 payload_len = inner_end - 94;
+		return fr_up(skb, PROG_LEAVE_IP + reason_gso_packet);
+	pkt->payload_len = inner_end - 94;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 94 && (partial & 0xffff) < 94ULL + payload_len - 1)))
-		return fr_up(skb, reason_leave_ip_partial_checksum);
-	return leave_ip_ipv6_ipv6_send(skb, data, payload_len);
+	      ((partial >> 16) >= 94 && (partial & 0xffff) < 94ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_LEAVE_IP + reason_partial_checksum);
+	return leave_ip_ipv6_ipv6_send(skb, pkt);
 }
 
-static __always_inline int leave_ip_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int leave_ip_ipv6(struct __sk_buff *skb, struct leave_ip_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 why = check_ipv6_3(skb, pkt->data, pkt->data_end, 14, &pkt->outer_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_leave_ip_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_leave_ip_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_leave_ip_mapped_address);
-	__u64 outer_end = 54ULL + be16(&ipv6->payload_length);
-	if (outer_end > skb->len)
-		return fr_up(skb, reason_leave_ip_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_leave_ip_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_leave_ip_multicast);
-		return fr_up(skb, reason_leave_ip_martian_destination);
-	}
+	if (why)
+		return fr_up(skb, PROG_LEAVE_IP + why);
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
 	if (be8(&ipv6->next_header) == IPPROTO_IPIP)
-		return leave_ip_ipv6_ipv4_any(skb, data, data_end, outer_end);
+		return leave_ip_ipv6_ipv4_any(skb, pkt);
 	if (be8(&ipv6->next_header) == IPPROTO_IPV6)
-		return leave_ip_ipv6_ipv6(skb, data, data_end, outer_end);
-	return fr_up(skb, reason_leave_ip_not_inner);
+		return leave_ip_ipv6_ipv6(skb, pkt);
+	return fr_up(skb, PROG_LEAVE_IP + reason_not_inner);
 }
 
 SEC("tc") int prog_leave_ip(struct __sk_buff *skb)
 {
+	struct leave_ip_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 114);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* leave_ip: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_leave_ip_inactive);
+		return fr_up(skb, PROG_LEAVE_IP + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(leave_vxlan, leave_ip, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_LEAVE_IP + why);
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return leave_ip_ipv4(skb, data, data_end);
+		return leave_ip_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return leave_ip_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_leave_ip_not_outer);
+		return leave_ip_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_LEAVE_IP + reason_not_outer);
 }
 
 /*
@@ -4237,50 +4160,40 @@ SEC("tc") int prog_leave_ip(struct __sk_buff *skb)
  *	eth ipv6 udp ipv6
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_leave_fou_sent = 175, reason_leave_fou_pass, reason_leave_fou_inactive,
-	reason_leave_fou_vlan_tag, reason_leave_fou_other_host, reason_leave_fou_link_broadcast,
-	reason_leave_fou_link_multicast, reason_leave_fou_truncated, reason_leave_fou_ipv4_version,
-	reason_leave_fou_ip_options, reason_leave_fou_ipv4_reserved, reason_leave_fou_fragment,
-	reason_leave_fou_ipv4_total_length, reason_leave_fou_ipv4_checksum,
-	reason_leave_fou_martian_source, reason_leave_fou_multicast,
-	reason_leave_fou_martian_destination, reason_leave_fou_not_udp, reason_leave_fou_udp_length,
-	reason_leave_fou_gso_packet, reason_leave_fou_ipv4_any_version,
-	reason_leave_fou_ipv4_any_ihl, reason_leave_fou_ipv4_any_options,
-	reason_leave_fou_ipv4_any_total_length, reason_leave_fou_ipv4_any_checksum,
-	reason_leave_fou_no_match, reason_leave_fou_ecn, reason_leave_fou_udp_checksum,
-	reason_leave_fou_partial_checksum, reason_leave_fou_no_memory, reason_leave_fou_fault,
-	reason_leave_fou_ipv6_version, reason_leave_fou_mapped_address,
-	reason_leave_fou_ipv6_payload_length, reason_leave_fou_not_inner,
-	reason_leave_fou_not_outer,
+/* What is known of a packet. */
+struct leave_fou_packet {
+	void *data;
+	void *data_end;
+	__u64 udp_end;
+	__u64 inner_options_end;
+	__u64 payload_len;
 };
 
-static __always_inline int check_udp_3(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 outer_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_udp_3(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 outer_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > outer_end)
-		return fr_up(skb, reason_leave_fou_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_leave_fou_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_leave_fou_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != outer_end)
-		return fr_up(skb, reason_leave_fou_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int leave_fou_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data,
-							__u64 inner_options_end, __u64 payload_len)
+static __always_inline int leave_fou_ipv4_ipv4_any_send(struct __sk_buff *skb,
+							struct leave_fou_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4_any *ipv4_any = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -4300,16 +4213,16 @@ static __always_inline int leave_fou_ipv4_ipv4_any_send(struct __sk_buff *skb, v
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 42), 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 42), 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_leave_fou_fault, reason_leave_fou_no_memory);
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_leave_fou_fault);
+		return fr_failed(skb, len, err, PROG_LEAVE_FOU + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_LEAVE_FOU + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -4323,67 +4236,66 @@ static __always_inline int leave_fou_ipv4_ipv4_any_send(struct __sk_buff *skb, v
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_leave_fou_pass, len);
+	fr_count(PROG_LEAVE_FOU + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int leave_fou_ipv4_ipv4_any(struct __sk_buff *skb, void *data,
-						   void *data_end, __u64 udp_end)
+static __always_inline int leave_fou_ipv4_ipv4_any(struct __sk_buff *skb,
+						   struct leave_fou_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = data + 42;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 inner_options_end;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, pkt->udp_end, 42,
+				   &pkt->inner_options_end);
 
-	if (check_ipv4_any(skb, data, data_end, udp_end, 42, &inner_options_end,
-			   FR_APART(leave_vxlan, leave_fou, truncated),
-			   FR_APART(leave_vxlan, leave_fou, ipv4_any_version)))
-		return TC_ACT_UNSPEC;
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_leave_fou_truncated);
-	if (inner_options_end > udp_end)
-		return fr_up(skb, reason_leave_fou_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 42)
-		return fr_up(skb, reason_leave_fou_ipv4_any_ihl);
+	if (why)
+		return fr_up(skb, PROG_LEAVE_FOU + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_LEAVE_FOU + reason_truncated);
+	if (pkt->inner_options_end > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_FOU + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 42)
+		return fr_up(skb, PROG_LEAVE_FOU + reason_ipv4_any_ihl);
 	__u64 inner_end = 42ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < inner_options_end - 42 || inner_end > udp_end)
-		return fr_up(skb, reason_leave_fou_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 42, inner_options_end - 42)))
-		return fr_up(skb, reason_leave_fou_ipv4_any_checksum);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 42 || inner_end > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_FOU + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, 42, pkt->inner_options_end - 42)))
+		return fr_up(skb, PROG_LEAVE_FOU + reason_ipv4_any_checksum);
 
 	/* when: "udp.dst_port == 5555" */
 	if (be16(&udp->dst_port) != 0x15b3)
-		return fr_up(skb, reason_leave_fou_no_match);
+		return fr_up(skb, PROG_LEAVE_FOU + reason_no_match);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, reason_leave_fou_ecn);
+		return fr_drop(skb->len, PROG_LEAVE_FOU + reason_ecn);
 
 	/* {do: [{set: "inner.ecn": combined}, {pop: "udp"}, {pop: "outer"}, "pass"]}, */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_leave_fou_gso_packet);
+		return fr_up(skb, PROG_LEAVE_FOU + reason_gso_packet);
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, reason_leave_fou_udp_checksum);
-	__u64 payload_len = inner_end - inner_options_end;
+			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, PROG_LEAVE_FOU + reason_udp_checksum);
+	pkt->payload_len = inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_leave_fou_partial_checksum);
-	return leave_fou_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len);
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_LEAVE_FOU + reason_partial_checksum);
+	return leave_fou_ipv4_ipv4_any_send(skb, pkt);
 }
 
-static __always_inline int leave_fou_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data,
-							 __u64 payload_len)
+static __always_inline int leave_fou_ipv4_ipv6_send_ipv6(struct __sk_buff *skb,
+							 struct leave_fou_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -4400,16 +4312,17 @@ static __always_inline int leave_fou_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, 
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV6,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_leave_fou_fault, reason_leave_fou_no_memory);
-	if (unlikely(data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_leave_fou_fault);
+		return fr_failed(skb, len, err, PROG_LEAVE_FOU + reason_fault);
+	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_LEAVE_FOU + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -4422,77 +4335,71 @@ static __always_inline int leave_fou_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, 
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_leave_fou_pass, len);
+	fr_count(PROG_LEAVE_FOU + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int leave_fou_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					       __u64 udp_end)
+static __always_inline int leave_fou_ipv4_ipv6(struct __sk_buff *skb, struct leave_fou_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 42;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 42;
+	__u64 inner_end;
+	__u32 why = check_ipv6_4(skb, pkt->data, pkt->data_end, pkt->udp_end, 42, &inner_end);
 
-	if ((void *)(ipv6 + 1) > data_end || 82ULL > udp_end)
-		return fr_up(skb, reason_leave_fou_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_leave_fou_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_leave_fou_mapped_address);
-	__u64 inner_end = 82ULL + be16(&ipv6->payload_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_leave_fou_ipv6_payload_length);
+	if (why)
+		return fr_up(skb, PROG_LEAVE_FOU + why);
 
 	/* when: "udp.dst_port == 5555" */
 	if (be16(&udp->dst_port) != 0x15b3)
-		return fr_up(skb, reason_leave_fou_no_match);
+		return fr_up(skb, PROG_LEAVE_FOU + reason_no_match);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
 	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, reason_leave_fou_ecn);
+		return fr_drop(skb->len, PROG_LEAVE_FOU + reason_ecn);
 
 	/* {do: [{set: "inner.ecn": combined}, {pop: "udp"}, {pop: "outer"}, "pass"]}, */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_leave_fou_gso_packet);
+		return fr_up(skb, PROG_LEAVE_FOU + reason_gso_packet);
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, reason_leave_fou_udp_checksum);
-	__u64 payload_len = inner_end - 82;
+			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, PROG_LEAVE_FOU + reason_udp_checksum);
+	pkt->payload_len = inner_end - 82;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 82 && (partial & 0xffff) < 82ULL + payload_len - 1)))
-		return fr_up(skb, reason_leave_fou_partial_checksum);
-	return leave_fou_ipv4_ipv6_send_ipv6(skb, data, payload_len);
+	      ((partial >> 16) >= 82 && (partial & 0xffff) < 82ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_LEAVE_FOU + reason_partial_checksum);
+	return leave_fou_ipv4_ipv6_send_ipv6(skb, pkt);
 }
 
-static __always_inline int leave_fou_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int leave_fou_ipv4(struct __sk_buff *skb, struct leave_fou_packet *pkt)
 {
-	__u64 outer_end, udp_end;
+	__u64 outer_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
+		check_udp_3(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &outer_end,
-		       FR_APART(leave_vxlan, leave_fou, truncated)) ||
-	    check_udp_3(skb, data, data_end, outer_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_LEAVE_FOU + why);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
-	if (data + 43 > data_end)
-		return fr_up(skb, reason_leave_fou_truncated);
-	if ((be8(data + 42) >> 4) == 4 && (be8(data + 42) & 15) >= 5)
-		return leave_fou_ipv4_ipv4_any(skb, data, data_end, udp_end);
-	if ((be8(data + 42) >> 4) == 6)
-		return leave_fou_ipv4_ipv6(skb, data, data_end, udp_end);
-	return fr_up(skb, reason_leave_fou_not_inner);
+	if (pkt->data + 43 > pkt->data_end)
+		return fr_up(skb, PROG_LEAVE_FOU + reason_truncated);
+	if ((be8(pkt->data + 42) >> 4) == 4 && (be8(pkt->data + 42) & 15) >= 5)
+		return leave_fou_ipv4_ipv4_any(skb, pkt);
+	if ((be8(pkt->data + 42) >> 4) == 6)
+		return leave_fou_ipv4_ipv6(skb, pkt);
+	return fr_up(skb, PROG_LEAVE_FOU + reason_not_inner);
 }
 
-static __always_inline int leave_fou_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb, void *data,
-	__u64 inner_options_end, __u64 payload_len)
+static __always_inline int leave_fou_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
+	struct leave_fou_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4_any *ipv4_any = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -4512,16 +4419,17 @@ static __always_inline int leave_fou_ipv6_ipv4_any_send_ipv4(struct __sk_buff *s
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 62), FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 62), FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_leave_fou_fault, reason_leave_fou_no_memory);
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_leave_fou_fault);
+		return fr_failed(skb, len, err, PROG_LEAVE_FOU + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_LEAVE_FOU + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -4535,70 +4443,69 @@ static __always_inline int leave_fou_ipv6_ipv4_any_send_ipv4(struct __sk_buff *s
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_leave_fou_pass, len);
+	fr_count(PROG_LEAVE_FOU + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int leave_fou_ipv6_ipv4_any(struct __sk_buff *skb, void *data,
-						   void *data_end, __u64 udp_end)
+static __always_inline int leave_fou_ipv6_ipv4_any(struct __sk_buff *skb,
+						   struct leave_fou_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = data + 62;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 inner_options_end;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, pkt->udp_end, 62,
+				   &pkt->inner_options_end);
 
-	if (check_ipv4_any(skb, data, data_end, udp_end, 62, &inner_options_end,
-			   FR_APART(leave_vxlan, leave_fou, truncated),
-			   FR_APART(leave_vxlan, leave_fou, ipv4_any_version)))
-		return TC_ACT_UNSPEC;
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_leave_fou_truncated);
-	if (inner_options_end > udp_end)
-		return fr_up(skb, reason_leave_fou_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 62)
-		return fr_up(skb, reason_leave_fou_ipv4_any_ihl);
+	if (why)
+		return fr_up(skb, PROG_LEAVE_FOU + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_LEAVE_FOU + reason_truncated);
+	if (pkt->inner_options_end > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_FOU + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 62)
+		return fr_up(skb, PROG_LEAVE_FOU + reason_ipv4_any_ihl);
 	__u64 inner_end = 62ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < inner_options_end - 62 || inner_end > udp_end)
-		return fr_up(skb, reason_leave_fou_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 62, inner_options_end - 62)))
-		return fr_up(skb, reason_leave_fou_ipv4_any_checksum);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 62 || inner_end > pkt->udp_end)
+		return fr_up(skb, PROG_LEAVE_FOU + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, 62, pkt->inner_options_end - 62)))
+		return fr_up(skb, PROG_LEAVE_FOU + reason_ipv4_any_checksum);
 
 	/* when: "udp.dst_port == 5555" */
 	if (be16(&udp->dst_port) != 0x15b3)
-		return fr_up(skb, reason_leave_fou_no_match);
+		return fr_up(skb, PROG_LEAVE_FOU + reason_no_match);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, reason_leave_fou_ecn);
+		return fr_drop(skb->len, PROG_LEAVE_FOU + reason_ecn);
 
 	/* {do: [{set: "inner.ecn": combined}, {pop: "udp"}, {pop: "outer"}, "pass"]}, */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_leave_fou_gso_packet);
+		return fr_up(skb, PROG_LEAVE_FOU + reason_gso_packet);
 	if (be16(&udp->checksum) == 0 ||
 	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
-		return fr_up(skb, reason_leave_fou_udp_checksum);
-	__u64 payload_len = inner_end - inner_options_end;
+		       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
+		return fr_up(skb, PROG_LEAVE_FOU + reason_udp_checksum);
+	pkt->payload_len = inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_leave_fou_partial_checksum);
-	return leave_fou_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len);
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_LEAVE_FOU + reason_partial_checksum);
+	return leave_fou_ipv6_ipv4_any_send_ipv4(skb, pkt);
 }
 
-static __always_inline int leave_fou_ipv6_ipv6_send(struct __sk_buff *skb, void *data,
-						    __u64 payload_len)
+static __always_inline int leave_fou_ipv6_ipv6_send(struct __sk_buff *skb,
+						    struct leave_fou_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 62;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 62;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -4615,16 +4522,17 @@ static __always_inline int leave_fou_ipv6_ipv6_send(struct __sk_buff *skb, void 
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_leave_fou_fault, reason_leave_fou_no_memory);
-	if (unlikely(data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_leave_fou_fault);
+		return fr_failed(skb, len, err, PROG_LEAVE_FOU + reason_fault);
+	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_LEAVE_FOU + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -4637,96 +4545,91 @@ static __always_inline int leave_fou_ipv6_ipv6_send(struct __sk_buff *skb, void 
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_leave_fou_pass, len);
+	fr_count(PROG_LEAVE_FOU + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int leave_fou_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					       __u64 udp_end)
+static __always_inline int leave_fou_ipv6_ipv6(struct __sk_buff *skb, struct leave_fou_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 62;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 62;
+	__u64 inner_end;
+	__u32 why = check_ipv6_4(skb, pkt->data, pkt->data_end, pkt->udp_end, 62, &inner_end);
 
-	if ((void *)(ipv6 + 1) > data_end || 102ULL > udp_end)
-		return fr_up(skb, reason_leave_fou_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_leave_fou_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_leave_fou_mapped_address);
-	__u64 inner_end = 102ULL + be16(&ipv6->payload_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_leave_fou_ipv6_payload_length);
+	if (why)
+		return fr_up(skb, PROG_LEAVE_FOU + why);
 
 	/* when: "udp.dst_port == 5555" */
 	if (be16(&udp->dst_port) != 0x15b3)
-		return fr_up(skb, reason_leave_fou_no_match);
+		return fr_up(skb, PROG_LEAVE_FOU + reason_no_match);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, reason_leave_fou_ecn);
+	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
+		return fr_drop(skb->len, PROG_LEAVE_FOU + reason_ecn);
 
 	/* {do: [{set: "inner.ecn": combined}, {pop: "udp"}, {pop: "outer"}, "pass"]}, */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_leave_fou_gso_packet);
+		return fr_up(skb, PROG_LEAVE_FOU + reason_gso_packet);
 	if (be16(&udp->checksum) == 0 ||
-	    !fr_sum_ok((__u64)ld32(ipv6_2->src) + ld32(ipv6_2->src + 4) + ld32(ipv6_2->src + 8) +
-		       ld32(ipv6_2->src + 12) + ld32(ipv6_2->dst) + ld32(ipv6_2->dst + 4) +
-		       ld32(ipv6_2->dst + 8) + ld32(ipv6_2->dst + 12) + bpf_htons(IPPROTO_UDP) +
+	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
-		return fr_up(skb, reason_leave_fou_udp_checksum);
-	__u64 payload_len = inner_end - 102;
+		       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
+		return fr_up(skb, PROG_LEAVE_FOU + reason_udp_checksum);
+	pkt->payload_len = inner_end - 102;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 102 && (partial & 0xffff) < 102ULL + payload_len - 1)))
-		return fr_up(skb, reason_leave_fou_partial_checksum);
-	return leave_fou_ipv6_ipv6_send(skb, data, payload_len);
+	      ((partial >> 16) >= 102 && (partial & 0xffff) < 102ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_LEAVE_FOU + reason_partial_checksum);
+	return leave_fou_ipv6_ipv6_send(skb, pkt);
 }
 
-static __always_inline int leave_fou_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int leave_fou_ipv6(struct __sk_buff *skb, struct leave_fou_packet *pkt)
 {
-	__u64 outer_end, udp_end;
+	__u64 outer_end;
+	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
+		check_udp_3(skb, pkt->data, pkt->data_end, outer_end, 54, &pkt->udp_end);
 
-	if (check_ipv6_2(skb, data, data_end, 14, &outer_end,
-			 FR_APART(leave_vxlan, leave_fou, truncated),
-			 FR_APART(leave_vxlan, leave_fou, ipv6_version)) ||
-	    check_udp_3(skb, data, data_end, outer_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_LEAVE_FOU + why);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
-	if (data + 63 > data_end)
-		return fr_up(skb, reason_leave_fou_truncated);
-	if ((be8(data + 62) >> 4) == 4 && (be8(data + 62) & 15) >= 5)
-		return leave_fou_ipv6_ipv4_any(skb, data, data_end, udp_end);
-	if ((be8(data + 62) >> 4) == 6)
-		return leave_fou_ipv6_ipv6(skb, data, data_end, udp_end);
-	return fr_up(skb, reason_leave_fou_not_inner);
+	if (pkt->data + 63 > pkt->data_end)
+		return fr_up(skb, PROG_LEAVE_FOU + reason_truncated);
+	if ((be8(pkt->data + 62) >> 4) == 4 && (be8(pkt->data + 62) & 15) >= 5)
+		return leave_fou_ipv6_ipv4_any(skb, pkt);
+	if ((be8(pkt->data + 62) >> 4) == 6)
+		return leave_fou_ipv6_ipv6(skb, pkt);
+	return fr_up(skb, PROG_LEAVE_FOU + reason_not_inner);
 }
 
 SEC("tc") int prog_leave_fou(struct __sk_buff *skb)
 {
+	struct leave_fou_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 122);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* leave_fou: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_leave_fou_inactive);
+		return fr_up(skb, PROG_LEAVE_FOU + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(leave_vxlan, leave_fou, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_LEAVE_FOU + why);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return leave_fou_ipv4(skb, data, data_end);
+		return leave_fou_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return leave_fou_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_leave_fou_not_outer);
+		return leave_fou_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_LEAVE_FOU + reason_not_outer);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 109
+#define FR_REASONS 141
 #define FR_NEEDS_ROWS 72
 #define FR_NEEDS_SLOTS 32
 #define FR_USAGES 3
@@ -203,112 +203,123 @@ static __always_inline enum fr_found find_ids(const struct key_ids *key,
 	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_no_flows, reason_changing,
+	reason_address_family, reason_partial_checksum, reason_fault, reason_no_memory,
+	reason_too_big, reason_no_route, reason_local, reason_unreachable, reason_blackhole,
+	reason_prohibit, reason_xfrm, reason_rule, reason_encap, reason_no_neighbour,
+	reason_udp_checksum, reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length,
+	reason_not_ip, reason_msg_flow, reason_no_ids, reason_no_peers, reason_no_match,
+	reason_known,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_FORWARD = 0, PROG_TUNNELS = 47, PROG_KNOWN = 94 };
+
 /*
  * prog_forward: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_forward_sent, reason_forward_pass, reason_forward_inactive, reason_forward_vlan_tag,
-	reason_forward_other_host, reason_forward_link_broadcast, reason_forward_link_multicast,
-	reason_forward_truncated, reason_forward_ipv4_version, reason_forward_ip_options,
-	reason_forward_ipv4_reserved, reason_forward_fragment, reason_forward_ipv4_total_length,
-	reason_forward_ipv4_checksum, reason_forward_martian_source, reason_forward_multicast,
-	reason_forward_martian_destination, reason_forward_not_udp, reason_forward_udp_length,
-	reason_forward_gso_packet, reason_forward_no_flows, reason_forward_changing,
-	reason_forward_address_family, reason_forward_partial_checksum, reason_forward_no_memory,
-	reason_forward_fault, reason_forward_too_big, reason_forward_no_route, reason_forward_local,
-	reason_forward_unreachable, reason_forward_blackhole, reason_forward_prohibit,
-	reason_forward_xfrm, reason_forward_rule, reason_forward_encap, reason_forward_udp_checksum,
-	reason_forward_ipv6_version, reason_forward_mapped_address,
-	reason_forward_ipv6_payload_length, reason_forward_not_ip,
+/* What is known of a packet. */
+struct forward_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
+	__u64 ip_end;
+	__u64 partial;
+	__u64 payload_len;
+	__u64 partial_2;
+	struct val_flows *f;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_forward_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_forward_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_forward_link_broadcast + of);
-		return fr_up(skb, reason_forward_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_forward_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_forward_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_forward_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_forward_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_forward_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_forward_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_forward_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_forward_multicast + of);
-		return fr_up(skb, reason_forward_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_forward_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_forward_truncated + of);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length + of);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet + of);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_forward_udp_length + of);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 ip_end, __u64 partial, struct val_flows *f)
+static __always_inline int forward_ipv4_send(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | (((__u64)f->out & 63) << 2) |
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | (((__u64)pkt->f->out & 63) << 2) |
 					       (be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 
@@ -318,395 +329,397 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(f->outside.addr) + fr_v4(f->peer.addr) +
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->f->outside.addr) + fr_v4(pkt->f->peer.addr) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->outside.port) +
-			  bpf_htons(f->peer.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f->outside.port) + bpf_htons(pkt->f->peer.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld32(&ipv4->id) +
 					  ld16(&ipv4->ttl) + old_ipv4_src + old_ipv4_dst) +
 					 ipv4_version_to_ecn + ipv4_ttl_protocol +
-					 fr_v4(f->outside.addr) + fr_v4(f->peer.addr) + 64);
-	int direct = f->hop_peer.state == FR_HOP_DIRECT;
+					 fr_v4(pkt->f->outside.addr) + fr_v4(pkt->f->peer.addr) +
+					 64);
+	int direct = pkt->f->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_FORWARD + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_FORWARD + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 28);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &f->hop_peer);
+		fr_link(pkt->data, &pkt->f->hop_peer);
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(f->outside.addr));
-	st32(new_ipv4->dst, fr_v4(f->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(f->outside.port));
-	st16(&new_udp->dst_port, bpf_htons(f->peer.port));
+	st32(new_ipv4->src, fr_v4(pkt->f->outside.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->f->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f->outside.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
+		return fr_drop(len, PROG_FORWARD + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 28);
 
-	fr_count(reason_forward_sent, len);
-	fr_use(f->slot, f->row, len, now);
-	return fr_send(&f->hop_peer, direct);
+	fr_count(PROG_FORWARD + reason_sent, len);
+	fr_use(pkt->f->slot, pkt->f->row, len, pkt->now);
+	return fr_send(&pkt->f->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 payload_len, __u64 partial,
-						  struct val_flows *f)
+static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 62, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL | (((__u64)f->out & 63) << 22) |
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      (((__u64)pkt->f->out & 63) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->outside.addr)) +
-		fr_add128(ld128(f->peer.addr)) + bpf_htons(payload_len + 8) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f->outside.addr)) +
+		fr_add128(ld128(pkt->f->peer.addr)) + bpf_htons(pkt->payload_len + 8) +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->outside.port) +
-			  bpf_htons(f->peer.port) + bpf_htons(payload_len + 8));
-	int direct = f->hop_peer.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f->outside.port) + bpf_htons(pkt->f->peer.port) +
+			  bpf_htons(pkt->payload_len + 8));
+	int direct = pkt->f->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
+		return fr_failed(skb, len, err, PROG_FORWARD + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &f->hop_peer);
+		fr_link(pkt->data, &pkt->f->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 8));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(f->outside.addr));
-	st128(new_ipv6->dst, ld128(f->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(f->outside.port));
-	st16(&new_udp->dst_port, bpf_htons(f->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st128(new_ipv6->src, ld128(pkt->f->outside.addr));
+	st128(new_ipv6->dst, ld128(pkt->f->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f->outside.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
+		return fr_drop(len, PROG_FORWARD + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_forward_sent, len);
-	fr_use(f->slot, f->row, len, now);
-	return fr_send(&f->hop_peer, direct);
+	fr_count(PROG_FORWARD + reason_sent, len);
+	fr_use(pkt->f->slot, pkt->f->row, len, pkt->now);
+	return fr_send(&pkt->f->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease, __u64 now)
+static __always_inline int forward_ipv4(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	__u64 ip_end, udp_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_FORWARD + why);
 
 	/* lookup: f: flows: ["udp.src", "udp.dst"] */
-	struct val_flows *f;
 	struct key_flows key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
 	fr_put_endpoint_v4(&key.inside, ld32(ipv4->dst), be16(&udp->dst_port));
-	enum fr_found found = find_flows(&key, lease, 0, &f, now);
+	enum fr_found found = find_flows(&key, pkt->lease, 0, &pkt->f, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_forward_no_flows, reason_forward_changing);
+		return fr_missed(skb, found, PROG_FORWARD + reason_no_flows,
+				 PROG_FORWARD + reason_changing);
 
 	/* do: [{set: "ip.dscp": "low(f.out, 6)"}, {send: {from: "f.outside", to: "f.peer"}}] */
-	if (fr_is_v4(f->outside.addr) != fr_is_v4(f->peer.addr))
-		return fr_up(skb, reason_forward_address_family);
-	if (fr_is_v4(f->peer.addr)) { /* ipv4 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&f->hop_peer, skb->gso_size ? skb->gso_size + 28 :
-				      ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&f->hop_peer, reason_forward_no_route,
-					      reason_forward_unreachable));
-		return forward_ipv4_send(skb, data, now, ip_end, partial, f);
+	if (fr_is_v4(pkt->f->outside.addr) != fr_is_v4(pkt->f->peer.addr))
+		return fr_up(skb, PROG_FORWARD + reason_address_family);
+	if (fr_is_v4(pkt->f->peer.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 42))
+			return fr_up(skb, PROG_FORWARD + reason_partial_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, PROG_FORWARD + reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_FORWARD + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->f->hop_peer, skb->gso_size ? skb->gso_size + 28 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->f->hop_peer, PROG_FORWARD + reason_too_big);
+		return forward_ipv4_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_gso_packet);
-	__u64 payload_len = udp_end - 42;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
-		return fr_up(skb, reason_forward_partial_checksum);
+		return fr_up(skb, PROG_FORWARD + reason_gso_packet);
+	pkt->payload_len = udp_end - 42;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_2 >> 16) >= 42 &&
+	       (pkt->partial_2 & 0xffff) < 42ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_FORWARD + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_fits(&f->hop_peer, 48ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&f->hop_peer, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_ipv4_send_ipv6(skb, data, now, payload_len, partial, f);
+		return fr_up(skb, PROG_FORWARD + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->f->hop_peer, 48ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->f->hop_peer, PROG_FORWARD + reason_too_big);
+	return forward_ipv4_send_ipv6(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_forward_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_forward_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_forward_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_forward_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_forward_multicast + of);
-		return fr_up(skb, reason_forward_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_forward_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 ip_end, __u64 partial, struct val_flows *f)
+static __always_inline int forward_ipv6_send(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL | (((__u64)f->out & 63) << 22) |
-						      (((be8(ipv6->version_to_flow_label +
-						      1) >> 4) & 3) << 20));
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((__u64)pkt->f->out & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->outside.addr)) +
-		fr_add128(ld128(f->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->outside.port) +
-			  bpf_htons(f->peer.port));
-	int direct = f->hop_peer.state == FR_HOP_DIRECT;
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f->outside.addr)) +
+		fr_add128(ld128(pkt->f->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f->outside.port) + bpf_htons(pkt->f->peer.port));
+	int direct = pkt->f->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_FORWARD + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_FORWARD + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &f->hop_peer);
+		fr_link(pkt->data, &pkt->f->hop_peer);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(f->outside.addr));
-	st128(new_ipv6->dst, ld128(f->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(f->outside.port));
-	st16(&new_udp->dst_port, bpf_htons(f->peer.port));
+	st128(new_ipv6->src, ld128(pkt->f->outside.addr));
+	st128(new_ipv6->dst, ld128(pkt->f->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f->outside.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
+		return fr_drop(len, PROG_FORWARD + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(reason_forward_sent, len);
-	fr_use(f->slot, f->row, len, now);
-	return fr_send(&f->hop_peer, direct);
+	fr_count(PROG_FORWARD + reason_sent, len);
+	fr_use(pkt->f->slot, pkt->f->row, len, pkt->now);
+	return fr_send(&pkt->f->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 payload_len, __u64 partial,
-						  struct val_flows *f)
+static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 42, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | (((__u64)f->out & 63) << 2) |
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | (((__u64)pkt->f->out & 63) << 2) |
 					       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_v4(f->outside.addr) + fr_v4(f->peer.addr) +
-		bpf_htons(payload_len + 8) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->outside.port) +
-			  bpf_htons(f->peer.port) + bpf_htons(payload_len + 8));
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->f->outside.addr) + fr_v4(pkt->f->peer.addr) +
+		bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f->outside.port) + bpf_htons(pkt->f->peer.port) +
+			  bpf_htons(pkt->payload_len + 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 28) + fr_v4(f->outside.addr) +
-					   fr_v4(f->peer.addr) + 0x1180);
-	int direct = f->hop_peer.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 28) +
+			    fr_v4(pkt->f->outside.addr) + fr_v4(pkt->f->peer.addr) + 0x1180);
+	int direct = pkt->f->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
+		return fr_failed(skb, len, err, PROG_FORWARD + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &f->hop_peer);
+		fr_link(pkt->data, &pkt->f->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(f->outside.addr));
-	st32(new_ipv4->dst, fr_v4(f->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(f->outside.port));
-	st16(&new_udp->dst_port, bpf_htons(f->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st32(new_ipv4->src, fr_v4(pkt->f->outside.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->f->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f->outside.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
+		return fr_drop(len, PROG_FORWARD + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_forward_sent, len);
-	fr_use(f->slot, f->row, len, now);
-	return fr_send(&f->hop_peer, direct);
+	fr_count(PROG_FORWARD + reason_sent, len);
+	fr_use(pkt->f->slot, pkt->f->row, len, pkt->now);
+	return fr_send(&pkt->f->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease, __u64 now)
+static __always_inline int forward_ipv6(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u64 ip_end, udp_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_FORWARD + why);
 
 	/* lookup: f: flows: ["udp.src", "udp.dst"] */
-	struct val_flows *f;
 	struct key_flows key __attribute__((aligned(8)));
 
 	fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
 	fr_put_endpoint_v6(&key.inside, ipv6->dst, be16(&udp->dst_port), 2);
-	enum fr_found found = find_flows(&key, lease, 0, &f, now);
+	enum fr_found found = find_flows(&key, pkt->lease, 0, &pkt->f, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_forward_no_flows, reason_forward_changing);
+		return fr_missed(skb, found, PROG_FORWARD + reason_no_flows,
+				 PROG_FORWARD + reason_changing);
 
 	/* do: [{set: "ip.dscp": "low(f.out, 6)"}, {send: {from: "f.outside", to: "f.peer"}}] */
-	if (fr_is_v4(f->outside.addr) != fr_is_v4(f->peer.addr))
-		return fr_up(skb, reason_forward_address_family);
-	if (!fr_is_v4(f->peer.addr)) { /* ipv6 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
-			return fr_up(skb, reason_forward_partial_checksum);
+	if (fr_is_v4(pkt->f->outside.addr) != fr_is_v4(pkt->f->peer.addr))
+		return fr_up(skb, PROG_FORWARD + reason_address_family);
+	if (!fr_is_v4(pkt->f->peer.addr)) { /* ipv6 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 62))
+			return fr_up(skb, PROG_FORWARD + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_forward_udp_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&f->hop_peer, skb->gso_size ? skb->gso_size + 48 :
-				      ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&f->hop_peer, reason_forward_no_route,
-					      reason_forward_unreachable));
-		return forward_ipv6_send(skb, data, now, ip_end, partial, f);
+			return fr_up(skb, PROG_FORWARD + reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, PROG_FORWARD + reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_FORWARD + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->f->hop_peer, skb->gso_size ? skb->gso_size + 48 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->f->hop_peer, PROG_FORWARD + reason_too_big);
+		return forward_ipv6_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_gso_packet);
-	__u64 payload_len = udp_end - 62;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
-		return fr_up(skb, reason_forward_partial_checksum);
+		return fr_up(skb, PROG_FORWARD + reason_gso_packet);
+	pkt->payload_len = udp_end - 62;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 62 &&
+	       (pkt->partial_2 & 0xffff) < 62ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_FORWARD + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_fits(&f->hop_peer, 28ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&f->hop_peer, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_ipv6_send_ipv4(skb, data, now, payload_len, partial, f);
+		return fr_up(skb, PROG_FORWARD + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->f->hop_peer, 28ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->f->hop_peer, PROG_FORWARD + reason_too_big);
+	return forward_ipv6_send_ipv4(skb, pkt);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct forward_packet pkt;
+
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* forward: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_forward_inactive);
+	if (!fr_lease_valid(pkt.lease, pkt.now))
+		return fr_up(skb, PROG_FORWARD + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_FORWARD + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return forward_ipv4(skb, data, data_end, lease, now);
+		return forward_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return forward_ipv6(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_forward_not_ip);
+		return forward_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_FORWARD + reason_not_ip);
 }
 
 /*
@@ -715,44 +728,37 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
  *	eth ipv6 udp msg
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_tunnels_sent = 40, reason_tunnels_pass, reason_tunnels_inactive,
-	reason_tunnels_vlan_tag, reason_tunnels_other_host, reason_tunnels_link_broadcast,
-	reason_tunnels_link_multicast, reason_tunnels_truncated, reason_tunnels_ipv4_version,
-	reason_tunnels_ip_options, reason_tunnels_ipv4_reserved, reason_tunnels_fragment,
-	reason_tunnels_ipv4_total_length, reason_tunnels_ipv4_checksum,
-	reason_tunnels_martian_source, reason_tunnels_multicast, reason_tunnels_martian_destination,
-	reason_tunnels_not_udp, reason_tunnels_udp_length, reason_tunnels_gso_packet,
-	reason_tunnels_msg_flow, reason_tunnels_no_ids, reason_tunnels_changing,
-	reason_tunnels_address_family, reason_tunnels_partial_checksum, reason_tunnels_no_memory,
-	reason_tunnels_fault, reason_tunnels_too_big, reason_tunnels_no_route, reason_tunnels_local,
-	reason_tunnels_unreachable, reason_tunnels_blackhole, reason_tunnels_prohibit,
-	reason_tunnels_xfrm, reason_tunnels_rule, reason_tunnels_encap, reason_tunnels_udp_checksum,
-	reason_tunnels_ipv6_version, reason_tunnels_mapped_address,
-	reason_tunnels_ipv6_payload_length, reason_tunnels_not_ip,
+/* What is known of a packet. */
+struct tunnels_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
+	__u64 ip_end;
+	__u64 partial;
+	__u64 payload_len;
+	__u64 partial_2;
+	struct val_ids *t;
 };
 
-static __always_inline int check_msg(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 udp_end, const __u32 at)
+static __always_inline __u32 check_msg(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 udp_end, const __u32 at)
 {
 	struct hdr_msg *msg = data + at;
 
 	if ((void *)(msg + 1) > data_end || at + sizeof(*msg) > udp_end)
-		return fr_up(skb, reason_tunnels_truncated);
+		return reason_truncated;
 	if (be16(&msg->flow) < 0x100)
-		return fr_up(skb, reason_tunnels_msg_flow);
+		return reason_msg_flow;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_tunnels_gso_packet);
-
+		return reason_gso_packet;
 	return 0;
 }
 
-static __always_inline int tunnels_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 ip_end, __u64 partial, struct val_ids *t)
+static __always_inline int tunnels_ipv4_send(struct __sk_buff *skb, struct tunnels_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -763,60 +769,59 @@ static __always_inline int tunnels_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(t->local.addr) + fr_v4(t->remote.addr) +
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->t->local.addr) + fr_v4(pkt->t->remote.addr) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(t->local.port) +
-			  bpf_htons(t->remote.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->t->local.port) + bpf_htons(pkt->t->remote.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(t->local.addr) +
-					 fr_v4(t->remote.addr) + 64);
-	int direct = t->hop_remote.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->t->local.addr) + fr_v4(pkt->t->remote.addr) +
+					 64);
+	int direct = pkt->t->hop_remote.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_tunnels_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_TUNNELS + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_tunnels_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_TUNNELS + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &t->hop_remote);
+		fr_link(pkt->data, &pkt->t->hop_remote);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(t->local.addr));
-	st32(new_ipv4->dst, fr_v4(t->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(t->local.port));
-	st16(&new_udp->dst_port, bpf_htons(t->remote.port));
+	st32(new_ipv4->src, fr_v4(pkt->t->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->t->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->t->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->t->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_tunnels_fault);
+		return fr_drop(len, PROG_TUNNELS + reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(reason_tunnels_sent, len);
-	fr_use(t->slot, t->row, len, now);
-	return fr_send(&t->hop_remote, direct);
+	fr_count(PROG_TUNNELS + reason_sent, len);
+	fr_use(pkt->t->slot, pkt->t->row, len, pkt->now);
+	return fr_send(&pkt->t->hop_remote, direct);
 }
 
-static __always_inline int tunnels_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 payload_len, __u64 partial,
-						  struct val_ids *t)
+static __always_inline int tunnels_ipv4_send_ipv6(struct __sk_buff *skb, struct tunnels_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_msg *msg = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_msg *msg = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 44, new_headers_len = 64, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -829,106 +834,106 @@ static __always_inline int tunnels_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(t->local.addr)) +
-		fr_add128(ld128(t->remote.addr)) + bpf_htons(payload_len + 10) +
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->t->local.addr)) +
+		fr_add128(ld128(pkt->t->remote.addr)) + bpf_htons(pkt->payload_len + 10) +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(t->local.port) +
-			  bpf_htons(t->remote.port) + bpf_htons(payload_len + 10));
-	int direct = t->hop_remote.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->t->local.port) + bpf_htons(pkt->t->remote.port) +
+			  bpf_htons(pkt->payload_len + 10));
+	int direct = pkt->t->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_tunnels_fault, reason_tunnels_no_memory);
+		return fr_failed(skb, len, err, PROG_TUNNELS + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_msg *new_msg = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_msg *new_msg = pkt->data + 62;
 	if (direct)
-		fr_link(data, &t->hop_remote);
+		fr_link(pkt->data, &pkt->t->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 10));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 10));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(t->local.addr));
-	st128(new_ipv6->dst, ld128(t->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(t->local.port));
-	st16(&new_udp->dst_port, bpf_htons(t->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 10));
+	st128(new_ipv6->src, ld128(pkt->t->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->t->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->t->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->t->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 10));
 	st16(&new_msg->flow, msg_flow);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_tunnels_fault);
+		return fr_drop(len, PROG_TUNNELS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_tunnels_sent, len);
-	fr_use(t->slot, t->row, len, now);
-	return fr_send(&t->hop_remote, direct);
+	fr_count(PROG_TUNNELS + reason_sent, len);
+	fr_use(pkt->t->slot, pkt->t->row, len, pkt->now);
+	return fr_send(&pkt->t->hop_remote, direct);
 }
 
-static __always_inline int tunnels_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease, __u64 now)
+static __always_inline int tunnels_ipv4(struct __sk_buff *skb, struct tunnels_packet *pkt)
 {
-	struct hdr_msg *msg = data + 42;
-	struct hdr_udp *udp = data + 34;
-	__u64 ip_end, udp_end;
+	struct hdr_msg *msg = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(forward, tunnels, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
-		      FR_APART(forward, tunnels, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_TUNNELS + why);
 
 	/* headers: msg: fields: [{name: "flow", bits: 16, is: >=0x100}] */
-	if (check_msg(skb, data, data_end, udp_end, 42))
-		return TC_ACT_UNSPEC;
+	why = check_msg(skb, pkt->data, pkt->data_end, udp_end, 42);
+	if (why)
+		return fr_up(skb, PROG_TUNNELS + why);
 
 	/* lookup: t: ids: ["msg.flow"] */
-	struct val_ids *t;
 	struct key_ids key __attribute__((aligned(8))) = {};
 
 	key.first = be16(&msg->flow);
-	enum fr_found found = find_ids(&key, lease, 0, &t, now);
+	enum fr_found found = find_ids(&key, pkt->lease, 0, &pkt->t, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_tunnels_no_ids, reason_tunnels_changing);
+		return fr_missed(skb, found, PROG_TUNNELS + reason_no_ids,
+				 PROG_TUNNELS + reason_changing);
 
 	/* do: [{send: {from: "t.local", to: "t.remote"}}] */
-	if (fr_is_v4(t->local.addr) != fr_is_v4(t->remote.addr))
-		return fr_up(skb, reason_tunnels_address_family);
-	if (fr_is_v4(t->remote.addr)) { /* ipv4 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 44) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_tunnels_partial_checksum);
-		if (unlikely(!fr_fits(&t->hop_remote, ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&t->hop_remote, reason_tunnels_no_route,
-					      reason_tunnels_unreachable));
-		return tunnels_ipv4_send(skb, data, now, ip_end, partial, t);
+	if (fr_is_v4(pkt->t->local.addr) != fr_is_v4(pkt->t->remote.addr))
+		return fr_up(skb, PROG_TUNNELS + reason_address_family);
+	if (fr_is_v4(pkt->t->remote.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 44) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_TUNNELS + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->t->hop_remote, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->t->hop_remote, PROG_TUNNELS + reason_too_big);
+		return tunnels_ipv4_send(skb, pkt);
 	}
-	__u64 payload_len = udp_end - 44;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 44 && (partial & 0xffff) < 44ULL + payload_len - 1)))
-		return fr_up(skb, reason_tunnels_partial_checksum);
+	pkt->payload_len = udp_end - 44;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_2 >> 16) >= 44 &&
+	       (pkt->partial_2 & 0xffff) < 44ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_TUNNELS + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_tunnels_udp_checksum);
-	if (unlikely(!fr_fits(&t->hop_remote, 50ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&t->hop_remote, reason_tunnels_no_route,
-				      reason_tunnels_unreachable));
-	return tunnels_ipv4_send_ipv6(skb, data, now, payload_len, partial, t);
+		return fr_up(skb, PROG_TUNNELS + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->t->hop_remote, 50ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->t->hop_remote, PROG_TUNNELS + reason_too_big);
+	return tunnels_ipv4_send_ipv6(skb, pkt);
 }
 
-static __always_inline int tunnels_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 ip_end, __u64 partial, struct val_ids *t)
+static __always_inline int tunnels_ipv6_send(struct __sk_buff *skb, struct tunnels_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -940,52 +945,50 @@ static __always_inline int tunnels_ipv6_send(struct __sk_buff *skb, void *data, 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(t->local.addr)) +
-		fr_add128(ld128(t->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(t->local.port) +
-			  bpf_htons(t->remote.port));
-	int direct = t->hop_remote.state == FR_HOP_DIRECT;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->t->local.addr)) +
+		fr_add128(ld128(pkt->t->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->t->local.port) + bpf_htons(pkt->t->remote.port));
+	int direct = pkt->t->hop_remote.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_tunnels_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_TUNNELS + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_tunnels_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_TUNNELS + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &t->hop_remote);
+		fr_link(pkt->data, &pkt->t->hop_remote);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(t->local.addr));
-	st128(new_ipv6->dst, ld128(t->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(t->local.port));
-	st16(&new_udp->dst_port, bpf_htons(t->remote.port));
+	st128(new_ipv6->src, ld128(pkt->t->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->t->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->t->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->t->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_tunnels_fault);
+		return fr_drop(len, PROG_TUNNELS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(reason_tunnels_sent, len);
-	fr_use(t->slot, t->row, len, now);
-	return fr_send(&t->hop_remote, direct);
+	fr_count(PROG_TUNNELS + reason_sent, len);
+	fr_use(pkt->t->slot, pkt->t->row, len, pkt->now);
+	return fr_send(&pkt->t->hop_remote, direct);
 }
 
-static __always_inline int tunnels_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 payload_len, __u64 partial,
-						  struct val_ids *t)
+static __always_inline int tunnels_ipv6_send_ipv4(struct __sk_buff *skb, struct tunnels_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_msg *msg = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_msg *msg = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 64, new_headers_len = 44, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -998,135 +1001,138 @@ static __always_inline int tunnels_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_v4(t->local.addr) + fr_v4(t->remote.addr) +
-		bpf_htons(payload_len + 10) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(t->local.port) +
-			  bpf_htons(t->remote.port) + bpf_htons(payload_len + 10));
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->t->local.addr) + fr_v4(pkt->t->remote.addr) +
+		bpf_htons(pkt->payload_len + 10) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->t->local.port) + bpf_htons(pkt->t->remote.port) +
+			  bpf_htons(pkt->payload_len + 10));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 30) + fr_v4(t->local.addr) +
-					   fr_v4(t->remote.addr) + 0x1180);
-	int direct = t->hop_remote.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 30) +
+			    fr_v4(pkt->t->local.addr) + fr_v4(pkt->t->remote.addr) + 0x1180);
+	int direct = pkt->t->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_tunnels_fault, reason_tunnels_no_memory);
+		return fr_failed(skb, len, err, PROG_TUNNELS + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_msg *new_msg = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_msg *new_msg = pkt->data + 42;
 	if (direct)
-		fr_link(data, &t->hop_remote);
+		fr_link(pkt->data, &pkt->t->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 30));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 30));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(t->local.addr));
-	st32(new_ipv4->dst, fr_v4(t->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(t->local.port));
-	st16(&new_udp->dst_port, bpf_htons(t->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 10));
+	st32(new_ipv4->src, fr_v4(pkt->t->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->t->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->t->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->t->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 10));
 	st16(&new_msg->flow, msg_flow);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_tunnels_fault);
+		return fr_drop(len, PROG_TUNNELS + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_tunnels_sent, len);
-	fr_use(t->slot, t->row, len, now);
-	return fr_send(&t->hop_remote, direct);
+	fr_count(PROG_TUNNELS + reason_sent, len);
+	fr_use(pkt->t->slot, pkt->t->row, len, pkt->now);
+	return fr_send(&pkt->t->hop_remote, direct);
 }
 
-static __always_inline int tunnels_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease, __u64 now)
+static __always_inline int tunnels_ipv6(struct __sk_buff *skb, struct tunnels_packet *pkt)
 {
-	struct hdr_msg *msg = data + 62;
-	struct hdr_udp *udp = data + 54;
-	__u64 ip_end, udp_end;
+	struct hdr_msg *msg = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(forward, tunnels, truncated),
-		       FR_APART(forward, tunnels, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
-		      FR_APART(forward, tunnels, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_TUNNELS + why);
 
 	/* headers: msg: fields: [{name: "flow", bits: 16, is: >=0x100}] */
-	if (check_msg(skb, data, data_end, udp_end, 62))
-		return TC_ACT_UNSPEC;
+	why = check_msg(skb, pkt->data, pkt->data_end, udp_end, 62);
+	if (why)
+		return fr_up(skb, PROG_TUNNELS + why);
 
 	/* lookup: t: ids: ["msg.flow"] */
-	struct val_ids *t;
 	struct key_ids key __attribute__((aligned(8))) = {};
 
 	key.first = be16(&msg->flow);
-	enum fr_found found = find_ids(&key, lease, 0, &t, now);
+	enum fr_found found = find_ids(&key, pkt->lease, 0, &pkt->t, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_tunnels_no_ids, reason_tunnels_changing);
+		return fr_missed(skb, found, PROG_TUNNELS + reason_no_ids,
+				 PROG_TUNNELS + reason_changing);
 
 	/* do: [{send: {from: "t.local", to: "t.remote"}}] */
-	if (fr_is_v4(t->local.addr) != fr_is_v4(t->remote.addr))
-		return fr_up(skb, reason_tunnels_address_family);
-	if (!fr_is_v4(t->remote.addr)) { /* ipv6 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 64))
-			return fr_up(skb, reason_tunnels_partial_checksum);
+	if (fr_is_v4(pkt->t->local.addr) != fr_is_v4(pkt->t->remote.addr))
+		return fr_up(skb, PROG_TUNNELS + reason_address_family);
+	if (!fr_is_v4(pkt->t->remote.addr)) { /* ipv6 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 64))
+			return fr_up(skb, PROG_TUNNELS + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_tunnels_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_tunnels_partial_checksum);
-		if (unlikely(!fr_fits(&t->hop_remote, ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&t->hop_remote, reason_tunnels_no_route,
-					      reason_tunnels_unreachable));
-		return tunnels_ipv6_send(skb, data, now, ip_end, partial, t);
+			return fr_up(skb, PROG_TUNNELS + reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, PROG_TUNNELS + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->t->hop_remote, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->t->hop_remote, PROG_TUNNELS + reason_too_big);
+		return tunnels_ipv6_send(skb, pkt);
 	}
-	__u64 payload_len = udp_end - 64;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 64 && (partial & 0xffff) < 64ULL + payload_len - 1)))
-		return fr_up(skb, reason_tunnels_partial_checksum);
+	pkt->payload_len = udp_end - 64;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 64 &&
+	       (pkt->partial_2 & 0xffff) < 64ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_TUNNELS + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_tunnels_udp_checksum);
-	if (unlikely(!fr_fits(&t->hop_remote, 30ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&t->hop_remote, reason_tunnels_no_route,
-				      reason_tunnels_unreachable));
-	return tunnels_ipv6_send_ipv4(skb, data, now, payload_len, partial, t);
+		return fr_up(skb, PROG_TUNNELS + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->t->hop_remote, 30ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->t->hop_remote, PROG_TUNNELS + reason_too_big);
+	return tunnels_ipv6_send_ipv4(skb, pkt);
 }
 
 SEC("tc") int prog_tunnels(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct tunnels_packet pkt;
+
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 64);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* tunnels: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_tunnels_inactive);
+	if (!fr_lease_valid(pkt.lease, pkt.now))
+		return fr_up(skb, PROG_TUNNELS + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(forward, tunnels, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_TUNNELS + why);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return tunnels_ipv4(skb, data, data_end, lease, now);
+		return tunnels_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return tunnels_ipv6(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_tunnels_not_ip);
+		return tunnels_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_TUNNELS + reason_not_ip);
 }
 
 /*
@@ -1135,76 +1141,70 @@ SEC("tc") int prog_tunnels(struct __sk_buff *skb)
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_known_sent = 81, reason_known_pass, reason_known_inactive, reason_known_vlan_tag,
-	reason_known_other_host, reason_known_link_broadcast, reason_known_link_multicast,
-	reason_known_truncated, reason_known_ipv4_version, reason_known_ip_options,
-	reason_known_ipv4_reserved, reason_known_fragment, reason_known_ipv4_total_length,
-	reason_known_ipv4_checksum, reason_known_martian_source, reason_known_multicast,
-	reason_known_martian_destination, reason_known_not_udp, reason_known_udp_length,
-	reason_known_gso_packet, reason_known_no_peers, reason_known_changing,
-	reason_known_no_match, reason_known_known, reason_known_ipv6_version,
-	reason_known_mapped_address, reason_known_ipv6_payload_length, reason_known_not_ip,
+/* What is known of a packet. */
+struct known_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
 };
 
-static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at)
+static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 ip_end, const __u32 at)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_known_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_known_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_known_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_known_udp_length);
-
+		return reason_udp_length;
 	return 0;
 }
 
-static __always_inline int known_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease, __u64 now)
+static __always_inline int known_ipv4(struct __sk_buff *skb, struct known_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u64 ip_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 34);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(forward, known, truncated)) ||
-	    check_udp_2(skb, data, data_end, ip_end, 34))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_KNOWN + why);
 
 	/* lookup: p: peers: ["udp.src"] */
 	struct val_peers *p;
 	struct key_peers key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
-	enum fr_found found = find_peers(&key, lease, 0, &p, now);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &p, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_known_no_peers, reason_known_changing);
+		return fr_missed(skb, found, PROG_KNOWN + reason_no_peers,
+				 PROG_KNOWN + reason_changing);
 
 	/* when: "udp.dst.port == p.client.port" */
 	if (be16(&udp->dst_port) != p->client.port)
-		return fr_up(skb, reason_known_no_match);
+		return fr_up(skb, PROG_KNOWN + reason_no_match);
 
 	/* do: [{drop: "known"}] */
-	return fr_drop(skb->len, reason_known_known);
+	return fr_drop(skb->len, PROG_KNOWN + reason_known);
 }
 
-static __always_inline int known_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease, __u64 now)
+static __always_inline int known_ipv6(struct __sk_buff *skb, struct known_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u64 ip_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 54);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(forward, known, truncated),
-		       FR_APART(forward, known, ipv6_version)) ||
-	    check_udp_2(skb, data, data_end, ip_end, 54))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_KNOWN + why);
 
 	/* lookup: p: peers: ["udp.src"] */
 	struct val_peers *p;
@@ -1212,40 +1212,44 @@ static __always_inline int known_ipv6(struct __sk_buff *skb, void *data, void *d
 
 	fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
 	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
-	enum fr_found found = find_peers(&key, lease, 0, &p, now);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &p, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_known_no_peers, reason_known_changing);
+		return fr_missed(skb, found, PROG_KNOWN + reason_no_peers,
+				 PROG_KNOWN + reason_changing);
 
 	/* when: "udp.dst.port == p.client.port" */
 	if (be16(&udp->dst_port) != p->client.port)
-		return fr_up(skb, reason_known_no_match);
+		return fr_up(skb, PROG_KNOWN + reason_no_match);
 
 	/* do: [{drop: "known"}] */
-	return fr_drop(skb->len, reason_known_known);
+	return fr_drop(skb->len, PROG_KNOWN + reason_known);
 }
 
 SEC("tc") int prog_known(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct known_packet pkt;
+
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* known: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_known_inactive);
+	if (!fr_lease_valid(pkt.lease, pkt.now))
+		return fr_up(skb, PROG_KNOWN + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(forward, known, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_KNOWN + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return known_ipv4(skb, data, data_end, lease, now);
+		return known_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return known_ipv6(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_known_not_ip);
+		return known_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_KNOWN + reason_not_ip);
 }

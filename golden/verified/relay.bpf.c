@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 59
+#define FR_REASONS 90
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
 #include "fastrelay.h"
@@ -112,6 +112,23 @@ struct {
 	__type(value, struct val_peers);
 } tbl_peers SEC(".maps");
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_udp_length, reason_gso_packet, reason_too_big, reason_no_route, reason_local,
+	reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm, reason_rule,
+	reason_encap, reason_no_neighbour, reason_udp_checksum, reason_full_flows,
+	reason_tcp_data_offset, reason_tcp_options, reason_tcp_checksum, reason_not_l4,
+	reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length, reason_not_ip,
+	reason_not_udp, reason_no_match, reason_hello_sum, reason_full_peers, reason_learned,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_FLOW = 0, PROG_PEER = 45 };
+
 /*
  * prog_flow: tc/ingress
  *	eth ipv4 udp
@@ -120,72 +137,108 @@ struct {
  *	eth ipv6 tcp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_flow_sent, reason_flow_pass, reason_flow_inactive, reason_flow_vlan_tag,
-	reason_flow_other_host, reason_flow_link_broadcast, reason_flow_link_multicast,
-	reason_flow_truncated, reason_flow_ipv4_version, reason_flow_ip_options,
-	reason_flow_ipv4_reserved, reason_flow_fragment, reason_flow_ipv4_total_length,
-	reason_flow_ipv4_checksum, reason_flow_martian_source, reason_flow_multicast,
-	reason_flow_martian_destination, reason_flow_udp_length, reason_flow_gso_packet,
-	reason_flow_too_big, reason_flow_udp_checksum, reason_flow_full_flows,
-	reason_flow_tcp_data_offset, reason_flow_tcp_options, reason_flow_tcp_checksum,
-	reason_flow_not_l4, reason_flow_ipv6_version, reason_flow_mapped_address,
-	reason_flow_ipv6_payload_length, reason_flow_not_ip,
+/* What is known of a packet. */
+struct flow_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_flow_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_flow_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_flow_link_broadcast + of);
-		return fr_up(skb, reason_flow_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_flow_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int flow_ipv4_udp_send(struct __sk_buff *skb)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	__u32 len = skb->len;
+	struct hdr_ipv4 *ipv4 = data + at;
 
-	fr_count(reason_flow_pass, len);
-	return TC_ACT_UNSPEC;
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+
+	*end = ip_end;
+	return 0;
 }
 
-static __always_inline int flow_ipv4_udp(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 ip_end)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at)
 {
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = data + at;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
-	if ((void *)(udp + 1) > data_end || 42ULL > ip_end)
-		return fr_up(skb, reason_flow_truncated);
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_flow_udp_length);
-	__u64 l4_end = 34ULL + be16(&udp->length);
+		return reason_udp_length;
+	__u64 l4_end = at + be16(&udp->length);
 	if (!(l4_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_flow_gso_packet);
+		return reason_gso_packet;
 	if (l4_end != ip_end)
-		return fr_up(skb, reason_flow_udp_length);
-
-	/* do: [{learn: flows: {key: ["ip.src"], value: ["l4.src_port", "l4.dst"], verified: "... */
-	if (l4_end - 34 > 0x4000)
-		return fr_up(skb, reason_flow_too_big);
+		return reason_udp_length;
+	if (l4_end - at > 0x4000)
+		return reason_too_big;
 	if (be16(&udp->checksum) == 0 ||
 	    !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 34, l4_end - 34, fr_partial(skb))))
-		return fr_up(skb, reason_flow_udp_checksum);
+		       fr_sum_whole(skb, 34, l4_end - at, fr_partial(skb))))
+		return reason_udp_checksum;
+	return 0;
+}
+
+static __always_inline int flow_ipv4_udp_send(struct __sk_buff *skb, struct flow_packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(PROG_FLOW + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int flow_ipv4_udp(struct __sk_buff *skb, struct flow_packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34);
+
+	if (why)
+		return fr_up(skb, PROG_FLOW + why);
+
+	/* do: [{learn: flows: {key: ["ip.src"], value: ["l4.src_port", "l4.dst"], verified: "... */
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
 		struct val_flows val __attribute__((aligned(8))) = {};
@@ -194,62 +247,62 @@ static __always_inline int flow_ipv4_udp(struct __sk_buff *skb, void *data, void
 		val.port = be16(&udp->src_port);
 		fr_put_endpoint_v4(&val.to, ld32(ipv4->dst), be16(&udp->dst_port));
 		if (bpf_map_update_elem(&tbl_flows, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_flow_full_flows);
+			return fr_up(skb, PROG_FLOW + reason_full_flows);
 	}
-	return flow_ipv4_udp_send(skb);
+	return flow_ipv4_udp_send(skb, pkt);
 }
 
-static __always_inline int check_tcp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_tcp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_tcp *tcp = data + at;
 
 	if ((void *)(tcp + 1) > data_end || at + sizeof(*tcp) > ip_end)
-		return fr_up(skb, reason_flow_truncated);
+		return reason_truncated;
 	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
-		return fr_up(skb, reason_flow_tcp_data_offset);
+		return reason_tcp_data_offset;
 	__u64 l4_options_size = (be8(&tcp->data_offset_reserved) >> 4) * 4 - 20;
 	if (l4_options_size > 40)
-		return fr_up(skb, reason_flow_tcp_options);
+		return reason_tcp_options;
 	__u64 l4_options_end = fr_forget(skb, at + sizeof(*tcp) + l4_options_size);
 
 	*end = l4_options_end;
 	return 0;
 }
 
-static __always_inline int flow_ipv4_tcp_send(struct __sk_buff *skb)
+static __always_inline int flow_ipv4_tcp_send(struct __sk_buff *skb, struct flow_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_flow_pass, len);
+	fr_count(PROG_FLOW + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int flow_ipv4_tcp(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 ip_end)
+static __always_inline int flow_ipv4_tcp(struct __sk_buff *skb, struct flow_packet *pkt)
 {
 	void *at_l4_options_end;
-	struct hdr_tcp *tcp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_tcp *tcp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u64 l4_options_end;
+	__u32 why = check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &l4_options_end);
 
-	if (check_tcp(skb, data, data_end, ip_end, 34, &l4_options_end))
-		return TC_ACT_UNSPEC;
-	at_l4_options_end = fr_pin(data + fr_bound(l4_options_end, 0x7f));
-	if (at_l4_options_end > data_end)
-		return fr_up(skb, reason_flow_truncated);
-	if (l4_options_end > ip_end)
-		return fr_up(skb, reason_flow_truncated);
+	if (why)
+		return fr_up(skb, PROG_FLOW + why);
+	at_l4_options_end = fr_pin(pkt->data + fr_bound(l4_options_end, 0x7f));
+	if (at_l4_options_end > pkt->data_end)
+		return fr_up(skb, PROG_FLOW + reason_truncated);
+	if (l4_options_end > pkt->ip_end)
+		return fr_up(skb, PROG_FLOW + reason_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - 34)
-		return fr_up(skb, reason_flow_tcp_data_offset);
+		return fr_up(skb, PROG_FLOW + reason_tcp_data_offset);
 
 	/* do: [{learn: flows: {key: ["ip.src"], value: ["l4.src_port", "l4.dst"], verified: "... */
-	if (ip_end - 34 > 0x4000)
-		return fr_up(skb, reason_flow_too_big);
+	if (pkt->ip_end - 34 > 0x4000)
+		return fr_up(skb, PROG_FLOW + reason_too_big);
 	if (!fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_TCP) +
-		       bpf_htons(ip_end - 34) +
-		       fr_sum_whole(skb, 34, ip_end - 34, fr_partial(skb))))
-		return fr_up(skb, reason_flow_tcp_checksum);
+		       bpf_htons(pkt->ip_end - 34) +
+		       fr_sum_whole(skb, 34, pkt->ip_end - 34, fr_partial(skb))))
+		return fr_up(skb, PROG_FLOW + reason_tcp_checksum);
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
 		struct val_flows val __attribute__((aligned(8))) = {};
@@ -258,82 +311,98 @@ static __always_inline int flow_ipv4_tcp(struct __sk_buff *skb, void *data, void
 		val.port = be16(&tcp->src_port);
 		fr_put_endpoint_v4(&val.to, ld32(ipv4->dst), be16(&tcp->dst_port));
 		if (bpf_map_update_elem(&tbl_flows, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_flow_full_flows);
+			return fr_up(skb, PROG_FLOW + reason_full_flows);
 	}
-	return flow_ipv4_tcp_send(skb);
+	return flow_ipv4_tcp_send(skb, pkt);
 }
 
-static __always_inline int flow_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int flow_ipv4(struct __sk_buff *skb, struct flow_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_flow_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_flow_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_flow_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_flow_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_flow_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_flow_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_flow_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_flow_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_flow_multicast);
-		return fr_up(skb, reason_flow_martian_destination);
-	}
+	if (why)
+		return fr_up(skb, PROG_FLOW + why);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv4->protocol) == IPPROTO_UDP)
-		return flow_ipv4_udp(skb, data, data_end, ip_end);
+		return flow_ipv4_udp(skb, pkt);
 	if (be8(&ipv4->protocol) == IPPROTO_TCP)
-		return flow_ipv4_tcp(skb, data, data_end, ip_end);
-	return fr_up(skb, reason_flow_not_l4);
+		return flow_ipv4_tcp(skb, pkt);
+	return fr_up(skb, PROG_FLOW + reason_not_l4);
 }
 
-static __always_inline int flow_ipv6_udp_send(struct __sk_buff *skb)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	__u32 len = skb->len;
+	struct hdr_ipv6 *ipv6 = data + at;
 
-	fr_count(reason_flow_pass, len);
-	return TC_ACT_UNSPEC;
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+
+	*end = ip_end;
+	return 0;
 }
 
-static __always_inline int flow_ipv6_udp(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 ip_end)
+static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 ip_end, const __u32 at)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = data + at;
 	struct hdr_ipv6 *ipv6 = data + 14;
 
-	if ((void *)(udp + 1) > data_end || 62ULL > ip_end)
-		return fr_up(skb, reason_flow_truncated);
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_flow_udp_length);
-	__u64 l4_end = 54ULL + be16(&udp->length);
+		return reason_udp_length;
+	__u64 l4_end = at + be16(&udp->length);
 	if (!(l4_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_flow_gso_packet);
+		return reason_gso_packet;
 	if (l4_end != ip_end)
-		return fr_up(skb, reason_flow_udp_length);
-
-	/* do: [{learn: flows: {key: ["ip.src"], value: ["l4.src_port", "l4.dst"], verified: "... */
-	if (l4_end - 54 > 0x4000)
-		return fr_up(skb, reason_flow_too_big);
+		return reason_udp_length;
+	if (l4_end - at > 0x4000)
+		return reason_too_big;
 	if (be16(&udp->checksum) == 0 ||
 	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 54, l4_end - 54, fr_partial(skb))))
-		return fr_up(skb, reason_flow_udp_checksum);
+		       fr_sum_whole(skb, 54, l4_end - at, fr_partial(skb))))
+		return reason_udp_checksum;
+	return 0;
+}
+
+static __always_inline int flow_ipv6_udp_send(struct __sk_buff *skb, struct flow_packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(PROG_FLOW + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int flow_ipv6_udp(struct __sk_buff *skb, struct flow_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 why = check_udp_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 54);
+
+	if (why)
+		return fr_up(skb, PROG_FLOW + why);
+
+	/* do: [{learn: flows: {key: ["ip.src"], value: ["l4.src_port", "l4.dst"], verified: "... */
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
 		struct val_flows val __attribute__((aligned(8))) = {};
@@ -342,46 +411,46 @@ static __always_inline int flow_ipv6_udp(struct __sk_buff *skb, void *data, void
 		val.port = be16(&udp->src_port);
 		fr_put_endpoint_v6(&val.to, ipv6->dst, be16(&udp->dst_port), 2);
 		if (bpf_map_update_elem(&tbl_flows, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_flow_full_flows);
+			return fr_up(skb, PROG_FLOW + reason_full_flows);
 	}
-	return flow_ipv6_udp_send(skb);
+	return flow_ipv6_udp_send(skb, pkt);
 }
 
-static __always_inline int flow_ipv6_tcp_send(struct __sk_buff *skb)
+static __always_inline int flow_ipv6_tcp_send(struct __sk_buff *skb, struct flow_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_flow_pass, len);
+	fr_count(PROG_FLOW + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int flow_ipv6_tcp(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 ip_end)
+static __always_inline int flow_ipv6_tcp(struct __sk_buff *skb, struct flow_packet *pkt)
 {
 	void *at_l4_options_end;
-	struct hdr_tcp *tcp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_tcp *tcp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u64 l4_options_end;
+	__u32 why = check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &l4_options_end);
 
-	if (check_tcp(skb, data, data_end, ip_end, 54, &l4_options_end))
-		return TC_ACT_UNSPEC;
-	at_l4_options_end = fr_pin(data + fr_bound(l4_options_end, 0x7f));
-	if (at_l4_options_end > data_end)
-		return fr_up(skb, reason_flow_truncated);
-	if (l4_options_end > ip_end)
-		return fr_up(skb, reason_flow_truncated);
+	if (why)
+		return fr_up(skb, PROG_FLOW + why);
+	at_l4_options_end = fr_pin(pkt->data + fr_bound(l4_options_end, 0x7f));
+	if (at_l4_options_end > pkt->data_end)
+		return fr_up(skb, PROG_FLOW + reason_truncated);
+	if (l4_options_end > pkt->ip_end)
+		return fr_up(skb, PROG_FLOW + reason_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - 54)
-		return fr_up(skb, reason_flow_tcp_data_offset);
+		return fr_up(skb, PROG_FLOW + reason_tcp_data_offset);
 
 	/* do: [{learn: flows: {key: ["ip.src"], value: ["l4.src_port", "l4.dst"], verified: "... */
-	if (ip_end - 54 > 0x4000)
-		return fr_up(skb, reason_flow_too_big);
+	if (pkt->ip_end - 54 > 0x4000)
+		return fr_up(skb, PROG_FLOW + reason_too_big);
 	if (!fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_TCP) +
-		       bpf_htons(ip_end - 54) +
-		       fr_sum_whole(skb, 54, ip_end - 54, fr_partial(skb))))
-		return fr_up(skb, reason_flow_tcp_checksum);
+		       bpf_htons(pkt->ip_end - 54) +
+		       fr_sum_whole(skb, 54, pkt->ip_end - 54, fr_partial(skb))))
+		return fr_up(skb, PROG_FLOW + reason_tcp_checksum);
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
 		struct val_flows val __attribute__((aligned(8))) = {};
@@ -390,64 +459,53 @@ static __always_inline int flow_ipv6_tcp(struct __sk_buff *skb, void *data, void
 		val.port = be16(&tcp->src_port);
 		fr_put_endpoint_v6(&val.to, ipv6->dst, be16(&tcp->dst_port), 2);
 		if (bpf_map_update_elem(&tbl_flows, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_flow_full_flows);
+			return fr_up(skb, PROG_FLOW + reason_full_flows);
 	}
-	return flow_ipv6_tcp_send(skb);
+	return flow_ipv6_tcp_send(skb, pkt);
 }
 
-static __always_inline int flow_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int flow_ipv6(struct __sk_buff *skb, struct flow_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_flow_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_flow_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_flow_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_flow_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_flow_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_flow_multicast);
-		return fr_up(skb, reason_flow_martian_destination);
-	}
+	if (why)
+		return fr_up(skb, PROG_FLOW + why);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv6->next_header) == IPPROTO_UDP)
-		return flow_ipv6_udp(skb, data, data_end, ip_end);
+		return flow_ipv6_udp(skb, pkt);
 	if (be8(&ipv6->next_header) == IPPROTO_TCP)
-		return flow_ipv6_tcp(skb, data, data_end, ip_end);
-	return fr_up(skb, reason_flow_not_l4);
+		return flow_ipv6_tcp(skb, pkt);
+	return fr_up(skb, PROG_FLOW + reason_not_l4);
 }
 
 SEC("tc") int prog_flow(struct __sk_buff *skb)
 {
+	struct flow_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 114);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* flow: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_flow_inactive);
+		return fr_up(skb, PROG_FLOW + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_FLOW + why);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return flow_ipv4(skb, data, data_end);
+		return flow_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return flow_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_flow_not_ip);
+		return flow_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_FLOW + reason_not_ip);
 }
 
 /*
@@ -456,91 +514,95 @@ SEC("tc") int prog_flow(struct __sk_buff *skb)
  *	eth ipv6 udp hello
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_peer_sent = 30, reason_peer_pass, reason_peer_inactive, reason_peer_vlan_tag,
-	reason_peer_other_host, reason_peer_link_broadcast, reason_peer_link_multicast,
-	reason_peer_truncated, reason_peer_ipv4_version, reason_peer_ip_options,
-	reason_peer_ipv4_reserved, reason_peer_fragment, reason_peer_ipv4_total_length,
-	reason_peer_ipv4_checksum, reason_peer_martian_source, reason_peer_multicast,
-	reason_peer_martian_destination, reason_peer_not_udp, reason_peer_udp_length,
-	reason_peer_gso_packet, reason_peer_no_match, reason_peer_too_big, reason_peer_hello_sum,
-	reason_peer_full_peers, reason_peer_learned, reason_peer_ipv6_version,
-	reason_peer_mapped_address, reason_peer_ipv6_payload_length, reason_peer_not_ip,
+/* What is known of a packet. */
+struct peer_packet {
+	void *data;
+	void *data_end;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp_3(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_peer_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_peer_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_peer_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_peer_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int peer_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int peer_ipv4(struct __sk_buff *skb, struct peer_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_hello *hello = data + 42;
-	struct hdr_udp *udp = data + 34;
-	__u64 udp_end;
+	struct hdr_hello *hello = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp_3(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_peer_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_peer_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_peer_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_peer_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_peer_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_peer_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_peer_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_peer_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_peer_multicast);
-		return fr_up(skb, reason_peer_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "hello"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_peer_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_PEER + why);
 
 	/* headers: hello: fields: [{name: "id", bits: 16}, {name: "number", bits: 16}, {name:... */
-	if ((void *)(hello + 1) > data_end || 48ULL > udp_end)
-		return fr_up(skb, reason_peer_truncated);
+	if ((void *)(hello + 1) > pkt->data_end || 48ULL > udp_end)
+		return fr_up(skb, PROG_PEER + reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "hello"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_peer_gso_packet);
+		return fr_up(skb, PROG_PEER + reason_gso_packet);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_peer_no_match);
+		return fr_up(skb, PROG_PEER + reason_no_match);
 
 	/* do: [{learn: peers: {key: ["hello.id"], value: ["hello.number"], verified: "hello"}... */
 	if (udp_end - 42 > 0x4000)
-		return fr_up(skb, reason_peer_too_big);
+		return fr_up(skb, PROG_PEER + reason_too_big);
 	if (!fr_sum_ok((__u64)fr_sum_whole(skb, 42, udp_end - 42, fr_partial(skb))))
-		return fr_up(skb, reason_peer_hello_sum);
+		return fr_up(skb, PROG_PEER + reason_hello_sum);
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 		struct val_peers val __attribute__((aligned(8))) = {};
@@ -548,56 +610,67 @@ static __always_inline int peer_ipv4(struct __sk_buff *skb, void *data, void *da
 		key.id = be16(&hello->id);
 		val.number = be16(&hello->number);
 		if (bpf_map_update_elem(&tbl_peers, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_peer_full_peers);
+			return fr_up(skb, PROG_PEER + reason_full_peers);
 	}
-	return fr_drop(skb->len, reason_peer_learned);
+	return fr_drop(skb->len, PROG_PEER + reason_learned);
 }
 
-static __always_inline int peer_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_hello *hello = data + 62;
-	struct hdr_udp *udp = data + 54;
-	__u64 udp_end;
+	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_peer_truncated);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_peer_ipv6_version);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_peer_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_peer_ipv6_payload_length);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_peer_martian_source);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_peer_multicast);
-		return fr_up(skb, reason_peer_martian_destination);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
-
-	/* stack: ["eth", "ip", "udp", "hello"] */
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_peer_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int peer_ipv6(struct __sk_buff *skb, struct peer_packet *pkt)
+{
+	struct hdr_hello *hello = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp_3(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+
+	if (why)
+		return fr_up(skb, PROG_PEER + why);
 
 	/* headers: hello: fields: [{name: "id", bits: 16}, {name: "number", bits: 16}, {name:... */
-	if ((void *)(hello + 1) > data_end || 68ULL > udp_end)
-		return fr_up(skb, reason_peer_truncated);
+	if ((void *)(hello + 1) > pkt->data_end || 68ULL > udp_end)
+		return fr_up(skb, PROG_PEER + reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "hello"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_peer_gso_packet);
+		return fr_up(skb, PROG_PEER + reason_gso_packet);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_peer_no_match);
+		return fr_up(skb, PROG_PEER + reason_no_match);
 
 	/* do: [{learn: peers: {key: ["hello.id"], value: ["hello.number"], verified: "hello"}... */
 	if (udp_end - 62 > 0x4000)
-		return fr_up(skb, reason_peer_too_big);
+		return fr_up(skb, PROG_PEER + reason_too_big);
 	if (!fr_sum_ok((__u64)fr_sum_whole(skb, 62, udp_end - 62, fr_partial(skb))))
-		return fr_up(skb, reason_peer_hello_sum);
+		return fr_up(skb, PROG_PEER + reason_hello_sum);
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 		struct val_peers val __attribute__((aligned(8))) = {};
@@ -605,33 +678,35 @@ static __always_inline int peer_ipv6(struct __sk_buff *skb, void *data, void *da
 		key.id = be16(&hello->id);
 		val.number = be16(&hello->number);
 		if (bpf_map_update_elem(&tbl_peers, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_peer_full_peers);
+			return fr_up(skb, PROG_PEER + reason_full_peers);
 	}
-	return fr_drop(skb->len, reason_peer_learned);
+	return fr_drop(skb->len, PROG_PEER + reason_learned);
 }
 
 SEC("tc") int prog_peer(struct __sk_buff *skb)
 {
+	struct peer_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 68);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* peer: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_peer_inactive);
+		return fr_up(skb, PROG_PEER + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(flow, peer, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_PEER + why);
 
 	/* stack: ["eth", "ip", "udp", "hello"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return peer_ipv4(skb, data, data_end);
+		return peer_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return peer_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_peer_not_ip);
+		return peer_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_PEER + reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 41
+#define FR_REASONS 43
 #define FR_NEEDS_ROWS 40
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -96,6 +96,20 @@ static __always_inline enum fr_found find_tenants(const struct key_tenants *key,
 		       NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_other_host, reason_link_broadcast,
+	reason_link_multicast, reason_truncated, reason_ipv4_version, reason_ip_options,
+	reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length, reason_ipv4_checksum,
+	reason_martian_source, reason_multicast, reason_martian_destination, reason_not_udp,
+	reason_udp_length, reason_gso_packet, reason_no_tenants, reason_changing, reason_hop_limit,
+	reason_partial_checksum, reason_fault, reason_no_memory, reason_too_big, reason_no_route,
+	reason_local, reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm,
+	reason_rule, reason_encap, reason_no_neighbour, reason_ipv6_version, reason_mapped_address,
+	reason_ipv6_payload_length, reason_not_ip, reason_udp_checksum, reason_vlan_tag,
+	reason_no_match,
+};
+
 /*
  * prog_forward: tc/ingress
  *	eth vlan(metadata) ipv4 udp
@@ -106,104 +120,113 @@ static __always_inline enum fr_found find_tenants(const struct key_tenants *key,
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_forward_sent, reason_forward_pass, reason_forward_inactive,
-	reason_forward_other_host, reason_forward_link_broadcast, reason_forward_link_multicast,
-	reason_forward_truncated, reason_forward_ipv4_version, reason_forward_ip_options,
-	reason_forward_ipv4_reserved, reason_forward_fragment, reason_forward_ipv4_total_length,
-	reason_forward_ipv4_checksum, reason_forward_martian_source, reason_forward_multicast,
-	reason_forward_martian_destination, reason_forward_not_udp, reason_forward_udp_length,
-	reason_forward_gso_packet, reason_forward_no_tenants, reason_forward_changing,
-	reason_forward_hop_limit, reason_forward_partial_checksum, reason_forward_no_memory,
-	reason_forward_fault, reason_forward_too_big, reason_forward_no_route, reason_forward_local,
-	reason_forward_unreachable, reason_forward_blackhole, reason_forward_prohibit,
-	reason_forward_xfrm, reason_forward_rule, reason_forward_encap, reason_forward_ipv6_version,
-	reason_forward_mapped_address, reason_forward_ipv6_payload_length, reason_forward_not_ip,
-	reason_forward_udp_checksum, reason_forward_vlan_tag, reason_forward_no_match,
+/* What is known of a packet. */
+struct forward_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 payload_len;
+	struct val_tenants *t;
 };
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_forward_ipv4_version);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_forward_ip_options);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_forward_ipv4_reserved);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_forward_fragment);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_forward_ipv4_total_length);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_forward_ipv4_checksum);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_forward_martian_source);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_forward_not_udp);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_forward_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_forward_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_buff *skb, void *data,
-	__u64 ip_end, struct val_tenants *t)
+static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_buff *skb,
+	struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = t->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->t->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &t->hop.hop);
+		fr_link(pkt->data, &pkt->t->hop.hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -212,99 +235,98 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_bu
 
 	/* The tag in the metadata belongs to the link that the packet came from. */
 	if (bpf_skb_vlan_pop(skb))
-		return fr_drop(len, reason_forward_fault);
+		return fr_drop(len, reason_fault);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(t->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(t->hop.hop.ifindex, AF_INET, fr_v4_in(t->hop.addr));
+		return bpf_redirect(pkt->t->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->t->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->t->hop.addr));
 }
 
-static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *skb, void *data,
-	void *data_end, const struct fr_lease *lease)
+static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *skb,
+	struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 ip_end, udp_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-	struct val_tenants *t;
 	struct key_tenants key __attribute__((aligned(8))) = {};
 
 	key.vid = (__u64)fr_vlan_tci(skb) & 0xfff;
 	fr_put_v4(key.addr, ld32(ipv4->dst));
-	enum fr_found found = find_tenants(&key, lease, 0, &t);
+	enum fr_found found = find_tenants(&key, pkt->lease, 0, &pkt->t);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_forward_no_tenants, reason_forward_changing);
+		return fr_missed(skb, found, reason_no_tenants, reason_changing);
 
 	/* do: [{pop: "vlan"}, {send: via: "t.hop"}] */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_forward_hop_limit);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&t->hop.hop, skb->gso_size ? skb->gso_size + 28 : ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&t->hop.hop, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_vlan_in_the_metadata_ipv4_send(skb, data, ip_end, t);
+		return fr_up(skb, reason_hop_limit);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->t->hop.hop, skb->gso_size ? skb->gso_size + 28 :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->t->hop.hop, reason_too_big);
+	return forward_vlan_in_the_metadata_ipv4_send(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_forward_ipv6_version);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_forward_mapped_address);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_forward_ipv6_payload_length);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_forward_martian_source);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_forward_not_udp);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int forward_vlan_in_the_metadata_ipv6_send(struct __sk_buff *skb, void *data,
-	__u64 ip_end, struct val_tenants *t)
+static __always_inline int forward_vlan_in_the_metadata_ipv6_send(struct __sk_buff *skb,
+	struct forward_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = t->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->t->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &t->hop.hop);
+		fr_link(pkt->data, &pkt->t->hop.hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -312,85 +334,81 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6_send(struct __sk_bu
 
 	/* The tag in the metadata belongs to the link that the packet came from. */
 	if (bpf_skb_vlan_pop(skb))
-		return fr_drop(len, reason_forward_fault);
+		return fr_drop(len, reason_fault);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(t->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(t->hop.hop.ifindex, AF_INET6, t->hop.addr);
+		return bpf_redirect(pkt->t->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->t->hop.hop.ifindex, AF_INET6, pkt->t->hop.addr);
 }
 
-static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *skb, void *data,
-	void *data_end, const struct fr_lease *lease)
+static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *skb,
+	struct forward_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 ip_end, udp_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-	struct val_tenants *t;
 	struct key_tenants key __attribute__((aligned(8)));
 
 	key.vid = (__u64)fr_vlan_tci(skb) & 0xfff;
 	fr_put_v6(key.addr, ipv6->dst, 2);
 	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
-	enum fr_found found = find_tenants(&key, lease, 0, &t);
+	enum fr_found found = find_tenants(&key, pkt->lease, 0, &pkt->t);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_forward_no_tenants, reason_forward_changing);
+		return fr_missed(skb, found, reason_no_tenants, reason_changing);
 
 	/* do: [{pop: "vlan"}, {send: via: "t.hop"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_forward_hop_limit);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&t->hop.hop, skb->gso_size ? skb->gso_size + 48 : ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&t->hop.hop, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_vlan_in_the_metadata_ipv6_send(skb, data, ip_end, t);
+		return fr_up(skb, reason_hop_limit);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->t->hop.hop, skb->gso_size ? skb->gso_size + 48 :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->t->hop.hop, reason_too_big);
+	return forward_vlan_in_the_metadata_ipv6_send(skb, pkt);
 }
 
-static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb, void *data,
-							void *data_end,
-							const struct fr_lease *lease)
+static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb,
+							struct forward_packet *pkt)
 {
-	struct hdr_eth *eth = data;
+	struct hdr_eth *eth = pkt->data;
 
 	/* stack: ["eth", "vlan?", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return forward_vlan_in_the_metadata_ipv4(skb, data, data_end, lease);
+		return forward_vlan_in_the_metadata_ipv4(skb, pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return forward_vlan_in_the_metadata_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_forward_not_ip);
+		return forward_vlan_in_the_metadata_ipv6(skb, pkt);
+	return fr_up(skb, reason_not_ip);
 }
 
-static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at)
+static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 ip_end, const __u32 at)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_forward_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_forward_udp_length);
-
+		return reason_udp_length;
 	return 0;
 }
 
-static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *data,
-						  __u64 payload_len, struct val_tenants *t)
+static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 18;
+	struct hdr_ipv4 *ipv4 = pkt->data + 18;
 	__u32 len = skb->len;
 	const __u32 headers_len = 18, new_headers_len = 14;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
@@ -398,222 +416,212 @@ static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *d
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = t->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->t->hop.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 28, FR_POP_INNER,
-			    &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 28, FR_POP_INNER,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_forward_fault);
+		return fr_failed(skb, len, err, reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &t->hop.hop);
+		fr_link(pkt->data, &pkt->t->hop.hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(t->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(t->hop.hop.ifindex, AF_INET, fr_v4_in(t->hop.addr));
+		return bpf_redirect(pkt->t->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->t->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->t->hop.addr));
 }
 
-static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease)
+static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 18;
-	struct hdr_vlan *vlan = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 18;
+	struct hdr_vlan *vlan = pkt->data + 14;
 	__u64 ip_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &ip_end) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 38);
 
-	if (check_ipv4(skb, data, data_end, 18, &ip_end) ||
-	    check_udp_2(skb, data, data_end, ip_end, 38))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-	struct val_tenants *t;
 	struct key_tenants key __attribute__((aligned(8))) = {};
 
 	key.vid = be16(vlan->pcp_to_vid) & 0xfff;
 	fr_put_v4(key.addr, ld32(ipv4->dst));
-	enum fr_found found = find_tenants(&key, lease, 0, &t);
+	enum fr_found found = find_tenants(&key, pkt->lease, 0, &pkt->t);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_forward_no_tenants, reason_forward_changing);
+		return fr_missed(skb, found, reason_no_tenants, reason_changing);
 
 	/* do: [{pop: "vlan"}, {send: via: "t.hop"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_gso_packet);
+		return fr_up(skb, reason_gso_packet);
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_forward_hop_limit);
-	__u64 payload_len = ip_end - 46;
+		return fr_up(skb, reason_hop_limit);
+	pkt->payload_len = ip_end - 46;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(38, 44) ||
-	      ((partial >> 16) >= 46 && (partial & 0xffff) < 46ULL + payload_len - 1)))
-		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&t->hop.hop, 28ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&t->hop.hop, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_vlan_ipv4_send(skb, data, payload_len, t);
+	      ((partial >> 16) >= 46 && (partial & 0xffff) < 46ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->t->hop.hop, 28ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->t->hop.hop, reason_too_big);
+	return forward_vlan_ipv4_send(skb, pkt);
 }
 
-static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *data,
-						  __u64 payload_len, struct val_tenants *t)
+static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 18;
+	struct hdr_ipv6 *ipv6 = pkt->data + 18;
 	__u32 len = skb->len;
 	const __u32 headers_len = 18, new_headers_len = 14;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = t->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->t->hop.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 48, FR_POP_INNER,
-			    &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 48, FR_POP_INNER,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
-	if (unlikely(data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_forward_fault);
+		return fr_failed(skb, len, err, reason_fault);
+	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &t->hop.hop);
+		fr_link(pkt->data, &pkt->t->hop.hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(t->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(t->hop.hop.ifindex, AF_INET6, t->hop.addr);
+		return bpf_redirect(pkt->t->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->t->hop.hop.ifindex, AF_INET6, pkt->t->hop.addr);
 }
 
-static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease)
+static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 18;
-	struct hdr_vlan *vlan = data + 14;
-	struct hdr_udp *udp = data + 58;
+	struct hdr_ipv6 *ipv6 = pkt->data + 18;
+	struct hdr_vlan *vlan = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 58;
 	__u64 ip_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 18, &ip_end) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 58);
 
-	if (check_ipv6(skb, data, data_end, 18, &ip_end) ||
-	    check_udp_2(skb, data, data_end, ip_end, 58))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-	struct val_tenants *t;
 	struct key_tenants key __attribute__((aligned(8)));
 
 	key.vid = be16(vlan->pcp_to_vid) & 0xfff;
 	fr_put_v6(key.addr, ipv6->dst, 2);
 	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
-	enum fr_found found = find_tenants(&key, lease, 0, &t);
+	enum fr_found found = find_tenants(&key, pkt->lease, 0, &pkt->t);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_forward_no_tenants, reason_forward_changing);
+		return fr_missed(skb, found, reason_no_tenants, reason_changing);
 
 	/* do: [{pop: "vlan"}, {send: via: "t.hop"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_gso_packet);
+		return fr_up(skb, reason_gso_packet);
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_forward_hop_limit);
-	__u64 payload_len = ip_end - 66;
+		return fr_up(skb, reason_hop_limit);
+	pkt->payload_len = ip_end - 66;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(58, 64) ||
-	      ((partial >> 16) >= 66 && (partial & 0xffff) < 66ULL + payload_len - 1)))
-		return fr_up(skb, reason_forward_partial_checksum);
+	      ((partial >> 16) >= 66 && (partial & 0xffff) < 66ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_fits(&t->hop.hop, 48ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&t->hop.hop, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_vlan_ipv6_send(skb, data, payload_len, t);
+		return fr_up(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->t->hop.hop, 48ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->t->hop.hop, reason_too_big);
+	return forward_vlan_ipv6_send(skb, pkt);
 }
 
-static __always_inline int forward_vlan(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease)
+static __always_inline int forward_vlan(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_vlan *vlan = data + 14;
+	struct hdr_vlan *vlan = pkt->data + 14;
 
-	if ((void *)(vlan + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
+	if ((void *)(vlan + 1) > pkt->data_end)
+		return fr_up(skb, reason_truncated);
 
 	/* stack: ["eth", "vlan?", "ip", "udp"] */
 	if (be16(&vlan->type) == 0x800)
-		return forward_vlan_ipv4(skb, data, data_end, lease);
+		return forward_vlan_ipv4(skb, pkt);
 	if (be16(&vlan->type) == 0x86dd)
-		return forward_vlan_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_forward_not_ip);
+		return forward_vlan_ipv6(skb, pkt);
+	return fr_up(skb, reason_not_ip);
 }
 
-static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int forward_ipv4(struct __sk_buff *skb, struct forward_packet *pkt)
 {
 	__u64 ip_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 34);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end) ||
-	    check_udp_2(skb, data, data_end, ip_end, 34))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* when: "vlan" */
-	return fr_up(skb, reason_forward_no_match);
+	return fr_up(skb, reason_no_match);
 }
 
-static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int forward_ipv6(struct __sk_buff *skb, struct forward_packet *pkt)
 {
 	__u64 ip_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 54);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end) ||
-	    check_udp_2(skb, data, data_end, ip_end, 54))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* when: "vlan" */
-	return fr_up(skb, reason_forward_no_match);
+	return fr_up(skb, reason_no_match);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct forward_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 66);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: forward: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_forward_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_forward_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_forward_link_broadcast);
-		return fr_up(skb, reason_forward_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "vlan?", "ip", "udp"] */
 	if (skb->vlan_present &&
 	    (bpf_htons(skb->vlan_proto) == 0x8100 || bpf_htons(skb->vlan_proto) == 0x88a8))
-		return forward_vlan_in_the_metadata(skb, data, data_end, lease);
+		return forward_vlan_in_the_metadata(skb, &pkt);
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
-		return forward_vlan(skb, data, data_end, lease);
+		return forward_vlan(skb, &pkt);
 	if (skb->vlan_present)
-		return fr_up(skb, reason_forward_vlan_tag);
+		return fr_up(skb, reason_vlan_tag);
 	if (be16(&eth->type) == ETH_P_IP)
-		return forward_ipv4(skb, data, data_end);
+		return forward_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return forward_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_forward_not_ip);
+		return forward_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

@@ -89,7 +89,8 @@ func TestClangRefuses(t *testing.T) {
 		{spec: paths, old: "be8(&ipv4->ttl) <= 1", new: "be8(&dato->ttl) <= 1", line: 10, message: "dato"},
 		{spec: tables, old: "be16(&udp->dst_port) >= 0x4000", new: "be16(&dato->dst_port) >= 0x4000", line: 13,
 			message: "dato"},
-		{spec: tables, old: "find_ports(&key, lease, 0, &p);", new: "find_ports(&key, lease, 0, &nobody);", line: 14,
+		{spec: tables, old: "find_ports(&key, pkt->lease, 0, &p);",
+			new: "find_ports(&key, pkt->lease, 0, &nobody);", line: 14,
 			message: "nobody"},
 		{spec: spread, old: "return spread_copy1(", new: "return spread_copy0(", line: 28,
 			message: "spread_copy0"},
@@ -111,12 +112,12 @@ func TestClangRefuses(t *testing.T) {
 func TestVerifierRefuses(t *testing.T) {
 	needs.Root(t)
 	for _, f := range []fault{
-		{spec: paths, old: "be8(&ipv4->ttl) <= 1", new: "be8(data + 2200) <= 1", line: 10,
+		{spec: paths, old: "be8(&ipv4->ttl) <= 1", new: "be8(pkt->data + 2200) <= 1", line: 10,
 			message: "invalid access to packet", words: "1 bytes at offset 2200 are read or written, but only"},
-		{spec: checksum, old: "((be8(&unit->hops) - 1) & 255)", new: "((be8(data + 4300) - 1) & 255)", line: 16,
+		{spec: checksum, old: "((be8(&unit->hops) - 1) & 255)", new: "((be8(pkt->data + 4300) - 1) & 255)", line: 16,
 			message: "invalid access to packet",
 			words:   "1 bytes at offset 4300 are read or written, but only 50 bytes were checked on this path"},
-		{spec: paths, old: "if (!r)", new: "if (0)", line: 10, message: "map_value_or_null",
+		{spec: paths, old: "if (!pkt->r)", new: "if (0)", line: 10, message: "map_value_or_null",
 			words: "a row is used that may not be there"},
 		// In a receiver's turn, which the kernel calls.
 		{spec: spread, old: "= be8(&saved_feed->urgency);", new: "= be8(front + 44000);", line: 27,

@@ -229,7 +229,7 @@ func (w *writer) program(p *ir.Program) {
 			w.line(none, "path %s", path)
 		}
 		w.line(none, "pull %d", p.Pull)
-		w.line(none, "reasons from %d", p.Base)
+		w.line(none, "reasons")
 		w.nested(func() {
 			for i, r := range p.Reasons {
 				what := ""

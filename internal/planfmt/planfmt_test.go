@@ -67,7 +67,7 @@ program out tc/ingress
   link layer: yes
   path eth ipv4 udp
   pull 42
-  reasons from 0
+  reasons
     0 sent: sent
     1 short (to the stack): too short
   var size u16, at most 1500
@@ -192,7 +192,7 @@ event 1 sent, required
 program out tc/ingress
   link layer: no
   pull 0
-  reasons from 0
+  reasons
     0 fanned (pass): 
     1 no_group (to the stack): 
     2 no_room (to the stack): 

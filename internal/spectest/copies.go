@@ -31,7 +31,8 @@ type gotEvent struct {
 func (t *test) kernelCopies(sent []testrun.Copy, before []sim.Tally) []gotCopy {
 	var declined []string
 	for i, r := range t.program.Reasons {
-		if r.Kind == ir.Declined && t.state.Reasons[t.program.Base+i] != before[t.program.Base+i] {
+		at := t.state.Tally(t.program, i)
+		if r.Kind == ir.Declined && t.state.Reasons[at] != before[at] {
 			declined = append(declined, r.Name)
 		}
 	}

@@ -548,7 +548,7 @@ func (p *preparer) expected() {
 		for i, r := range p.t.program.Reasons {
 			known = append(known, r.Name)
 			if r.Name == c.name && c.index < 0 {
-				c.reasons = append(c.reasons, p.t.program.Base+i)
+				c.reasons = append(c.reasons, p.plan.Tallies().Of(p.t.program, i))
 			}
 		}
 		if c.index < 0 && len(c.reasons) == 0 {

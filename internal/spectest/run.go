@@ -185,8 +185,9 @@ func (t *test) inKernel(hs *packet.Headers, k *testrun.Relay) (Outcome, error) {
 		r.events = append(r.events, gotEvent{t.state.Plan().Events[e.ID-1], e.Receiver, e.Record})
 	}
 	for i, reason := range t.program.Reasons {
+		at := t.state.Tally(t.program, i)
 		if reason.Kind == ir.Copied || reason.Kind == ir.Declined ||
-			t.state.Reasons[t.program.Base+i].Packets == before[t.program.Base+i].Packets {
+			t.state.Reasons[at].Packets == before[at].Packets {
 			continue
 		}
 		r.reason = reason.Name

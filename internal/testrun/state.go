@@ -340,7 +340,7 @@ func Compare(plan *ir.Plan, got, want *sim.Relay) []string {
 	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	for _, p := range plan.Programs {
 		for i, reason := range p.Reasons {
-			if g, w := got.Reasons[p.Base+i], want.Reasons[p.Base+i]; g != w {
+			if g, w := got.Reasons[got.Tally(p, i)], want.Reasons[want.Tally(p, i)]; g != w {
 				add("%s, reason %s: got %d packets and %d bytes, want %d and %d", p.Name, reason.Name, g.Packets,
 					g.Bytes, w.Packets, w.Bytes)
 			}
@@ -421,7 +421,7 @@ func rowText(v []byte) string {
 	return fmt.Sprintf("%x", v)
 }
 
-// Counted is how many packets the programs have counted under a reason, by its place in the relay's array.
+// Counted is how many packets a reason has counted, by its place in the relay's array (sim.Relay.Tally).
 func (r *Relay) Counted(reason int) (uint64, error) {
 	words, err := r.sum(abi.MapReasons, reason)
 	if err != nil {

@@ -63,7 +63,8 @@ func full() *abi.Desc {
 			Rows: []abi.Row{{Key: []int{0}, Value: []int{1}}},
 		}},
 		Programs: []abi.Program{{Name: "p", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
-			{Name: "sent", Kind: abi.ReasonSent, Doc: "not pinned"}, {Name: "inactive", Kind: abi.ReasonPunted},
+			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "not pinned"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Number: 2},
 		}}},
 		Counters: []string{"hits"}, Slots: 8, Usages: 1, Shared: 2, Levels: 2,
 		Groups: []abi.Group{
@@ -117,7 +118,7 @@ func TestLayoutOfAnotherVersion(t *testing.T) {
 	if err != nil || l.Version != 2 || l.Tables != nil {
 		t.Errorf("%+v, %v", l, err)
 	}
-	for _, text := range []string{"", "{", `{"version":4,"tables":[{"kind":"heap"}]}`, `{"version":4,"slots":"many"}`} {
+	for _, text := range []string{"", "{", `{"version":5,"tables":[{"kind":"heap"}]}`, `{"version":5,"slots":"many"}`} {
 		if l, err := abi.ReadLayout([]byte(text)); err == nil {
 			t.Errorf("%q was read as %+v", text, l)
 		}
@@ -140,7 +141,7 @@ func TestMaps(t *testing.T) {
 		got = append(got, text)
 	}
 	want := []string{
-		"fr_lease: array, 1 of 4 -> 40, mapped", "fr_reasons: per-CPU array, 2 of 4 -> 16",
+		"fr_lease: array, 1 of 4 -> 40, mapped", "fr_reasons: per-CPU array, 3 of 4 -> 16",
 		"fr_slots: array, 8 of 4 -> 16, mapped",
 		"fr_usage: per-CPU array, 8 of 4 -> 24", "fr_shared: array, 2 of 4 -> 8, mapped",
 		"fr_named: per-CPU array, 1 of 4 -> 8",

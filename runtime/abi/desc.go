@@ -158,7 +158,7 @@ type Program struct {
 	Name    string   `json:"name"`
 	Hook    Hook     `json:"hook"`
 	L2      bool     `json:"l2,omitempty"`   // refuse devices without a link-layer header
-	Base    int      `json:"base,omitempty"` // index of the first reason in the relay's array
+	Base    int      `json:"base,omitempty"` // where its counters begin in the relay's array (MapReasons)
 	Reasons []Reason `json:"reasons,omitempty"`
 	Lookups []int    `json:"-"` // the IP versions (4, 6) of packets whose routes it looks up in the kernel
 }
@@ -173,16 +173,19 @@ func (p *Program) Reason(i int) Reason {
 
 // Reason describes a reason: what becomes of the packets that it counts.
 type Reason struct {
-	Name string     `json:"name"`
-	Kind ReasonKind `json:"kind"`
-	Doc  string     `json:"-"`
+	Name   string     `json:"name"`
+	Kind   ReasonKind `json:"kind"`
+	Number int        `json:"number"` // its counter is Number entries after Base; the same in all programs
+	Doc    string     `json:"-"`
 }
 
-// Reasons is how many reasons all programs have together.
+// Reasons is how many entries the array of reasons (MapReasons) has.
 func (d *Desc) Reasons() int {
 	n := 0
 	for _, p := range d.Programs {
-		n = max(n, p.Base+len(p.Reasons))
+		for _, r := range p.Reasons {
+			n = max(n, p.Base+r.Number+1)
+		}
 	}
 	return n
 }

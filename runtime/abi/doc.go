@@ -10,10 +10,10 @@ import "encoding/binary"
 
 // Version is the version of the contract between generated packages and the runtime. Generated Go refuses to compile
 // against another version, and a relay doesn't adopt what one of another version has pinned.
-const Version = 4
+const Version = 5
 
-// Version4 exists as long as the runtime serves packages that were generated for version 4.
-const Version4 = Version
+// Version5 exists as long as the runtime serves packages that were generated for version 5.
+const Version5 = Version
 
 // Order is the byte order of integers in maps. All supported hosts are little endian; objects are built for bpfel
 // alone.

@@ -115,7 +115,7 @@ func MapInfos() []MapInfo { return append([]MapInfo(nil), infos...) }
 var infos = []MapInfo{
 	{Name: MapLease, Type: Array, Mmap: true, Pinned: true, Entries: "1", Value: "`struct fr_lease`",
 		of: func(d *Desc) (int, int, int) { return 1, index, LeaseSize }},
-	{Name: MapReasons, Type: PerCPUArray, Pinned: true, Entries: "all reasons of all programs",
+	{Name: MapReasons, Type: PerCPUArray, Pinned: true, Entries: "each program's, by reason",
 		Value: "`struct fr_reason`",
 		of:    func(d *Desc) (int, int, int) { return d.Reasons(), index, ReasonSize }},
 	{Name: MapSlots, Type: Array, Mmap: true, Pinned: true, Entries: "`Slots`", Value: "`struct fr_slot`",

@@ -134,7 +134,7 @@ func TestReceivers(t *testing.T) {
 		Events: []abi.Event{{Name: "sent", Size: 40}, {Name: "made", Size: 16}},
 		Programs: []abi.Program{
 			{Name: "fan", Hook: abi.HookIngress, Reasons: []abi.Reason{{Name: "fanned", Kind: abi.ReasonPassed},
-				{Name: "none", Kind: abi.ReasonPunted}, {Name: "full", Kind: abi.ReasonPunted}}},
+				{Name: "none", Kind: abi.ReasonPunted, Number: 1}, {Name: "full", Kind: abi.ReasonPunted, Number: 2}}},
 		},
 		Levels: 2, Receivers: 129, Credits: 397, Ring: 65536,
 	}

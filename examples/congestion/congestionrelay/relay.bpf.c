@@ -8,7 +8,7 @@
  * Needs Linux 6.4 or newer.
  */
 
-#define FR_REASONS 30
+#define FR_REASONS 64
 #define FR_NEEDS_ROWS 8
 #define FR_NEEDS_NAMED 2
 #define FR_NEEDS_RING 1048576
@@ -165,16 +165,20 @@ static __always_inline enum fr_found find_flows(const struct key_flows *key,
 	return fr_find(&tbl_flows, key, lease, row_at, (void **)row, copy_flows, FR_CHANGES, NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_truncated, reason_not_init,
+	reason_not_ack, reason_changing, reason_ring_full, reason_fault, reason_no_memory,
+	reason_no_rule, reason_not_loss, reason_no_flows, reason_no_match, reason_not_release,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_START = 0, PROG_CONTROL = 16, PROG_REDUCE = 32, PROG_FINISH = 48 };
+
 /*
  * prog_start: tcp/congestion
  *	socket init
  */
-
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_start_sent, reason_start_pass, reason_start_inactive, reason_start_truncated,
-	reason_start_not_init,
-};
 
 static __always_inline int start_send(void *data, void *data_end)
 {
@@ -195,7 +199,7 @@ static __always_inline int start_send(void *data, void *data_end)
 	__u64 said0_6 = (__u64)ld32(&socket->cwnd);
 	__u64 said0_7 = (__u64)ld32(&socket->mss);
 
-	fr_count(reason_start_pass, len);
+	fr_count(PROG_START + reason_pass, len);
 	struct event_created *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_created),
 							   0);
 	if (event0) {
@@ -228,15 +232,15 @@ static __always_inline int start_on(void *data, void *data_end)
 
 	/* start: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_leave(fr_length(data, data_end), reason_start_inactive);
+		return fr_leave(fr_length(data, data_end), PROG_START + reason_inactive);
 	if ((void *)(socket + 1) > data_end)
-		return fr_leave(fr_length(data, data_end), reason_start_truncated);
+		return fr_leave(fr_length(data, data_end), PROG_START + reason_truncated);
 
 	/* stack: ["socket", "init"] */
 	if (be8(&socket->event) != 1)
-		return fr_leave(fr_length(data, data_end), reason_start_not_init);
+		return fr_leave(fr_length(data, data_end), PROG_START + reason_not_init);
 	if ((void *)(init + 1) > data_end)
-		return fr_leave(fr_length(data, data_end), reason_start_truncated);
+		return fr_leave(fr_length(data, data_end), PROG_START + reason_truncated);
 
 	/* do: [{emit: created: { */
 	return start_send(data, data_end);
@@ -253,14 +257,6 @@ SEC("tc") int prog_start(struct __sk_buff *skb)
  *	socket ack
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_control_sent = 5, reason_control_pass, reason_control_inactive,
-	reason_control_truncated, reason_control_not_ack, reason_control_changing,
-	reason_control_ring_full, reason_control_no_memory, reason_control_fault,
-	reason_control_no_rule,
-};
-
 static __always_inline int control_send(void *data, void *data_end, struct val_flows *f)
 {
 	__u64 clock = bpf_ktime_get_ns();
@@ -272,7 +268,7 @@ static __always_inline int control_send(void *data, void *data_end, struct val_f
 	struct event_signal *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_signal),
 							  0);
 	if (!event0)
-		return fr_leave(fr_length(data, data_end), reason_control_ring_full);
+		return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_ring_full);
 	fr_head(&event0->head, 0, 2, sizeof(*event0));
 	st16((void *)event0 + 78, 0);
 	event0->flow = (__u64)ld64(&socket->id);
@@ -300,7 +296,7 @@ static __always_inline int control_send(void *data, void *data_end, struct val_f
 	st16(&new_ack->begin, ack_begin_over);
 	st64(&new_ack->pacing, ack_pacing);
 
-	fr_count(reason_control_pass, len);
+	fr_count(PROG_CONTROL + reason_pass, len);
 	fr_submit(&event0->head, clock);
 	return TC_ACT_UNSPEC;
 }
@@ -316,7 +312,7 @@ static __always_inline int control_send_2(void *data, void *data_end)
 	struct event_signal *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_signal),
 							  0);
 	if (!event0)
-		return fr_leave(fr_length(data, data_end), reason_control_ring_full);
+		return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_ring_full);
 	fr_head(&event0->head, 0, 2, sizeof(*event0));
 	st16((void *)event0 + 78, 0);
 	event0->flow = (__u64)ld64(&socket->id);
@@ -340,7 +336,7 @@ static __always_inline int control_send_2(void *data, void *data_end)
 
 	st16(&new_ack->begin, ack_begin_over);
 
-	fr_count(reason_control_pass, len);
+	fr_count(PROG_CONTROL + reason_pass, len);
 	fr_submit(&event0->head, clock);
 	return TC_ACT_UNSPEC;
 }
@@ -356,7 +352,7 @@ static __always_inline int control_send_3(void *data, void *data_end, struct val
 	st32(&new_ack->cwnd, ack_cwnd);
 	st64(&new_ack->pacing, ack_pacing);
 
-	fr_count(reason_control_pass, len);
+	fr_count(PROG_CONTROL + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
@@ -369,15 +365,15 @@ static __always_inline int control_on(void *data, void *data_end)
 
 	/* control: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_leave(fr_length(data, data_end), reason_control_inactive);
+		return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_inactive);
 	if ((void *)(socket + 1) > data_end)
-		return fr_leave(fr_length(data, data_end), reason_control_truncated);
+		return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_truncated);
 
 	/* stack: ["socket", "ack"] */
 	if (be8(&socket->event) != 2)
-		return fr_leave(fr_length(data, data_end), reason_control_not_ack);
+		return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_not_ack);
 	if ((void *)(ack + 1) > data_end)
-		return fr_leave(fr_length(data, data_end), reason_control_truncated);
+		return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_truncated);
 
 	/* lookup: "f?": flows: ["socket.id"] */
 	struct val_flows *f;
@@ -388,7 +384,7 @@ static __always_inline int control_on(void *data, void *data_end)
 	key.flow = (__u64)ld64(&socket->id);
 	enum fr_found found = find_flows(&key, lease, FR_ON_STACK, &f);
 	if (unlikely(found == FR_CHANGING))
-		return fr_leave(fr_length(data, data_end), reason_control_changing);
+		return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_changing);
 	if (found == FR_MISSING)
 		f = NULL;
 
@@ -409,7 +405,7 @@ static __always_inline int control_on(void *data, void *data_end)
 	if (fr_has(f) && (((__u64)ld32(&socket->round) - (__u64)f->round) & 0xffffffffULL) <= 4 &&
 	    (f->firm || (f->losses == (__u64)ld32(&socket->losses) && be8(&socket->state) < 2)))
 		return control_send_3(data, data_end, f);
-	return fr_leave(fr_length(data, data_end), reason_control_no_rule);
+	return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_no_rule);
 }
 
 SEC("tc") int prog_control(struct __sk_buff *skb)
@@ -423,14 +419,6 @@ SEC("tc") int prog_control(struct __sk_buff *skb)
  *	socket loss
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_reduce_sent = 15, reason_reduce_pass, reason_reduce_inactive,
-	reason_reduce_truncated, reason_reduce_not_loss, reason_reduce_no_flows,
-	reason_reduce_changing, reason_reduce_no_match, reason_reduce_no_memory,
-	reason_reduce_fault,
-};
-
 static __always_inline int reduce_send(void *data, void *data_end, struct val_flows *f)
 {
 	struct hdr_socket *socket = data;
@@ -443,7 +431,7 @@ static __always_inline int reduce_send(void *data, void *data_end, struct val_fl
 
 	st32(&new_loss->ssthresh, loss_ssthresh);
 
-	fr_count(reason_reduce_pass, len);
+	fr_count(PROG_REDUCE + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
@@ -456,15 +444,15 @@ static __always_inline int reduce_on(void *data, void *data_end)
 
 	/* reduce: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_leave(fr_length(data, data_end), reason_reduce_inactive);
+		return fr_leave(fr_length(data, data_end), PROG_REDUCE + reason_inactive);
 	if ((void *)(socket + 1) > data_end)
-		return fr_leave(fr_length(data, data_end), reason_reduce_truncated);
+		return fr_leave(fr_length(data, data_end), PROG_REDUCE + reason_truncated);
 
 	/* stack: ["socket", "loss"] */
 	if (be8(&socket->event) != 3)
-		return fr_leave(fr_length(data, data_end), reason_reduce_not_loss);
+		return fr_leave(fr_length(data, data_end), PROG_REDUCE + reason_not_loss);
 	if ((void *)(loss + 1) > data_end)
-		return fr_leave(fr_length(data, data_end), reason_reduce_truncated);
+		return fr_leave(fr_length(data, data_end), PROG_REDUCE + reason_truncated);
 
 	/* lookup: f: flows: ["socket.id"] */
 	struct val_flows *f;
@@ -476,11 +464,12 @@ static __always_inline int reduce_on(void *data, void *data_end)
 	enum fr_found found = find_flows(&key, lease, FR_ON_STACK, &f);
 	if (found != FR_FOUND)
 		return fr_leave(fr_length(data, data_end),
-				fr_unfound(found, reason_reduce_no_flows, reason_reduce_changing));
+				fr_unfound(found, PROG_REDUCE + reason_no_flows,
+					   PROG_REDUCE + reason_changing));
 
 	/* let heard = "low(socket.round - f.round, 32) <= 4" */
 	if ((((__u64)ld32(&socket->round) - (__u64)f->round) & 0xffffffffULL) > 4)
-		return fr_leave(fr_length(data, data_end), reason_reduce_no_match);
+		return fr_leave(fr_length(data, data_end), PROG_REDUCE + reason_no_match);
 
 	/* do: [{set: "loss.ssthresh": "low(pick(?(kept) > 2, ?(kept), 2), 32)"}, {count: "los... */
 	fr_named_add(1, 1);
@@ -498,12 +487,6 @@ SEC("tc") int prog_reduce(struct __sk_buff *skb)
  *	socket release
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_finish_sent = 25, reason_finish_pass, reason_finish_inactive,
-	reason_finish_truncated, reason_finish_not_release,
-};
-
 static __always_inline int finish_send(void *data, void *data_end)
 {
 	__u64 clock = bpf_ktime_get_ns();
@@ -513,7 +496,7 @@ static __always_inline int finish_send(void *data, void *data_end)
 	/* do: [{emit: freed: flow: "socket.id"}] */
 	__u64 said0 = (__u64)ld64(&socket->id);
 
-	fr_count(reason_finish_pass, len);
+	fr_count(PROG_FINISH + reason_pass, len);
 	struct event_freed *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_freed), 0);
 	if (event0) {
 		fr_head(&event0->head, 0, 3, sizeof(*event0));
@@ -534,15 +517,15 @@ static __always_inline int finish_on(void *data, void *data_end)
 
 	/* finish: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_leave(fr_length(data, data_end), reason_finish_inactive);
+		return fr_leave(fr_length(data, data_end), PROG_FINISH + reason_inactive);
 	if ((void *)(socket + 1) > data_end)
-		return fr_leave(fr_length(data, data_end), reason_finish_truncated);
+		return fr_leave(fr_length(data, data_end), PROG_FINISH + reason_truncated);
 
 	/* stack: ["socket", "release"] */
 	if (be8(&socket->event) != 4)
-		return fr_leave(fr_length(data, data_end), reason_finish_not_release);
+		return fr_leave(fr_length(data, data_end), PROG_FINISH + reason_not_release);
 	if ((void *)(release + 1) > data_end)
-		return fr_leave(fr_length(data, data_end), reason_finish_truncated);
+		return fr_leave(fr_length(data, data_end), PROG_FINISH + reason_truncated);
 
 	/* do: [{emit: freed: flow: "socket.id"}] */
 	return finish_send(data, data_end);

@@ -17,7 +17,7 @@ import (
 )
 
 // If this doesn't compile, this package and the runtime are of different versions: build the spec again.
-const _ = abi.Version4
+const _ = abi.Version5
 
 //go:embed relay_bpfel.o
 var object []byte
@@ -492,42 +492,49 @@ var desc = abi.Desc{
 	},
 	Programs: []abi.Program{
 		{Name: "start", Hook: abi.HookCongestion, Reasons: []abi.Reason{
-			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
-			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
-			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
-			{Name: "truncated", Kind: abi.ReasonPunted, Doc: "the packet ends inside a header"},
-			{Name: "not_init", Kind: abi.ReasonPunted, Doc: "no init header here"},
+			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
+			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Number: 3, Doc: "the relay's lease has expired"},
+			{Name: "truncated", Kind: abi.ReasonPunted, Number: 4, Doc: "the packet ends inside a header"},
+			{Name: "not_init", Kind: abi.ReasonPunted, Number: 5, Doc: "no init header here"},
 		}},
-		{Name: "control", Hook: abi.HookCongestion, Base: 5, Reasons: []abi.Reason{
-			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
-			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
-			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
-			{Name: "truncated", Kind: abi.ReasonPunted, Doc: "the packet ends inside a header"},
-			{Name: "not_ack", Kind: abi.ReasonPunted, Doc: "no ack header here"},
-			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
-			{Name: "ring_full", Kind: abi.ReasonPunted, Doc: "the ring of events is full"},
-			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
-			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
-			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
+		{Name: "control", Hook: abi.HookCongestion, Base: 16, Reasons: []abi.Reason{
+			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
+			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Number: 3, Doc: "the relay's lease has expired"},
+			{Name: "truncated", Kind: abi.ReasonPunted, Number: 4, Doc: "the packet ends inside a header"},
+			{Name: "not_ack", Kind: abi.ReasonPunted, Number: 6, Doc: "no ack header here"},
+			{Name: "changing", Kind: abi.ReasonPunted, Number: 7,
+				Doc: "user space changed rows at each attempt to read one"},
+			{Name: "ring_full", Kind: abi.ReasonPunted, Number: 8, Doc: "the ring of events is full"},
+			{Name: "no_memory", Kind: abi.ReasonPunted, Number: 10,
+				Doc: "the kernel has no memory to change the packet"},
+			{Name: "fault", Kind: abi.ReasonFault, Number: 9,
+				Doc: "dropped: the kernel failed after the first change"},
+			{Name: "no_rule", Kind: abi.ReasonPunted, Number: 11, Doc: "no rule applies"},
 		}},
-		{Name: "reduce", Hook: abi.HookCongestion, Base: 15, Reasons: []abi.Reason{
-			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
-			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
-			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
-			{Name: "truncated", Kind: abi.ReasonPunted, Doc: "the packet ends inside a header"},
-			{Name: "not_loss", Kind: abi.ReasonPunted, Doc: "no loss header here"},
-			{Name: "no_flows", Kind: abi.ReasonPunted, Doc: "no row in flows"},
-			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
-			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
-			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
-			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
+		{Name: "reduce", Hook: abi.HookCongestion, Base: 32, Reasons: []abi.Reason{
+			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
+			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Number: 3, Doc: "the relay's lease has expired"},
+			{Name: "truncated", Kind: abi.ReasonPunted, Number: 4, Doc: "the packet ends inside a header"},
+			{Name: "not_loss", Kind: abi.ReasonPunted, Number: 12, Doc: "no loss header here"},
+			{Name: "no_flows", Kind: abi.ReasonPunted, Number: 13, Doc: "no row in flows"},
+			{Name: "changing", Kind: abi.ReasonPunted, Number: 7,
+				Doc: "user space changed rows at each attempt to read one"},
+			{Name: "no_match", Kind: abi.ReasonPunted, Number: 14,
+				Doc: "the program's match or condition isn't true"},
+			{Name: "no_memory", Kind: abi.ReasonPunted, Number: 10,
+				Doc: "the kernel has no memory to change the packet"},
+			{Name: "fault", Kind: abi.ReasonFault, Number: 9,
+				Doc: "dropped: the kernel failed after the first change"},
 		}},
-		{Name: "finish", Hook: abi.HookCongestion, Base: 25, Reasons: []abi.Reason{
-			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
-			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
-			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
-			{Name: "truncated", Kind: abi.ReasonPunted, Doc: "the packet ends inside a header"},
-			{Name: "not_release", Kind: abi.ReasonPunted, Doc: "no release header here"},
+		{Name: "finish", Hook: abi.HookCongestion, Base: 48, Reasons: []abi.Reason{
+			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
+			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Number: 3, Doc: "the relay's lease has expired"},
+			{Name: "truncated", Kind: abi.ReasonPunted, Number: 4, Doc: "the packet ends inside a header"},
+			{Name: "not_release", Kind: abi.ReasonPunted, Number: 15, Doc: "no release header here"},
 		}},
 	},
 	Counters: []string{"unanswered", "losses"},

@@ -8,7 +8,7 @@
  * Needs Linux 5.12 or newer.
  */
 
-#define FR_REASONS 139
+#define FR_REASONS 230
 #define FR_NEEDS_ROWS 184
 #define FR_NEEDS_LEARNED 3
 #define FR_NEEDS_SHARED 65537
@@ -373,139 +373,167 @@ static __always_inline enum fr_found find_totals(const struct key_totals *key,
 		       NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_vlan_tag, reason_other_host, reason_link_broadcast,
+	reason_link_multicast, reason_truncated, reason_ipv4_version, reason_ip_options,
+	reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length, reason_ipv4_checksum,
+	reason_martian_source, reason_multicast, reason_martian_destination, reason_not_udp,
+	reason_udp_length, reason_gso_packet, reason_long_form, reason_no_match, reason_changing,
+	reason_over_moves, reason_full_seen, reason_full_attempts, reason_closed, reason_too_short,
+	reason_over_source, reason_over_network, reason_over_total, reason_over_newcomers,
+	reason_no_totals, reason_no_networks, reason_ipv6_version, reason_mapped_address,
+	reason_ipv6_payload_length, reason_not_ip, reason_short_form, reason_stray, reason_inactive,
+	reason_answer_form, reason_answer_to_length, reason_answer_to, reason_full_peers,
+	reason_no_peers,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_LONG = 0, PROG_SHORT = 46, PROG_TINY = 92, PROG_ANSWER = 138, PROG_REPLY = 184 };
+
 /*
  * prog_long: tc/ingress
  *	eth ipv4 udp long
  *	eth ipv6 udp long
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_long_sent, reason_long_pass, reason_long_vlan_tag, reason_long_other_host,
-	reason_long_link_broadcast, reason_long_link_multicast, reason_long_truncated,
-	reason_long_ipv4_version, reason_long_ip_options, reason_long_ipv4_reserved,
-	reason_long_fragment, reason_long_ipv4_total_length, reason_long_ipv4_checksum,
-	reason_long_martian_source, reason_long_multicast, reason_long_martian_destination,
-	reason_long_not_udp, reason_long_udp_length, reason_long_gso_packet, reason_long_long_form,
-	reason_long_no_match, reason_long_changing, reason_long_over_moves, reason_long_full_seen,
-	reason_long_full_attempts, reason_long_closed, reason_long_too_short,
-	reason_long_over_source, reason_long_over_network, reason_long_over_total,
-	reason_long_over_newcomers, reason_long_no_totals, reason_long_no_networks,
-	reason_long_ipv6_version, reason_long_mapped_address, reason_long_ipv6_payload_length,
-	reason_long_not_ip,
+/* What is known of a packet. */
+struct long_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
+	__u64 udp_end;
+	struct val_peers *peer;
+	struct val_totals *total;
+	struct val_totals *total_2;
+	struct val_sources *src;
+	struct val_networks *net;
+	struct val_sources *src_2;
+	struct val_networks *net_2;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_long_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_long_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_long_link_broadcast + of);
-		return fr_up(skb, reason_long_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_long_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_long_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_long_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_long_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_long_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_long_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_long_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_long_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_long_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_long_multicast + of);
-		return fr_up(skb, reason_long_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_long_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of,
-				     const __u32 of_2)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_long_truncated + of);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_long_udp_length + of_2);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_long_gso_packet + of_2);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_long_udp_length + of_2);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int long_ipv4_send(struct __sk_buff *skb)
+static __always_inline __u32 check_long(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 udp_end, const __u32 at)
+{
+	struct hdr_long *v_long = data + at;
+
+	if ((void *)(v_long + 1) > data_end || at + sizeof(*v_long) > udp_end)
+		return reason_truncated;
+	if ((be8(&v_long->form_to_flags) >> 7) != 1)
+		return reason_long_form;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	return 0;
+}
+
+static __always_inline int long_ipv4_send(struct __sk_buff *skb, struct long_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_long_pass, len);
+	fr_count(PROG_LONG + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv4_send_2(struct __sk_buff *skb)
+static __always_inline int long_ipv4_send_2(struct __sk_buff *skb, struct long_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_long_pass, len);
+	fr_count(PROG_LONG + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv4_send_3(struct __sk_buff *skb, void *data,
-					    struct val_totals *total)
+static __always_inline int long_ipv4_send_3(struct __sk_buff *skb, struct long_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_long *v_long = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_long *v_long = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
-	__u32 credit0 = fr_credit(total->moves, 0);
+	__u32 credit0 = fr_credit(pkt->total->moves, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, reason_long_over_moves);
+		return fr_drop(skb->len, PROG_LONG + reason_over_moves);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, reason_long_over_moves);
+		return fr_drop(skb->len, PROG_LONG + reason_over_moves);
 
 	/* let moved = {_id: string, learn: seen: {key: [_id], value: ["udp.src"], verified: f... */
 	{
@@ -517,7 +545,7 @@ static __always_inline int long_ipv4_send_3(struct __sk_buff *skb, void *data,
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) {
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
-			return fr_up(skb, reason_long_full_seen);
+			return fr_up(skb, PROG_LONG + reason_full_seen);
 		}
 	}
 
@@ -528,7 +556,7 @@ static __always_inline int long_ipv4_send_3(struct __sk_buff *skb, void *data,
 	st64((void *)said0_2 + 8, ((__u64)ld32(ipv4->src) << 32) | 0xffff0000ULL);
 	__u64 said0_3 = be16(&udp->src_port);
 
-	fr_count(reason_long_pass, len);
+	fr_count(PROG_LONG + reason_pass, len);
 	struct event_issued *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_issued),
 							  0);
 	if (event0) {
@@ -546,91 +574,89 @@ static __always_inline int long_ipv4_send_3(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv4_send_4(struct __sk_buff *skb, struct val_totals *total)
+static __always_inline int long_ipv4_send_4(struct __sk_buff *skb, struct long_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
-	__u32 credit0 = fr_credit(total->moves, 0);
+	__u32 credit0 = fr_credit(pkt->total_2->moves, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, reason_long_over_moves);
+		return fr_drop(skb->len, PROG_LONG + reason_over_moves);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, reason_long_over_moves);
+		return fr_drop(skb->len, PROG_LONG + reason_over_moves);
 
-	fr_count(reason_long_pass, len);
+	fr_count(PROG_LONG + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv4_send_5(struct __sk_buff *skb)
+static __always_inline int long_ipv4_send_5(struct __sk_buff *skb, struct long_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_long_pass, len);
+	fr_count(PROG_LONG + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv4_send_6(struct __sk_buff *skb)
+static __always_inline int long_ipv4_send_6(struct __sk_buff *skb, struct long_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_long_pass, len);
+	fr_count(PROG_LONG + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv4_send_7(struct __sk_buff *skb, void *data,
-					    struct val_sources *src, struct val_networks *net,
-					    struct val_totals *total)
+static __always_inline int long_ipv4_send_7(struct __sk_buff *skb, struct long_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_long *v_long = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_long *v_long = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 
 	/* let by_source = {admit: {credit: "src.new", cost: 1, else: drop: "over_source"}} */
-	__u32 credit0 = fr_credit(src->new, 0);
+	__u32 credit0 = fr_credit(pkt->src->new, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, reason_long_over_source);
+		return fr_drop(skb->len, PROG_LONG + reason_over_source);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, reason_long_over_source);
+		return fr_drop(skb->len, PROG_LONG + reason_over_source);
 
 	/* let by_network = {admit: {credit: "net.new", cost: 1, else: drop: "over_network"}} */
-	__u32 credit1 = fr_credit(net->new, 0);
+	__u32 credit1 = fr_credit(pkt->net->new, 0);
 	__u64 spent1 = 1;
 	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, 0);
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, reason_long_over_network);
+		return fr_drop(skb->len, PROG_LONG + reason_over_network);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, reason_long_over_network);
+		return fr_drop(skb->len, PROG_LONG + reason_over_network);
 	}
 
 	/* let as_regular = {admit: {credit: "total.regulars", cost: 1, else: drop: "over_tota... */
-	__u32 credit2 = fr_credit(total->regulars, 0);
+	__u32 credit2 = fr_credit(pkt->total->regulars, 0);
 	__u64 spent2 = 1;
 	__u64 admitted2 = fr_admit_timed(credit2, spent2, 0, clock);
 	if (admitted2 == FR_REFUSED) {
 		fr_refused(credit2, 0);
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_drop(skb->len, reason_long_over_total);
+		return fr_drop(skb->len, PROG_LONG + reason_over_total);
 	}
 	if (unlikely(admitted2 == FR_CONTENDED)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_drop(skb->len, reason_long_over_total);
+		return fr_drop(skb->len, PROG_LONG + reason_over_total);
 	}
 
 	/* let begun = {learn: attempts: {key: attempt, value: [1], verified: false}} */
@@ -646,63 +672,61 @@ static __always_inline int long_ipv4_send_7(struct __sk_buff *skb, void *data,
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
 			fr_refund(credit2, admitted2 - FR_ADMITTED);
-			return fr_up(skb, reason_long_full_attempts);
+			return fr_up(skb, PROG_LONG + reason_full_attempts);
 		}
 	}
 
-	fr_count(reason_long_pass, len);
+	fr_count(PROG_LONG + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv4_send_8(struct __sk_buff *skb, void *data,
-					    struct val_sources *src, struct val_networks *net,
-					    struct val_totals *total)
+static __always_inline int long_ipv4_send_8(struct __sk_buff *skb, struct long_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_long *v_long = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_long *v_long = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 
 	/* let by_source = {admit: {credit: "src.new", cost: 1, else: drop: "over_source"}} */
-	__u32 credit0 = fr_credit(src->new, 0);
+	__u32 credit0 = fr_credit(pkt->src_2->new, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, reason_long_over_source);
+		return fr_drop(skb->len, PROG_LONG + reason_over_source);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, reason_long_over_source);
+		return fr_drop(skb->len, PROG_LONG + reason_over_source);
 
 	/* let by_network = {admit: {credit: "net.new", cost: 1, else: drop: "over_network"}} */
-	__u32 credit1 = fr_credit(net->new, 0);
+	__u32 credit1 = fr_credit(pkt->net_2->new, 0);
 	__u64 spent1 = 1;
 	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, 0);
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, reason_long_over_network);
+		return fr_drop(skb->len, PROG_LONG + reason_over_network);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, reason_long_over_network);
+		return fr_drop(skb->len, PROG_LONG + reason_over_network);
 	}
 
 	/* let as_newcomer = {admit: {credit: "total.newcomers", cost: 1, else: drop: "over_ne... */
-	__u32 credit2 = fr_credit(total->newcomers, 0);
+	__u32 credit2 = fr_credit(pkt->total_2->newcomers, 0);
 	__u64 spent2 = 1;
 	__u64 admitted2 = fr_admit_timed(credit2, spent2, 0, clock);
 	if (admitted2 == FR_REFUSED) {
 		fr_refused(credit2, 0);
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_drop(skb->len, reason_long_over_newcomers);
+		return fr_drop(skb->len, PROG_LONG + reason_over_newcomers);
 	}
 	if (unlikely(admitted2 == FR_CONTENDED)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_drop(skb->len, reason_long_over_newcomers);
+		return fr_drop(skb->len, PROG_LONG + reason_over_newcomers);
 	}
 
 	/* let begun = {learn: attempts: {key: attempt, value: [1], verified: false}} */
@@ -718,46 +742,45 @@ static __always_inline int long_ipv4_send_8(struct __sk_buff *skb, void *data,
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
 			fr_refund(credit2, admitted2 - FR_ADMITTED);
-			return fr_up(skb, reason_long_full_attempts);
+			return fr_up(skb, PROG_LONG + reason_full_attempts);
 		}
 	}
 
-	fr_count(reason_long_pass, len);
+	fr_count(PROG_LONG + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv4_send_9(struct __sk_buff *skb, void *data,
-					    struct val_totals *total, struct val_networks *net)
+static __always_inline int long_ipv4_send_9(struct __sk_buff *skb, struct long_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_long *v_long = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_long *v_long = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 
 	/* let by_network = {admit: {credit: "net.new", cost: 1, else: drop: "over_network"}} */
-	__u32 credit0 = fr_credit(net->new, 0);
+	__u32 credit0 = fr_credit(pkt->net->new, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, reason_long_over_network);
+		return fr_drop(skb->len, PROG_LONG + reason_over_network);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, reason_long_over_network);
+		return fr_drop(skb->len, PROG_LONG + reason_over_network);
 
 	/* let as_newcomer = {admit: {credit: "total.newcomers", cost: 1, else: drop: "over_ne... */
-	__u32 credit1 = fr_credit(total->newcomers, 0);
+	__u32 credit1 = fr_credit(pkt->total->newcomers, 0);
 	__u64 spent1 = 1;
 	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, 0);
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, reason_long_over_newcomers);
+		return fr_drop(skb->len, PROG_LONG + reason_over_newcomers);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, reason_long_over_newcomers);
+		return fr_drop(skb->len, PROG_LONG + reason_over_newcomers);
 	}
 
 	/* let begun = {learn: attempts: {key: attempt, value: [1], verified: false}} */
@@ -772,7 +795,7 @@ static __always_inline int long_ipv4_send_9(struct __sk_buff *skb, void *data,
 		if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY)) {
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
-			return fr_up(skb, reason_long_full_attempts);
+			return fr_up(skb, PROG_LONG + reason_full_attempts);
 		}
 	}
 
@@ -781,7 +804,7 @@ static __always_inline int long_ipv4_send_9(struct __sk_buff *skb, void *data,
 	st64((void *)said0, 0);
 	st64((void *)said0 + 8, ((__u64)ld32(ipv4->src) << 32) | 0xffff0000ULL);
 
-	fr_count(reason_long_pass, len);
+	fr_count(PROG_LONG + reason_pass, len);
 	struct event_newcomer *event0 = bpf_ringbuf_reserve(&fr_events,
 							    sizeof(struct event_newcomer), 0);
 	if (event0) {
@@ -795,125 +818,117 @@ static __always_inline int long_ipv4_send_9(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv4_totals(struct __sk_buff *skb, void *data,
-					    const struct fr_lease *lease)
+static __always_inline int long_ipv4_totals(struct __sk_buff *skb, struct long_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 
 	/* let limits = {total: totals: ["udp.dst_port"]} */
-	struct val_totals *total;
 	{
 		struct key_totals key __attribute__((aligned(8))) = {};
 
 		key.port = be16(&udp->dst_port);
-		enum fr_found found = find_totals(&key, lease, 136, &total);
+		enum fr_found found = find_totals(&key, pkt->lease, 136, &pkt->total);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_long_no_totals, reason_long_changing);
+			return fr_missed(skb, found, PROG_LONG + reason_no_totals,
+					 PROG_LONG + reason_changing);
 	}
 
 	/* let origin = {net: networks: ["ip.src"]} */
-	struct val_networks *net;
 	{
 		struct key_networks key __attribute__((aligned(8))) = {};
 
 		key.prefix.len = 128;
 		fr_put_v4(key.prefix.addr, ld32(ipv4->src));
-		net = find_networks(&key);
+		pkt->net = find_networks(&key);
 	}
-	if (!net)
-		return fr_up(skb, reason_long_no_networks);
+	if (!pkt->net)
+		return fr_up(skb, PROG_LONG + reason_no_networks);
 
 	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
-	return long_ipv4_send_9(skb, data, total, net);
+	return long_ipv4_send_9(skb, pkt);
 }
 
-static __always_inline int long_ipv4_rules_2(struct __sk_buff *skb, void *data,
-					     const struct fr_lease *lease, struct val_sources *src)
+static __always_inline int long_ipv4_rules_2(struct __sk_buff *skb, struct long_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* let known_source = {src: sources: ["ip.src"]} */
-	struct val_networks *net;
-	struct val_totals *total;
-	if (fr_has(src)) {
+	if (fr_has(pkt->src)) {
 		/* let origin = {net: networks: ["ip.src"]} */
 		{
 			struct key_networks key __attribute__((aligned(8))) = {};
 
 			key.prefix.len = 128;
 			fr_put_v4(key.prefix.addr, ld32(ipv4->src));
-			net = find_networks(&key);
+			pkt->net = find_networks(&key);
 		}
-		if (fr_has(net)) {
+		if (fr_has(pkt->net)) {
 			/* let limits = {total: totals: ["udp.dst_port"]} */
 			{
 				struct key_totals key __attribute__((aligned(8))) = {};
 
 				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, lease, 96, &total);
+				enum fr_found found = find_totals(&key, pkt->lease, 96,
+					&pkt->total);
 				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_long_changing);
+					return fr_up(skb, PROG_LONG + reason_changing);
 				if (found == FR_MISSING)
-					total = NULL;
+					pkt->total = NULL;
 			}
-			if (fr_has(total)) {
+			if (fr_has(pkt->total)) {
 				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
-				if (src->regular)
-					return long_ipv4_send_7(skb, data, src, net, total);
+				if (pkt->src->regular)
+					return long_ipv4_send_7(skb, pkt);
 			}
 		}
 	}
-	struct val_sources *src_2;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
-		enum fr_found found = find_sources(&key, lease, 112, &src_2);
+		enum fr_found found = find_sources(&key, pkt->lease, 112, &pkt->src_2);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
+			return fr_up(skb, PROG_LONG + reason_changing);
 		if (found == FR_MISSING)
-			src_2 = NULL;
+			pkt->src_2 = NULL;
 	}
-	struct val_networks *net_2;
-	struct val_totals *total_2;
-	if (fr_has(src_2)) {
+	if (fr_has(pkt->src_2)) {
 		{
 			struct key_networks key __attribute__((aligned(8))) = {};
 
 			key.prefix.len = 128;
 			fr_put_v4(key.prefix.addr, ld32(ipv4->src));
-			net_2 = find_networks(&key);
+			pkt->net_2 = find_networks(&key);
 		}
-		if (fr_has(net_2)) {
+		if (fr_has(pkt->net_2)) {
 			{
 				struct key_totals key __attribute__((aligned(8))) = {};
 
 				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, lease, 120, &total_2);
+				enum fr_found found = find_totals(&key, pkt->lease, 120,
+					&pkt->total_2);
 				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_long_changing);
+					return fr_up(skb, PROG_LONG + reason_changing);
 				if (found == FR_MISSING)
-					total_2 = NULL;
+					pkt->total_2 = NULL;
 			}
-			if (fr_has(total_2)) {
+			if (fr_has(pkt->total_2)) {
 				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
-				return long_ipv4_send_8(skb, data, src_2, net_2, total_2);
+				return long_ipv4_send_8(skb, pkt);
 			}
 		}
 	}
 
-	return long_ipv4_totals(skb, data, lease);
+	return long_ipv4_totals(skb, pkt);
 }
 
-static __always_inline int long_ipv4_attempts(struct __sk_buff *skb, void *data,
-					      const struct fr_lease *lease, __u64 now,
-					      __u64 udp_end)
+static __always_inline int long_ipv4_attempts(struct __sk_buff *skb, struct long_packet *pkt)
 {
-	struct hdr_long *v_long = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_long *v_long = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* {lookup: try: attempts: attempt, when: "try.packets < setting.tries", do: [{learn: ... */
 	struct val_attempts *try;
@@ -922,9 +937,9 @@ static __always_inline int long_ipv4_attempts(struct __sk_buff *skb, void *data,
 
 		key.id = be64(&v_long->id);
 		fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
-		enum fr_found found = find_attempts(&key, lease, 80, &try);
+		enum fr_found found = find_attempts(&key, pkt->lease, 80, &try);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
+			return fr_up(skb, PROG_LONG + reason_changing);
 		if (found == FR_MISSING)
 			try = NULL;
 	}
@@ -940,130 +955,121 @@ static __always_inline int long_ipv4_attempts(struct __sk_buff *skb, void *data,
 				val.packets = ((__u64)try->packets + 1) & 255;
 				fr_learning(1);
 				if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY))
-					return fr_up(skb, reason_long_full_attempts);
+					return fr_up(skb, PROG_LONG + reason_full_attempts);
 			}
-			return long_ipv4_send_5(skb);
+			return long_ipv4_send_5(skb, pkt);
 		}
 	}
 
 	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
-	if (!fr_lease_valid(lease, now) && set_closed)
-		return fr_drop(skb->len, reason_long_closed);
-	if (!fr_lease_valid(lease, now))
-		return long_ipv4_send_6(skb);
+	if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
+		return fr_drop(skb->len, PROG_LONG + reason_closed);
+	if (!fr_lease_valid(pkt->lease, pkt->now))
+		return long_ipv4_send_6(skb, pkt);
 
 	/* {when: "len(udp.payload) < 1200 && !(?(early))", do: [{drop: "too_short"}]}, */
-	if (udp_end - 42 < 0x4b0 &&
+	if (pkt->udp_end - 42 < 0x4b0 &&
 	    !((be32(&v_long->version) == 1 && ((be8(&v_long->form_to_flags) >> 4) & 3) == 1) ||
 	      (be32(&v_long->version) == 0x6b3343cf &&
 	       ((be8(&v_long->form_to_flags) >> 4) & 3) == 2)))
-		return fr_drop(skb->len, reason_long_too_short);
+		return fr_drop(skb->len, PROG_LONG + reason_too_short);
 
 	/* let known_source = {src: sources: ["ip.src"]} */
-	struct val_sources *src;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
-		enum fr_found found = find_sources(&key, lease, 88, &src);
+		enum fr_found found = find_sources(&key, pkt->lease, 88, &pkt->src);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
+			return fr_up(skb, PROG_LONG + reason_changing);
 		if (found == FR_MISSING)
-			src = NULL;
+			pkt->src = NULL;
 	}
 
-	return long_ipv4_rules_2(skb, data, lease, src);
+	return long_ipv4_rules_2(skb, pkt);
 }
 
-static __always_inline int long_ipv4_rules(struct __sk_buff *skb, void *data,
-					   const struct fr_lease *lease, __u64 now, __u64 udp_end,
-					   struct val_peers *peer)
+static __always_inline int long_ipv4_rules(struct __sk_buff *skb, struct long_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_long *v_long = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_long *v_long = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 
 	/* let sender = {peer: peers: ["udp.src"]} */
-	struct val_totals *total;
-	if (fr_has(peer)) {
+	if (fr_has(pkt->peer)) {
 		/* let limits = {total: totals: ["udp.dst_port"]} */
 		{
 			struct key_totals key __attribute__((aligned(8))) = {};
 
 			key.port = be16(&udp->dst_port);
-			enum fr_found found = find_totals(&key, lease, 40, &total);
+			enum fr_found found = find_totals(&key, pkt->lease, 40, &pkt->total);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_long_changing);
+				return fr_up(skb, PROG_LONG + reason_changing);
 			if (found == FR_MISSING)
-				total = NULL;
+				pkt->total = NULL;
 		}
-		if (fr_has(total)) {
+		if (fr_has(pkt->total)) {
 			/* let proven = "setting.watch && peer.short >= 3" */
-			if (set_watch && peer->m_short >= 3) {
+			if (set_watch && pkt->peer->m_short >= 3) {
 				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
-				return long_ipv4_send_3(skb, data, total);
+				return long_ipv4_send_3(skb, pkt);
 			}
 		}
 	}
 
 	/* {lookup: {sender, limits}, when: "setting.watch && long.id_length < 8", do: [by_mov... */
-	struct val_peers *peer_2;
-	struct val_totals *total_2;
+	struct val_peers *peer;
 	if (set_watch && be8(&v_long->id_length) < 8) {
 		{
 			struct key_peers key __attribute__((aligned(8))) = {};
 
 			fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
-			enum fr_found found = find_peers(&key, lease, 56, &peer_2);
+			enum fr_found found = find_peers(&key, pkt->lease, 56, &peer);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_long_changing);
+				return fr_up(skb, PROG_LONG + reason_changing);
 			if (found == FR_MISSING)
-				peer_2 = NULL;
+				peer = NULL;
 		}
-		if (fr_has(peer_2)) {
+		if (fr_has(peer)) {
 			{
 				struct key_totals key __attribute__((aligned(8))) = {};
 
 				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, lease, 64, &total_2);
+				enum fr_found found = find_totals(&key, pkt->lease, 64,
+					&pkt->total_2);
 				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_long_changing);
+					return fr_up(skb, PROG_LONG + reason_changing);
 				if (found == FR_MISSING)
-					total_2 = NULL;
+					pkt->total_2 = NULL;
 			}
-			if (fr_has(total_2))
-				return long_ipv4_send_4(skb, total_2);
+			if (fr_has(pkt->total_2))
+				return long_ipv4_send_4(skb, pkt);
 		}
 	}
 
-	return long_ipv4_attempts(skb, data, lease, now, udp_end);
+	return long_ipv4_attempts(skb, pkt);
 }
 
-static __always_inline int long_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease, __u64 now)
+static __always_inline int long_ipv4(struct __sk_buff *skb, struct long_packet *pkt)
 {
-	struct hdr_long *v_long = data + 42;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 ip_end, udp_end;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_long *v_long = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u64 ip_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_LONG + why);
 
 	/* long: fields: [ */
-	if ((void *)(v_long + 1) > data_end || 56ULL > udp_end)
-		return fr_up(skb, reason_long_truncated);
-
-	/* {name: "form", bits: 1, is: 1}, {name: "fixed", bits: 1}, {name: "type", bits: 2}, ... */
-	if ((be8(&v_long->form_to_flags) >> 7) != 1)
-		return fr_up(skb, reason_long_long_form);
+	why = check_long(skb, pkt->data, pkt->data_end, pkt->udp_end, 42);
+	if (why)
+		return fr_up(skb, PROG_LONG + why);
 
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "long"], when: "udp.dst_port == set... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_long_gso_packet);
 	if (be16(&udp->dst_port) != set_port)
-		return fr_up(skb, reason_long_no_match);
+		return fr_up(skb, PROG_LONG + reason_no_match);
 
 	/* {lookup: conn: known: [long_id], do: [{count: "conn.packets"}, "pass"]}, */
 	struct val_known *conn;
@@ -1071,15 +1077,15 @@ static __always_inline int long_ipv4(struct __sk_buff *skb, void *data, void *da
 		struct key_known key __attribute__((aligned(8))) = {};
 
 		key.id = be64(&v_long->id) & (__u64)set_id_mask;
-		enum fr_found found = find_known(&key, lease, 0, &conn);
+		enum fr_found found = find_known(&key, pkt->lease, 0, &conn);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
+			return fr_up(skb, PROG_LONG + reason_changing);
 		if (found == FR_MISSING)
 			conn = NULL;
 	}
 	if (fr_has(conn)) {
 		fr_shared_add(conn->packets, 1);
-		return long_ipv4_send(skb);
+		return long_ipv4_send(skb, pkt);
 	}
 
 	/* {lookup: fresh: seen: [long_id], when: "setting.watch", do: ["pass"]}, */
@@ -1089,95 +1095,93 @@ static __always_inline int long_ipv4(struct __sk_buff *skb, void *data, void *da
 			struct key_seen key __attribute__((aligned(8))) = {};
 
 			key.id = be64(&v_long->id) & (__u64)set_id_mask;
-			enum fr_found found = find_seen(&key, lease, 8, &fresh);
+			enum fr_found found = find_seen(&key, pkt->lease, 8, &fresh);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_long_changing);
+				return fr_up(skb, PROG_LONG + reason_changing);
 			if (found == FR_MISSING)
 				fresh = NULL;
 		}
 		if (fr_has(fresh))
-			return long_ipv4_send_2(skb);
+			return long_ipv4_send_2(skb, pkt);
 	}
 
 	/* let sender = {peer: peers: ["udp.src"]} */
-	struct val_peers *peer;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
 		fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
-		enum fr_found found = find_peers(&key, lease, 32, &peer);
+		enum fr_found found = find_peers(&key, pkt->lease, 32, &pkt->peer);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
+			return fr_up(skb, PROG_LONG + reason_changing);
 		if (found == FR_MISSING)
-			peer = NULL;
+			pkt->peer = NULL;
 	}
 
-	return long_ipv4_rules(skb, data, lease, now, udp_end, peer);
+	return long_ipv4_rules(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_long_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_long_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_long_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_long_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_long_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_long_multicast + of);
-		return fr_up(skb, reason_long_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_long_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int long_ipv6_send(struct __sk_buff *skb)
+static __always_inline int long_ipv6_send(struct __sk_buff *skb, struct long_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_long_pass, len);
+	fr_count(PROG_LONG + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv6_send_2(struct __sk_buff *skb)
+static __always_inline int long_ipv6_send_2(struct __sk_buff *skb, struct long_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_long_pass, len);
+	fr_count(PROG_LONG + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv6_send_3(struct __sk_buff *skb, void *data,
-					    struct val_totals *total)
+static __always_inline int long_ipv6_send_3(struct __sk_buff *skb, struct long_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_long *v_long = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_long *v_long = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
-	__u32 credit0 = fr_credit(total->moves, 0);
+	__u32 credit0 = fr_credit(pkt->total->moves, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, reason_long_over_moves);
+		return fr_drop(skb->len, PROG_LONG + reason_over_moves);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, reason_long_over_moves);
+		return fr_drop(skb->len, PROG_LONG + reason_over_moves);
 
 	/* let moved = {_id: string, learn: seen: {key: [_id], value: ["udp.src"], verified: f... */
 	{
@@ -1189,7 +1193,7 @@ static __always_inline int long_ipv6_send_3(struct __sk_buff *skb, void *data,
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) {
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
-			return fr_up(skb, reason_long_full_seen);
+			return fr_up(skb, PROG_LONG + reason_full_seen);
 		}
 	}
 
@@ -1200,7 +1204,7 @@ static __always_inline int long_ipv6_send_3(struct __sk_buff *skb, void *data,
 	st64((void *)said0_2 + 8, ld64(ipv6->src + 8));
 	__u64 said0_3 = be16(&udp->src_port);
 
-	fr_count(reason_long_pass, len);
+	fr_count(PROG_LONG + reason_pass, len);
 	struct event_issued *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_issued),
 							  0);
 	if (event0) {
@@ -1218,91 +1222,89 @@ static __always_inline int long_ipv6_send_3(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv6_send_4(struct __sk_buff *skb, struct val_totals *total)
+static __always_inline int long_ipv6_send_4(struct __sk_buff *skb, struct long_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
-	__u32 credit0 = fr_credit(total->moves, 0);
+	__u32 credit0 = fr_credit(pkt->total_2->moves, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, reason_long_over_moves);
+		return fr_drop(skb->len, PROG_LONG + reason_over_moves);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, reason_long_over_moves);
+		return fr_drop(skb->len, PROG_LONG + reason_over_moves);
 
-	fr_count(reason_long_pass, len);
+	fr_count(PROG_LONG + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv6_send_5(struct __sk_buff *skb)
+static __always_inline int long_ipv6_send_5(struct __sk_buff *skb, struct long_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_long_pass, len);
+	fr_count(PROG_LONG + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv6_send_6(struct __sk_buff *skb)
+static __always_inline int long_ipv6_send_6(struct __sk_buff *skb, struct long_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_long_pass, len);
+	fr_count(PROG_LONG + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv6_send_7(struct __sk_buff *skb, void *data,
-					    struct val_sources *src, struct val_networks *net,
-					    struct val_totals *total)
+static __always_inline int long_ipv6_send_7(struct __sk_buff *skb, struct long_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_long *v_long = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_long *v_long = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 
 	/* let by_source = {admit: {credit: "src.new", cost: 1, else: drop: "over_source"}} */
-	__u32 credit0 = fr_credit(src->new, 0);
+	__u32 credit0 = fr_credit(pkt->src->new, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, reason_long_over_source);
+		return fr_drop(skb->len, PROG_LONG + reason_over_source);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, reason_long_over_source);
+		return fr_drop(skb->len, PROG_LONG + reason_over_source);
 
 	/* let by_network = {admit: {credit: "net.new", cost: 1, else: drop: "over_network"}} */
-	__u32 credit1 = fr_credit(net->new, 0);
+	__u32 credit1 = fr_credit(pkt->net->new, 0);
 	__u64 spent1 = 1;
 	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, 0);
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, reason_long_over_network);
+		return fr_drop(skb->len, PROG_LONG + reason_over_network);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, reason_long_over_network);
+		return fr_drop(skb->len, PROG_LONG + reason_over_network);
 	}
 
 	/* let as_regular = {admit: {credit: "total.regulars", cost: 1, else: drop: "over_tota... */
-	__u32 credit2 = fr_credit(total->regulars, 0);
+	__u32 credit2 = fr_credit(pkt->total->regulars, 0);
 	__u64 spent2 = 1;
 	__u64 admitted2 = fr_admit_timed(credit2, spent2, 0, clock);
 	if (admitted2 == FR_REFUSED) {
 		fr_refused(credit2, 0);
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_drop(skb->len, reason_long_over_total);
+		return fr_drop(skb->len, PROG_LONG + reason_over_total);
 	}
 	if (unlikely(admitted2 == FR_CONTENDED)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_drop(skb->len, reason_long_over_total);
+		return fr_drop(skb->len, PROG_LONG + reason_over_total);
 	}
 
 	/* let begun = {learn: attempts: {key: attempt, value: [1], verified: false}} */
@@ -1318,63 +1320,61 @@ static __always_inline int long_ipv6_send_7(struct __sk_buff *skb, void *data,
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
 			fr_refund(credit2, admitted2 - FR_ADMITTED);
-			return fr_up(skb, reason_long_full_attempts);
+			return fr_up(skb, PROG_LONG + reason_full_attempts);
 		}
 	}
 
-	fr_count(reason_long_pass, len);
+	fr_count(PROG_LONG + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv6_send_8(struct __sk_buff *skb, void *data,
-					    struct val_sources *src, struct val_networks *net,
-					    struct val_totals *total)
+static __always_inline int long_ipv6_send_8(struct __sk_buff *skb, struct long_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_long *v_long = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_long *v_long = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 
 	/* let by_source = {admit: {credit: "src.new", cost: 1, else: drop: "over_source"}} */
-	__u32 credit0 = fr_credit(src->new, 0);
+	__u32 credit0 = fr_credit(pkt->src_2->new, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, reason_long_over_source);
+		return fr_drop(skb->len, PROG_LONG + reason_over_source);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, reason_long_over_source);
+		return fr_drop(skb->len, PROG_LONG + reason_over_source);
 
 	/* let by_network = {admit: {credit: "net.new", cost: 1, else: drop: "over_network"}} */
-	__u32 credit1 = fr_credit(net->new, 0);
+	__u32 credit1 = fr_credit(pkt->net_2->new, 0);
 	__u64 spent1 = 1;
 	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, 0);
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, reason_long_over_network);
+		return fr_drop(skb->len, PROG_LONG + reason_over_network);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, reason_long_over_network);
+		return fr_drop(skb->len, PROG_LONG + reason_over_network);
 	}
 
 	/* let as_newcomer = {admit: {credit: "total.newcomers", cost: 1, else: drop: "over_ne... */
-	__u32 credit2 = fr_credit(total->newcomers, 0);
+	__u32 credit2 = fr_credit(pkt->total_2->newcomers, 0);
 	__u64 spent2 = 1;
 	__u64 admitted2 = fr_admit_timed(credit2, spent2, 0, clock);
 	if (admitted2 == FR_REFUSED) {
 		fr_refused(credit2, 0);
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_drop(skb->len, reason_long_over_newcomers);
+		return fr_drop(skb->len, PROG_LONG + reason_over_newcomers);
 	}
 	if (unlikely(admitted2 == FR_CONTENDED)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_drop(skb->len, reason_long_over_newcomers);
+		return fr_drop(skb->len, PROG_LONG + reason_over_newcomers);
 	}
 
 	/* let begun = {learn: attempts: {key: attempt, value: [1], verified: false}} */
@@ -1390,46 +1390,45 @@ static __always_inline int long_ipv6_send_8(struct __sk_buff *skb, void *data,
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
 			fr_refund(credit2, admitted2 - FR_ADMITTED);
-			return fr_up(skb, reason_long_full_attempts);
+			return fr_up(skb, PROG_LONG + reason_full_attempts);
 		}
 	}
 
-	fr_count(reason_long_pass, len);
+	fr_count(PROG_LONG + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv6_send_9(struct __sk_buff *skb, void *data,
-					    struct val_totals *total, struct val_networks *net)
+static __always_inline int long_ipv6_send_9(struct __sk_buff *skb, struct long_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_long *v_long = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_long *v_long = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 
 	/* let by_network = {admit: {credit: "net.new", cost: 1, else: drop: "over_network"}} */
-	__u32 credit0 = fr_credit(net->new, 0);
+	__u32 credit0 = fr_credit(pkt->net->new, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, reason_long_over_network);
+		return fr_drop(skb->len, PROG_LONG + reason_over_network);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, reason_long_over_network);
+		return fr_drop(skb->len, PROG_LONG + reason_over_network);
 
 	/* let as_newcomer = {admit: {credit: "total.newcomers", cost: 1, else: drop: "over_ne... */
-	__u32 credit1 = fr_credit(total->newcomers, 0);
+	__u32 credit1 = fr_credit(pkt->total->newcomers, 0);
 	__u64 spent1 = 1;
 	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, 0);
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, reason_long_over_newcomers);
+		return fr_drop(skb->len, PROG_LONG + reason_over_newcomers);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, reason_long_over_newcomers);
+		return fr_drop(skb->len, PROG_LONG + reason_over_newcomers);
 	}
 
 	/* let begun = {learn: attempts: {key: attempt, value: [1], verified: false}} */
@@ -1444,7 +1443,7 @@ static __always_inline int long_ipv6_send_9(struct __sk_buff *skb, void *data,
 		if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY)) {
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
-			return fr_up(skb, reason_long_full_attempts);
+			return fr_up(skb, PROG_LONG + reason_full_attempts);
 		}
 	}
 
@@ -1453,7 +1452,7 @@ static __always_inline int long_ipv6_send_9(struct __sk_buff *skb, void *data,
 	st64((void *)said0, ld64(ipv6->src));
 	st64((void *)said0 + 8, ld64(ipv6->src + 8));
 
-	fr_count(reason_long_pass, len);
+	fr_count(PROG_LONG + reason_pass, len);
 	struct event_newcomer *event0 = bpf_ringbuf_reserve(&fr_events,
 							    sizeof(struct event_newcomer), 0);
 	if (event0) {
@@ -1467,125 +1466,117 @@ static __always_inline int long_ipv6_send_9(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv6_totals(struct __sk_buff *skb, void *data,
-					    const struct fr_lease *lease)
+static __always_inline int long_ipv6_totals(struct __sk_buff *skb, struct long_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 
 	/* let limits = {total: totals: ["udp.dst_port"]} */
-	struct val_totals *total;
 	{
 		struct key_totals key __attribute__((aligned(8))) = {};
 
 		key.port = be16(&udp->dst_port);
-		enum fr_found found = find_totals(&key, lease, 136, &total);
+		enum fr_found found = find_totals(&key, pkt->lease, 136, &pkt->total);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_long_no_totals, reason_long_changing);
+			return fr_missed(skb, found, PROG_LONG + reason_no_totals,
+					 PROG_LONG + reason_changing);
 	}
 
 	/* let origin = {net: networks: ["ip.src"]} */
-	struct val_networks *net;
 	{
 		struct key_networks key __attribute__((aligned(8))) = {};
 
 		key.prefix.len = 128;
 		fr_put_v6(key.prefix.addr, ipv6->src, 4);
-		net = find_networks(&key);
+		pkt->net = find_networks(&key);
 	}
-	if (!net)
-		return fr_up(skb, reason_long_no_networks);
+	if (!pkt->net)
+		return fr_up(skb, PROG_LONG + reason_no_networks);
 
 	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
-	return long_ipv6_send_9(skb, data, total, net);
+	return long_ipv6_send_9(skb, pkt);
 }
 
-static __always_inline int long_ipv6_rules_2(struct __sk_buff *skb, void *data,
-					     const struct fr_lease *lease, struct val_sources *src)
+static __always_inline int long_ipv6_rules_2(struct __sk_buff *skb, struct long_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* let known_source = {src: sources: ["ip.src"]} */
-	struct val_networks *net;
-	struct val_totals *total;
-	if (fr_has(src)) {
+	if (fr_has(pkt->src)) {
 		/* let origin = {net: networks: ["ip.src"]} */
 		{
 			struct key_networks key __attribute__((aligned(8))) = {};
 
 			key.prefix.len = 128;
 			fr_put_v6(key.prefix.addr, ipv6->src, 4);
-			net = find_networks(&key);
+			pkt->net = find_networks(&key);
 		}
-		if (fr_has(net)) {
+		if (fr_has(pkt->net)) {
 			/* let limits = {total: totals: ["udp.dst_port"]} */
 			{
 				struct key_totals key __attribute__((aligned(8))) = {};
 
 				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, lease, 96, &total);
+				enum fr_found found = find_totals(&key, pkt->lease, 96,
+					&pkt->total);
 				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_long_changing);
+					return fr_up(skb, PROG_LONG + reason_changing);
 				if (found == FR_MISSING)
-					total = NULL;
+					pkt->total = NULL;
 			}
-			if (fr_has(total)) {
+			if (fr_has(pkt->total)) {
 				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
-				if (src->regular)
-					return long_ipv6_send_7(skb, data, src, net, total);
+				if (pkt->src->regular)
+					return long_ipv6_send_7(skb, pkt);
 			}
 		}
 	}
-	struct val_sources *src_2;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
 
 		fr_put_v6(key.addr, ipv6->src, 0);
-		enum fr_found found = find_sources(&key, lease, 112, &src_2);
+		enum fr_found found = find_sources(&key, pkt->lease, 112, &pkt->src_2);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
+			return fr_up(skb, PROG_LONG + reason_changing);
 		if (found == FR_MISSING)
-			src_2 = NULL;
+			pkt->src_2 = NULL;
 	}
-	struct val_networks *net_2;
-	struct val_totals *total_2;
-	if (fr_has(src_2)) {
+	if (fr_has(pkt->src_2)) {
 		{
 			struct key_networks key __attribute__((aligned(8))) = {};
 
 			key.prefix.len = 128;
 			fr_put_v6(key.prefix.addr, ipv6->src, 4);
-			net_2 = find_networks(&key);
+			pkt->net_2 = find_networks(&key);
 		}
-		if (fr_has(net_2)) {
+		if (fr_has(pkt->net_2)) {
 			{
 				struct key_totals key __attribute__((aligned(8))) = {};
 
 				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, lease, 120, &total_2);
+				enum fr_found found = find_totals(&key, pkt->lease, 120,
+					&pkt->total_2);
 				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_long_changing);
+					return fr_up(skb, PROG_LONG + reason_changing);
 				if (found == FR_MISSING)
-					total_2 = NULL;
+					pkt->total_2 = NULL;
 			}
-			if (fr_has(total_2)) {
+			if (fr_has(pkt->total_2)) {
 				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
-				return long_ipv6_send_8(skb, data, src_2, net_2, total_2);
+				return long_ipv6_send_8(skb, pkt);
 			}
 		}
 	}
 
-	return long_ipv6_totals(skb, data, lease);
+	return long_ipv6_totals(skb, pkt);
 }
 
-static __always_inline int long_ipv6_attempts(struct __sk_buff *skb, void *data,
-					      const struct fr_lease *lease, __u64 now,
-					      __u64 udp_end)
+static __always_inline int long_ipv6_attempts(struct __sk_buff *skb, struct long_packet *pkt)
 {
-	struct hdr_long *v_long = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_long *v_long = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* {lookup: try: attempts: attempt, when: "try.packets < setting.tries", do: [{learn: ... */
 	struct val_attempts *try;
@@ -1594,9 +1585,9 @@ static __always_inline int long_ipv6_attempts(struct __sk_buff *skb, void *data,
 
 		key.id = be64(&v_long->id);
 		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-		enum fr_found found = find_attempts(&key, lease, 80, &try);
+		enum fr_found found = find_attempts(&key, pkt->lease, 80, &try);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
+			return fr_up(skb, PROG_LONG + reason_changing);
 		if (found == FR_MISSING)
 			try = NULL;
 	}
@@ -1611,130 +1602,121 @@ static __always_inline int long_ipv6_attempts(struct __sk_buff *skb, void *data,
 				val.packets = ((__u64)try->packets + 1) & 255;
 				fr_learning(1);
 				if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY))
-					return fr_up(skb, reason_long_full_attempts);
+					return fr_up(skb, PROG_LONG + reason_full_attempts);
 			}
-			return long_ipv6_send_5(skb);
+			return long_ipv6_send_5(skb, pkt);
 		}
 	}
 
 	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
-	if (!fr_lease_valid(lease, now) && set_closed)
-		return fr_drop(skb->len, reason_long_closed);
-	if (!fr_lease_valid(lease, now))
-		return long_ipv6_send_6(skb);
+	if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
+		return fr_drop(skb->len, PROG_LONG + reason_closed);
+	if (!fr_lease_valid(pkt->lease, pkt->now))
+		return long_ipv6_send_6(skb, pkt);
 
 	/* {when: "len(udp.payload) < 1200 && !(?(early))", do: [{drop: "too_short"}]}, */
-	if (udp_end - 62 < 0x4b0 &&
+	if (pkt->udp_end - 62 < 0x4b0 &&
 	    !((be32(&v_long->version) == 1 && ((be8(&v_long->form_to_flags) >> 4) & 3) == 1) ||
 	      (be32(&v_long->version) == 0x6b3343cf &&
 	       ((be8(&v_long->form_to_flags) >> 4) & 3) == 2)))
-		return fr_drop(skb->len, reason_long_too_short);
+		return fr_drop(skb->len, PROG_LONG + reason_too_short);
 
 	/* let known_source = {src: sources: ["ip.src"]} */
-	struct val_sources *src;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
 
 		fr_put_v6(key.addr, ipv6->src, 0);
-		enum fr_found found = find_sources(&key, lease, 88, &src);
+		enum fr_found found = find_sources(&key, pkt->lease, 88, &pkt->src);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
+			return fr_up(skb, PROG_LONG + reason_changing);
 		if (found == FR_MISSING)
-			src = NULL;
+			pkt->src = NULL;
 	}
 
-	return long_ipv6_rules_2(skb, data, lease, src);
+	return long_ipv6_rules_2(skb, pkt);
 }
 
-static __always_inline int long_ipv6_rules(struct __sk_buff *skb, void *data,
-					   const struct fr_lease *lease, __u64 now, __u64 udp_end,
-					   struct val_peers *peer)
+static __always_inline int long_ipv6_rules(struct __sk_buff *skb, struct long_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-	struct hdr_long *v_long = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_long *v_long = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 
 	/* let sender = {peer: peers: ["udp.src"]} */
-	struct val_totals *total;
-	if (fr_has(peer)) {
+	if (fr_has(pkt->peer)) {
 		/* let limits = {total: totals: ["udp.dst_port"]} */
 		{
 			struct key_totals key __attribute__((aligned(8))) = {};
 
 			key.port = be16(&udp->dst_port);
-			enum fr_found found = find_totals(&key, lease, 40, &total);
+			enum fr_found found = find_totals(&key, pkt->lease, 40, &pkt->total);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_long_changing);
+				return fr_up(skb, PROG_LONG + reason_changing);
 			if (found == FR_MISSING)
-				total = NULL;
+				pkt->total = NULL;
 		}
-		if (fr_has(total)) {
+		if (fr_has(pkt->total)) {
 			/* let proven = "setting.watch && peer.short >= 3" */
-			if (set_watch && peer->m_short >= 3) {
+			if (set_watch && pkt->peer->m_short >= 3) {
 				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
-				return long_ipv6_send_3(skb, data, total);
+				return long_ipv6_send_3(skb, pkt);
 			}
 		}
 	}
 
 	/* {lookup: {sender, limits}, when: "setting.watch && long.id_length < 8", do: [by_mov... */
-	struct val_peers *peer_2;
-	struct val_totals *total_2;
+	struct val_peers *peer;
 	if (set_watch && be8(&v_long->id_length) < 8) {
 		{
 			struct key_peers key __attribute__((aligned(8))) = {};
 
 			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-			enum fr_found found = find_peers(&key, lease, 56, &peer_2);
+			enum fr_found found = find_peers(&key, pkt->lease, 56, &peer);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_long_changing);
+				return fr_up(skb, PROG_LONG + reason_changing);
 			if (found == FR_MISSING)
-				peer_2 = NULL;
+				peer = NULL;
 		}
-		if (fr_has(peer_2)) {
+		if (fr_has(peer)) {
 			{
 				struct key_totals key __attribute__((aligned(8))) = {};
 
 				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, lease, 64, &total_2);
+				enum fr_found found = find_totals(&key, pkt->lease, 64,
+					&pkt->total_2);
 				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_long_changing);
+					return fr_up(skb, PROG_LONG + reason_changing);
 				if (found == FR_MISSING)
-					total_2 = NULL;
+					pkt->total_2 = NULL;
 			}
-			if (fr_has(total_2))
-				return long_ipv6_send_4(skb, total_2);
+			if (fr_has(pkt->total_2))
+				return long_ipv6_send_4(skb, pkt);
 		}
 	}
 
-	return long_ipv6_attempts(skb, data, lease, now, udp_end);
+	return long_ipv6_attempts(skb, pkt);
 }
 
-static __always_inline int long_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease, __u64 now)
+static __always_inline int long_ipv6(struct __sk_buff *skb, struct long_packet *pkt)
 {
-	struct hdr_long *v_long = data + 62;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 ip_end, udp_end;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_long *v_long = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u64 ip_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &pkt->udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_LONG + why);
 
 	/* long: fields: [ */
-	if ((void *)(v_long + 1) > data_end || 76ULL > udp_end)
-		return fr_up(skb, reason_long_truncated);
-
-	/* {name: "form", bits: 1, is: 1}, {name: "fixed", bits: 1}, {name: "type", bits: 2}, ... */
-	if ((be8(&v_long->form_to_flags) >> 7) != 1)
-		return fr_up(skb, reason_long_long_form);
+	why = check_long(skb, pkt->data, pkt->data_end, pkt->udp_end, 62);
+	if (why)
+		return fr_up(skb, PROG_LONG + why);
 
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "long"], when: "udp.dst_port == set... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_long_gso_packet);
 	if (be16(&udp->dst_port) != set_port)
-		return fr_up(skb, reason_long_no_match);
+		return fr_up(skb, PROG_LONG + reason_no_match);
 
 	/* {lookup: conn: known: [long_id], do: [{count: "conn.packets"}, "pass"]}, */
 	struct val_known *conn;
@@ -1742,15 +1724,15 @@ static __always_inline int long_ipv6(struct __sk_buff *skb, void *data, void *da
 		struct key_known key __attribute__((aligned(8))) = {};
 
 		key.id = be64(&v_long->id) & (__u64)set_id_mask;
-		enum fr_found found = find_known(&key, lease, 0, &conn);
+		enum fr_found found = find_known(&key, pkt->lease, 0, &conn);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
+			return fr_up(skb, PROG_LONG + reason_changing);
 		if (found == FR_MISSING)
 			conn = NULL;
 	}
 	if (fr_has(conn)) {
 		fr_shared_add(conn->packets, 1);
-		return long_ipv6_send(skb);
+		return long_ipv6_send(skb, pkt);
 	}
 
 	/* {lookup: fresh: seen: [long_id], when: "setting.watch", do: ["pass"]}, */
@@ -1760,50 +1742,52 @@ static __always_inline int long_ipv6(struct __sk_buff *skb, void *data, void *da
 			struct key_seen key __attribute__((aligned(8))) = {};
 
 			key.id = be64(&v_long->id) & (__u64)set_id_mask;
-			enum fr_found found = find_seen(&key, lease, 8, &fresh);
+			enum fr_found found = find_seen(&key, pkt->lease, 8, &fresh);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_long_changing);
+				return fr_up(skb, PROG_LONG + reason_changing);
 			if (found == FR_MISSING)
 				fresh = NULL;
 		}
 		if (fr_has(fresh))
-			return long_ipv6_send_2(skb);
+			return long_ipv6_send_2(skb, pkt);
 	}
 
 	/* let sender = {peer: peers: ["udp.src"]} */
-	struct val_peers *peer;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
 		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-		enum fr_found found = find_peers(&key, lease, 32, &peer);
+		enum fr_found found = find_peers(&key, pkt->lease, 32, &pkt->peer);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
+			return fr_up(skb, PROG_LONG + reason_changing);
 		if (found == FR_MISSING)
-			peer = NULL;
+			pkt->peer = NULL;
 	}
 
-	return long_ipv6_rules(skb, data, lease, now, udp_end, peer);
+	return long_ipv6_rules(skb, pkt);
 }
 
 SEC("tc") int prog_long(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct long_packet pkt;
+
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 76);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "long"], when: "udp.dst_port == set... */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_LONG + why);
 	if (be16(&eth->type) == ETH_P_IP)
-		return long_ipv4(skb, data, data_end, lease, now);
+		return long_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return long_ipv6(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_long_not_ip);
+		return long_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_LONG + reason_not_ip);
 }
 
 /*
@@ -1812,55 +1796,65 @@ SEC("tc") int prog_long(struct __sk_buff *skb)
  *	eth ipv6 udp short
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_short_sent = 37, reason_short_pass, reason_short_vlan_tag, reason_short_other_host,
-	reason_short_link_broadcast, reason_short_link_multicast, reason_short_truncated,
-	reason_short_ipv4_version, reason_short_ip_options, reason_short_ipv4_reserved,
-	reason_short_fragment, reason_short_ipv4_total_length, reason_short_ipv4_checksum,
-	reason_short_martian_source, reason_short_multicast, reason_short_martian_destination,
-	reason_short_not_udp, reason_short_udp_length, reason_short_gso_packet,
-	reason_short_short_form, reason_short_no_match, reason_short_changing,
-	reason_short_over_moves, reason_short_full_seen, reason_short_closed,
-	reason_short_no_totals, reason_short_stray, reason_short_ipv6_version,
-	reason_short_mapped_address, reason_short_ipv6_payload_length, reason_short_not_ip,
+/* What is known of a packet. */
+struct short_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
+	struct val_peers *peer;
+	struct val_totals *total;
+	struct val_totals *total_2;
 };
 
-static __always_inline int short_ipv4_send(struct __sk_buff *skb)
+static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, const __u32 at)
+{
+	struct hdr_short *v_short = data + at;
+
+	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > udp_end)
+		return reason_truncated;
+	if ((be8(&v_short->form_flags) >> 7) != 0)
+		return reason_short_form;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	return 0;
+}
+
+static __always_inline int short_ipv4_send(struct __sk_buff *skb, struct short_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_short_pass, len);
+	fr_count(PROG_SHORT + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int short_ipv4_send_2(struct __sk_buff *skb)
+static __always_inline int short_ipv4_send_2(struct __sk_buff *skb, struct short_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_short_pass, len);
+	fr_count(PROG_SHORT + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int short_ipv4_send_3(struct __sk_buff *skb, void *data,
-					     struct val_totals *total)
+static __always_inline int short_ipv4_send_3(struct __sk_buff *skb, struct short_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_short *v_short = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_short *v_short = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
-	__u32 credit0 = fr_credit(total->moves, 0);
+	__u32 credit0 = fr_credit(pkt->total->moves, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, reason_short_over_moves);
+		return fr_drop(skb->len, PROG_SHORT + reason_over_moves);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, reason_short_over_moves);
+		return fr_drop(skb->len, PROG_SHORT + reason_over_moves);
 
 	/* let moved = {_id: string, learn: seen: {key: [_id], value: ["udp.src"], verified: f... */
 	{
@@ -1872,7 +1866,7 @@ static __always_inline int short_ipv4_send_3(struct __sk_buff *skb, void *data,
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) {
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
-			return fr_up(skb, reason_short_full_seen);
+			return fr_up(skb, PROG_SHORT + reason_full_seen);
 		}
 	}
 
@@ -1883,7 +1877,7 @@ static __always_inline int short_ipv4_send_3(struct __sk_buff *skb, void *data,
 	st64((void *)said0_2 + 8, ((__u64)ld32(ipv4->src) << 32) | 0xffff0000ULL);
 	__u64 said0_3 = be16(&udp->src_port);
 
-	fr_count(reason_short_pass, len);
+	fr_count(PROG_SHORT + reason_pass, len);
 	struct event_issued *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_issued),
 							  0);
 	if (event0) {
@@ -1901,167 +1895,159 @@ static __always_inline int short_ipv4_send_3(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int short_ipv4_send_4(struct __sk_buff *skb, struct val_totals *total)
+static __always_inline int short_ipv4_send_4(struct __sk_buff *skb, struct short_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
-	__u32 credit0 = fr_credit(total->moves, 0);
+	__u32 credit0 = fr_credit(pkt->total_2->moves, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, reason_short_over_moves);
+		return fr_drop(skb->len, PROG_SHORT + reason_over_moves);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, reason_short_over_moves);
+		return fr_drop(skb->len, PROG_SHORT + reason_over_moves);
 
-	fr_count(reason_short_pass, len);
+	fr_count(PROG_SHORT + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int short_ipv4_send_5(struct __sk_buff *skb)
+static __always_inline int short_ipv4_send_5(struct __sk_buff *skb, struct short_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_short_pass, len);
+	fr_count(PROG_SHORT + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int short_ipv4_send_6(struct __sk_buff *skb, struct val_totals *total)
+static __always_inline int short_ipv4_send_6(struct __sk_buff *skb, struct short_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	__u32 len = skb->len;
 
 	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
-	__u32 credit0 = fr_credit(total->strays, 0);
+	__u32 credit0 = fr_credit(pkt->total->strays, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, reason_short_stray);
+		return fr_drop(skb->len, PROG_SHORT + reason_stray);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, reason_short_stray);
+		return fr_drop(skb->len, PROG_SHORT + reason_stray);
 
-	fr_count(reason_short_pass, len);
+	fr_count(PROG_SHORT + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int short_ipv4_rules_2(struct __sk_buff *skb, void *data,
-					      const struct fr_lease *lease, __u64 now)
+static __always_inline int short_ipv4_rules_2(struct __sk_buff *skb, struct short_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
-	if (!fr_lease_valid(lease, now) && set_closed)
-		return fr_drop(skb->len, reason_short_closed);
-	if (!fr_lease_valid(lease, now))
-		return short_ipv4_send_5(skb);
+	if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
+		return fr_drop(skb->len, PROG_SHORT + reason_closed);
+	if (!fr_lease_valid(pkt->lease, pkt->now))
+		return short_ipv4_send_5(skb, pkt);
 
 	/* let limits = {total: totals: ["udp.dst_port"]} */
-	struct val_totals *total;
 	{
 		struct key_totals key __attribute__((aligned(8))) = {};
 
 		key.port = be16(&udp->dst_port);
-		enum fr_found found = find_totals(&key, lease, 80, &total);
+		enum fr_found found = find_totals(&key, pkt->lease, 80, &pkt->total);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_short_no_totals, reason_short_changing);
+			return fr_missed(skb, found, PROG_SHORT + reason_no_totals,
+					 PROG_SHORT + reason_changing);
 	}
 
 	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
-	return short_ipv4_send_6(skb, total);
+	return short_ipv4_send_6(skb, pkt);
 }
 
-static __always_inline int short_ipv4_rules(struct __sk_buff *skb, void *data,
-					    const struct fr_lease *lease, __u64 now,
-					    struct val_peers *peer)
+static __always_inline int short_ipv4_rules(struct __sk_buff *skb, struct short_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 
 	/* let sender = {peer: peers: ["udp.src"]} */
-	struct val_totals *total;
-	if (fr_has(peer)) {
+	if (fr_has(pkt->peer)) {
 		/* let limits = {total: totals: ["udp.dst_port"]} */
 		{
 			struct key_totals key __attribute__((aligned(8))) = {};
 
 			key.port = be16(&udp->dst_port);
-			enum fr_found found = find_totals(&key, lease, 40, &total);
+			enum fr_found found = find_totals(&key, pkt->lease, 40, &pkt->total);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_short_changing);
+				return fr_up(skb, PROG_SHORT + reason_changing);
 			if (found == FR_MISSING)
-				total = NULL;
+				pkt->total = NULL;
 		}
-		if (fr_has(total)) {
+		if (fr_has(pkt->total)) {
 			/* let proven = "setting.watch && peer.short >= 3" */
-			if (set_watch && peer->m_short >= 3) {
+			if (set_watch && pkt->peer->m_short >= 3) {
 				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
-				return short_ipv4_send_3(skb, data, total);
+				return short_ipv4_send_3(skb, pkt);
 			}
 		}
 	}
 
 	/* {lookup: {sender, limits}, when: "setting.watch", do: [by_moves, "pass"]}, */
-	struct val_peers *peer_2;
-	struct val_totals *total_2;
+	struct val_peers *peer;
 	if (set_watch) {
 		{
 			struct key_peers key __attribute__((aligned(8))) = {};
 
 			fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
-			enum fr_found found = find_peers(&key, lease, 56, &peer_2);
+			enum fr_found found = find_peers(&key, pkt->lease, 56, &peer);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_short_changing);
+				return fr_up(skb, PROG_SHORT + reason_changing);
 			if (found == FR_MISSING)
-				peer_2 = NULL;
+				peer = NULL;
 		}
-		if (fr_has(peer_2)) {
+		if (fr_has(peer)) {
 			{
 				struct key_totals key __attribute__((aligned(8))) = {};
 
 				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, lease, 64, &total_2);
+				enum fr_found found = find_totals(&key, pkt->lease, 64,
+					&pkt->total_2);
 				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_short_changing);
+					return fr_up(skb, PROG_SHORT + reason_changing);
 				if (found == FR_MISSING)
-					total_2 = NULL;
+					pkt->total_2 = NULL;
 			}
-			if (fr_has(total_2))
-				return short_ipv4_send_4(skb, total_2);
+			if (fr_has(pkt->total_2))
+				return short_ipv4_send_4(skb, pkt);
 		}
 	}
 
-	return short_ipv4_rules_2(skb, data, lease, now);
+	return short_ipv4_rules_2(skb, pkt);
 }
 
-static __always_inline int short_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease, __u64 now)
+static __always_inline int short_ipv4(struct __sk_buff *skb, struct short_packet *pkt)
 {
-	struct hdr_short *v_short = data + 42;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short *v_short = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(long, short, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, FR_APART(long, short, truncated),
-		      FR_APART(long, short, udp_length)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_SHORT + why);
 
 	/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {name: "i... */
-	if ((void *)(v_short + 1) > data_end || 51ULL > udp_end)
-		return fr_up(skb, reason_short_truncated);
-	if ((be8(&v_short->form_flags) >> 7) != 0)
-		return fr_up(skb, reason_short_short_form);
+	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 42);
+	if (why)
+		return fr_up(skb, PROG_SHORT + why);
 
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_short_gso_packet);
 	if (be16(&udp->dst_port) != set_port)
-		return fr_up(skb, reason_short_no_match);
+		return fr_up(skb, PROG_SHORT + reason_no_match);
 
 	/* {lookup: conn: known: [short_id], do: [{count: "conn.packets"}, "pass"]}, */
 	struct val_known *conn;
@@ -2069,15 +2055,15 @@ static __always_inline int short_ipv4(struct __sk_buff *skb, void *data, void *d
 		struct key_known key __attribute__((aligned(8))) = {};
 
 		key.id = be64(&v_short->id) & (__u64)set_id_mask;
-		enum fr_found found = find_known(&key, lease, 0, &conn);
+		enum fr_found found = find_known(&key, pkt->lease, 0, &conn);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_short_changing);
+			return fr_up(skb, PROG_SHORT + reason_changing);
 		if (found == FR_MISSING)
 			conn = NULL;
 	}
 	if (fr_has(conn)) {
 		fr_shared_add(conn->packets, 1);
-		return short_ipv4_send(skb);
+		return short_ipv4_send(skb, pkt);
 	}
 
 	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
@@ -2087,67 +2073,65 @@ static __always_inline int short_ipv4(struct __sk_buff *skb, void *data, void *d
 			struct key_seen key __attribute__((aligned(8))) = {};
 
 			key.id = be64(&v_short->id) & (__u64)set_id_mask;
-			enum fr_found found = find_seen(&key, lease, 8, &fresh);
+			enum fr_found found = find_seen(&key, pkt->lease, 8, &fresh);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_short_changing);
+				return fr_up(skb, PROG_SHORT + reason_changing);
 			if (found == FR_MISSING)
 				fresh = NULL;
 		}
 		if (fr_has(fresh))
-			return short_ipv4_send_2(skb);
+			return short_ipv4_send_2(skb, pkt);
 	}
 
 	/* let sender = {peer: peers: ["udp.src"]} */
-	struct val_peers *peer;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
 		fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
-		enum fr_found found = find_peers(&key, lease, 32, &peer);
+		enum fr_found found = find_peers(&key, pkt->lease, 32, &pkt->peer);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_short_changing);
+			return fr_up(skb, PROG_SHORT + reason_changing);
 		if (found == FR_MISSING)
-			peer = NULL;
+			pkt->peer = NULL;
 	}
 
-	return short_ipv4_rules(skb, data, lease, now, peer);
+	return short_ipv4_rules(skb, pkt);
 }
 
-static __always_inline int short_ipv6_send(struct __sk_buff *skb)
+static __always_inline int short_ipv6_send(struct __sk_buff *skb, struct short_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_short_pass, len);
+	fr_count(PROG_SHORT + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int short_ipv6_send_2(struct __sk_buff *skb)
+static __always_inline int short_ipv6_send_2(struct __sk_buff *skb, struct short_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_short_pass, len);
+	fr_count(PROG_SHORT + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int short_ipv6_send_3(struct __sk_buff *skb, void *data,
-					     struct val_totals *total)
+static __always_inline int short_ipv6_send_3(struct __sk_buff *skb, struct short_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_short *v_short = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_short *v_short = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
-	__u32 credit0 = fr_credit(total->moves, 0);
+	__u32 credit0 = fr_credit(pkt->total->moves, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, reason_short_over_moves);
+		return fr_drop(skb->len, PROG_SHORT + reason_over_moves);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, reason_short_over_moves);
+		return fr_drop(skb->len, PROG_SHORT + reason_over_moves);
 
 	/* let moved = {_id: string, learn: seen: {key: [_id], value: ["udp.src"], verified: f... */
 	{
@@ -2159,7 +2143,7 @@ static __always_inline int short_ipv6_send_3(struct __sk_buff *skb, void *data,
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) {
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
-			return fr_up(skb, reason_short_full_seen);
+			return fr_up(skb, PROG_SHORT + reason_full_seen);
 		}
 	}
 
@@ -2170,7 +2154,7 @@ static __always_inline int short_ipv6_send_3(struct __sk_buff *skb, void *data,
 	st64((void *)said0_2 + 8, ld64(ipv6->src + 8));
 	__u64 said0_3 = be16(&udp->src_port);
 
-	fr_count(reason_short_pass, len);
+	fr_count(PROG_SHORT + reason_pass, len);
 	struct event_issued *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_issued),
 							  0);
 	if (event0) {
@@ -2188,168 +2172,159 @@ static __always_inline int short_ipv6_send_3(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int short_ipv6_send_4(struct __sk_buff *skb, struct val_totals *total)
+static __always_inline int short_ipv6_send_4(struct __sk_buff *skb, struct short_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
-	__u32 credit0 = fr_credit(total->moves, 0);
+	__u32 credit0 = fr_credit(pkt->total_2->moves, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, reason_short_over_moves);
+		return fr_drop(skb->len, PROG_SHORT + reason_over_moves);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, reason_short_over_moves);
+		return fr_drop(skb->len, PROG_SHORT + reason_over_moves);
 
-	fr_count(reason_short_pass, len);
+	fr_count(PROG_SHORT + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int short_ipv6_send_5(struct __sk_buff *skb)
+static __always_inline int short_ipv6_send_5(struct __sk_buff *skb, struct short_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_short_pass, len);
+	fr_count(PROG_SHORT + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int short_ipv6_send_6(struct __sk_buff *skb, struct val_totals *total)
+static __always_inline int short_ipv6_send_6(struct __sk_buff *skb, struct short_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	__u32 len = skb->len;
 
 	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
-	__u32 credit0 = fr_credit(total->strays, 0);
+	__u32 credit0 = fr_credit(pkt->total->strays, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, reason_short_stray);
+		return fr_drop(skb->len, PROG_SHORT + reason_stray);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, reason_short_stray);
+		return fr_drop(skb->len, PROG_SHORT + reason_stray);
 
-	fr_count(reason_short_pass, len);
+	fr_count(PROG_SHORT + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int short_ipv6_rules_2(struct __sk_buff *skb, void *data,
-					      const struct fr_lease *lease, __u64 now)
+static __always_inline int short_ipv6_rules_2(struct __sk_buff *skb, struct short_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
-	if (!fr_lease_valid(lease, now) && set_closed)
-		return fr_drop(skb->len, reason_short_closed);
-	if (!fr_lease_valid(lease, now))
-		return short_ipv6_send_5(skb);
+	if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
+		return fr_drop(skb->len, PROG_SHORT + reason_closed);
+	if (!fr_lease_valid(pkt->lease, pkt->now))
+		return short_ipv6_send_5(skb, pkt);
 
 	/* let limits = {total: totals: ["udp.dst_port"]} */
-	struct val_totals *total;
 	{
 		struct key_totals key __attribute__((aligned(8))) = {};
 
 		key.port = be16(&udp->dst_port);
-		enum fr_found found = find_totals(&key, lease, 80, &total);
+		enum fr_found found = find_totals(&key, pkt->lease, 80, &pkt->total);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_short_no_totals, reason_short_changing);
+			return fr_missed(skb, found, PROG_SHORT + reason_no_totals,
+					 PROG_SHORT + reason_changing);
 	}
 
 	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
-	return short_ipv6_send_6(skb, total);
+	return short_ipv6_send_6(skb, pkt);
 }
 
-static __always_inline int short_ipv6_rules(struct __sk_buff *skb, void *data,
-					    const struct fr_lease *lease, __u64 now,
-					    struct val_peers *peer)
+static __always_inline int short_ipv6_rules(struct __sk_buff *skb, struct short_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 
 	/* let sender = {peer: peers: ["udp.src"]} */
-	struct val_totals *total;
-	if (fr_has(peer)) {
+	if (fr_has(pkt->peer)) {
 		/* let limits = {total: totals: ["udp.dst_port"]} */
 		{
 			struct key_totals key __attribute__((aligned(8))) = {};
 
 			key.port = be16(&udp->dst_port);
-			enum fr_found found = find_totals(&key, lease, 40, &total);
+			enum fr_found found = find_totals(&key, pkt->lease, 40, &pkt->total);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_short_changing);
+				return fr_up(skb, PROG_SHORT + reason_changing);
 			if (found == FR_MISSING)
-				total = NULL;
+				pkt->total = NULL;
 		}
-		if (fr_has(total)) {
+		if (fr_has(pkt->total)) {
 			/* let proven = "setting.watch && peer.short >= 3" */
-			if (set_watch && peer->m_short >= 3) {
+			if (set_watch && pkt->peer->m_short >= 3) {
 				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
-				return short_ipv6_send_3(skb, data, total);
+				return short_ipv6_send_3(skb, pkt);
 			}
 		}
 	}
 
 	/* {lookup: {sender, limits}, when: "setting.watch", do: [by_moves, "pass"]}, */
-	struct val_peers *peer_2;
-	struct val_totals *total_2;
+	struct val_peers *peer;
 	if (set_watch) {
 		{
 			struct key_peers key __attribute__((aligned(8))) = {};
 
 			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-			enum fr_found found = find_peers(&key, lease, 56, &peer_2);
+			enum fr_found found = find_peers(&key, pkt->lease, 56, &peer);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_short_changing);
+				return fr_up(skb, PROG_SHORT + reason_changing);
 			if (found == FR_MISSING)
-				peer_2 = NULL;
+				peer = NULL;
 		}
-		if (fr_has(peer_2)) {
+		if (fr_has(peer)) {
 			{
 				struct key_totals key __attribute__((aligned(8))) = {};
 
 				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, lease, 64, &total_2);
+				enum fr_found found = find_totals(&key, pkt->lease, 64,
+					&pkt->total_2);
 				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_short_changing);
+					return fr_up(skb, PROG_SHORT + reason_changing);
 				if (found == FR_MISSING)
-					total_2 = NULL;
+					pkt->total_2 = NULL;
 			}
-			if (fr_has(total_2))
-				return short_ipv6_send_4(skb, total_2);
+			if (fr_has(pkt->total_2))
+				return short_ipv6_send_4(skb, pkt);
 		}
 	}
 
-	return short_ipv6_rules_2(skb, data, lease, now);
+	return short_ipv6_rules_2(skb, pkt);
 }
 
-static __always_inline int short_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease, __u64 now)
+static __always_inline int short_ipv6(struct __sk_buff *skb, struct short_packet *pkt)
 {
-	struct hdr_short *v_short = data + 62;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short *v_short = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(long, short, truncated),
-		       FR_APART(long, short, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, FR_APART(long, short, truncated),
-		      FR_APART(long, short, udp_length)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_SHORT + why);
 
 	/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {name: "i... */
-	if ((void *)(v_short + 1) > data_end || 71ULL > udp_end)
-		return fr_up(skb, reason_short_truncated);
-	if ((be8(&v_short->form_flags) >> 7) != 0)
-		return fr_up(skb, reason_short_short_form);
+	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 62);
+	if (why)
+		return fr_up(skb, PROG_SHORT + why);
 
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_short_gso_packet);
 	if (be16(&udp->dst_port) != set_port)
-		return fr_up(skb, reason_short_no_match);
+		return fr_up(skb, PROG_SHORT + reason_no_match);
 
 	/* {lookup: conn: known: [short_id], do: [{count: "conn.packets"}, "pass"]}, */
 	struct val_known *conn;
@@ -2357,15 +2332,15 @@ static __always_inline int short_ipv6(struct __sk_buff *skb, void *data, void *d
 		struct key_known key __attribute__((aligned(8))) = {};
 
 		key.id = be64(&v_short->id) & (__u64)set_id_mask;
-		enum fr_found found = find_known(&key, lease, 0, &conn);
+		enum fr_found found = find_known(&key, pkt->lease, 0, &conn);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_short_changing);
+			return fr_up(skb, PROG_SHORT + reason_changing);
 		if (found == FR_MISSING)
 			conn = NULL;
 	}
 	if (fr_has(conn)) {
 		fr_shared_add(conn->packets, 1);
-		return short_ipv6_send(skb);
+		return short_ipv6_send(skb, pkt);
 	}
 
 	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
@@ -2375,50 +2350,52 @@ static __always_inline int short_ipv6(struct __sk_buff *skb, void *data, void *d
 			struct key_seen key __attribute__((aligned(8))) = {};
 
 			key.id = be64(&v_short->id) & (__u64)set_id_mask;
-			enum fr_found found = find_seen(&key, lease, 8, &fresh);
+			enum fr_found found = find_seen(&key, pkt->lease, 8, &fresh);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_short_changing);
+				return fr_up(skb, PROG_SHORT + reason_changing);
 			if (found == FR_MISSING)
 				fresh = NULL;
 		}
 		if (fr_has(fresh))
-			return short_ipv6_send_2(skb);
+			return short_ipv6_send_2(skb, pkt);
 	}
 
 	/* let sender = {peer: peers: ["udp.src"]} */
-	struct val_peers *peer;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
 		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-		enum fr_found found = find_peers(&key, lease, 32, &peer);
+		enum fr_found found = find_peers(&key, pkt->lease, 32, &pkt->peer);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_short_changing);
+			return fr_up(skb, PROG_SHORT + reason_changing);
 		if (found == FR_MISSING)
-			peer = NULL;
+			pkt->peer = NULL;
 	}
 
-	return short_ipv6_rules(skb, data, lease, now, peer);
+	return short_ipv6_rules(skb, pkt);
 }
 
 SEC("tc") int prog_short(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct short_packet pkt;
+
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 71);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
-	if (check_eth(skb, data, data_end, FR_APART(long, short, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_SHORT + why);
 	if (be16(&eth->type) == ETH_P_IP)
-		return short_ipv4(skb, data, data_end, lease, now);
+		return short_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return short_ipv6(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_short_not_ip);
+		return short_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_SHORT + reason_not_ip);
 }
 
 /*
@@ -2427,104 +2404,91 @@ SEC("tc") int prog_short(struct __sk_buff *skb)
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_tiny_sent = 68, reason_tiny_pass, reason_tiny_vlan_tag, reason_tiny_other_host,
-	reason_tiny_link_broadcast, reason_tiny_link_multicast, reason_tiny_truncated,
-	reason_tiny_ipv4_version, reason_tiny_ip_options, reason_tiny_ipv4_reserved,
-	reason_tiny_fragment, reason_tiny_ipv4_total_length, reason_tiny_ipv4_checksum,
-	reason_tiny_martian_source, reason_tiny_multicast, reason_tiny_martian_destination,
-	reason_tiny_not_udp, reason_tiny_udp_length, reason_tiny_gso_packet, reason_tiny_no_match,
-	reason_tiny_too_short, reason_tiny_ipv6_version, reason_tiny_mapped_address,
-	reason_tiny_ipv6_payload_length, reason_tiny_not_ip,
+/* What is known of a packet. */
+struct tiny_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
 };
 
-static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline int tiny_ipv4_send(struct __sk_buff *skb, struct tiny_packet *pkt)
 {
-	struct hdr_udp *udp = data + at;
+	__u32 len = skb->len;
 
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_tiny_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_tiny_udp_length);
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tiny_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_tiny_udp_length);
+	fr_count(PROG_TINY + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int tiny_ipv4(struct __sk_buff *skb, struct tiny_packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+
+	if (why)
+		return fr_up(skb, PROG_TINY + why);
+
+	/* hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port" */
 	if (be16(&udp->dst_port) != set_port)
-		return fr_up(skb, reason_tiny_no_match);
+		return fr_up(skb, PROG_TINY + reason_no_match);
 
-	*end = udp_end;
-	return 0;
+	/* rules: [{when: "len(udp.payload) < 21 && (!lapsed || setting.closed)", do: [{drop: ... */
+	if (udp_end - 42 < 21 && (fr_lease_valid(pkt->lease, pkt->now) || set_closed))
+		return fr_drop(skb->len, PROG_TINY + reason_too_short);
+	return tiny_ipv4_send(skb, pkt);
 }
 
-static __always_inline int tiny_ipv4_send(struct __sk_buff *skb)
+static __always_inline int tiny_ipv6_send(struct __sk_buff *skb, struct tiny_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_tiny_pass, len);
+	fr_count(PROG_TINY + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int tiny_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease, __u64 now)
+static __always_inline int tiny_ipv6(struct __sk_buff *skb, struct tiny_packet *pkt)
 {
+	struct hdr_udp *udp = pkt->data + 54;
 	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(long, tiny, truncated)) ||
-	    check_udp_2(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_TINY + why);
+
+	/* hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port" */
+	if (be16(&udp->dst_port) != set_port)
+		return fr_up(skb, PROG_TINY + reason_no_match);
 
 	/* rules: [{when: "len(udp.payload) < 21 && (!lapsed || setting.closed)", do: [{drop: ... */
-	if (udp_end - 42 < 21 && (fr_lease_valid(lease, now) || set_closed))
-		return fr_drop(skb->len, reason_tiny_too_short);
-	return tiny_ipv4_send(skb);
-}
-
-static __always_inline int tiny_ipv6_send(struct __sk_buff *skb)
-{
-	__u32 len = skb->len;
-
-	fr_count(reason_tiny_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int tiny_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease, __u64 now)
-{
-	__u64 ip_end, udp_end;
-
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(long, tiny, truncated),
-		       FR_APART(long, tiny, ipv6_version)) ||
-	    check_udp_2(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
-
-	/* rules: [{when: "len(udp.payload) < 21 && (!lapsed || setting.closed)", do: [{drop: ... */
-	if (udp_end - 62 < 21 && (fr_lease_valid(lease, now) || set_closed))
-		return fr_drop(skb->len, reason_tiny_too_short);
-	return tiny_ipv6_send(skb);
+	if (udp_end - 62 < 21 && (fr_lease_valid(pkt->lease, pkt->now) || set_closed))
+		return fr_drop(skb->len, PROG_TINY + reason_too_short);
+	return tiny_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_tiny(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct tiny_packet pkt;
+
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port" */
-	if (check_eth(skb, data, data_end, FR_APART(long, tiny, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_TINY + why);
 	if (be16(&eth->type) == ETH_P_IP)
-		return tiny_ipv4(skb, data, data_end, lease, now);
+		return tiny_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return tiny_ipv6(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_tiny_not_ip);
+		return tiny_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_TINY + reason_not_ip);
 }
 
 /*
@@ -2533,79 +2497,76 @@ SEC("tc") int prog_tiny(struct __sk_buff *skb)
  *	eth ipv6 udp answer
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_answer_sent = 93, reason_answer_pass, reason_answer_inactive, reason_answer_vlan_tag,
-	reason_answer_truncated, reason_answer_ipv4_version, reason_answer_ip_options,
-	reason_answer_ipv4_reserved, reason_answer_fragment, reason_answer_ipv4_total_length,
-	reason_answer_not_udp, reason_answer_udp_length, reason_answer_gso_packet,
-	reason_answer_answer_form, reason_answer_answer_to_length, reason_answer_answer_to,
-	reason_answer_no_match, reason_answer_changing, reason_answer_full_seen,
-	reason_answer_full_peers, reason_answer_ipv6_version, reason_answer_mapped_address,
-	reason_answer_ipv6_payload_length, reason_answer_not_ip,
+/* What is known of a packet. */
+struct answer_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	void *at_answer_to_end;
+	struct val_known *conn;
+	struct val_seen *fresh;
 };
 
-static __always_inline int check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_answer_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_answer_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_answer_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_answer_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_answer_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_answer_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_answer_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_answer(struct __sk_buff *skb, void *data, void *data_end,
-					__u64 udp_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_answer(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_answer *answer = data + at;
 
 	if ((void *)(answer + 1) > data_end || at + sizeof(*answer) > udp_end)
-		return fr_up(skb, reason_answer_truncated);
+		return reason_truncated;
 	if ((be8(&answer->form_flags) >> 7) != 1)
-		return fr_up(skb, reason_answer_answer_form);
+		return reason_answer_form;
 	if (be8(&answer->to_length) > 20)
-		return fr_up(skb, reason_answer_answer_to_length);
-	__u64 v_v_answer_to_size = be8(&answer->to_length);
-	if (v_v_answer_to_size > 20)
-		return fr_up(skb, reason_answer_answer_to);
-	__u64 v_v_answer_to_end = fr_forget(skb, at + sizeof(*answer) + v_v_answer_to_size);
+		return reason_answer_to_length;
+	__u64 v_answer_to_size = be8(&answer->to_length);
+	if (v_answer_to_size > 20)
+		return reason_answer_to;
+	__u64 v_answer_to_end = fr_forget(skb, at + sizeof(*answer) + v_answer_to_size);
 
-	*end = v_v_answer_to_end;
+	*end = v_answer_to_end;
 	return 0;
 }
 
-static __always_inline int answer_ipv4_send(struct __sk_buff *skb)
+static __always_inline int answer_ipv4_send(struct __sk_buff *skb, struct answer_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_answer_pass, len);
+	fr_count(PROG_ANSWER + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int answer_ipv4_send_2(struct __sk_buff *skb, void *data,
-					      void *at_answer_to_end)
+static __always_inline int answer_ipv4_send_2(struct __sk_buff *skb, struct answer_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_answer_2 *answer = at_answer_to_end;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_answer_2 *answer = pkt->at_answer_to_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 
 	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass"]}, */
@@ -2615,7 +2576,7 @@ static __always_inline int answer_ipv4_send_2(struct __sk_buff *skb, void *data,
 	st64((void *)said0_2 + 8, ((__u64)ld32(ipv4->dst) << 32) | 0xffff0000ULL);
 	__u64 said0_3 = be16(&udp->dst_port);
 
-	fr_count(reason_answer_pass, len);
+	fr_count(PROG_ANSWER + reason_pass, len);
 	struct event_issued *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_issued),
 							  0);
 	if (event0) {
@@ -2633,12 +2594,15 @@ static __always_inline int answer_ipv4_send_2(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int answer_ipv4_further(struct __sk_buff *skb, void *data,
-					       void *at_answer_to_end)
+static __always_inline int answer_ipv4_rules(struct __sk_buff *skb, struct answer_packet *pkt)
 {
-	struct hdr_answer_2 *answer = at_answer_to_end;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_answer_2 *answer = pkt->at_answer_to_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+
+	/* {when: "conn || fresh", do: ["pass"]}, */
+	if (fr_has(pkt->conn) || fr_has(pkt->fresh))
+		return answer_ipv4_send(skb, pkt);
 
 	/* {do: [{learn: seen: {key: [answer_id], value: ["udp.dst"]}}, {learn: peers: {key: [... */
 	{
@@ -2649,7 +2613,7 @@ static __always_inline int answer_ipv4_further(struct __sk_buff *skb, void *data
 		fr_put_endpoint_v4(&val.peer, ld32(ipv4->dst), be16(&udp->dst_port));
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_answer_full_seen);
+			return fr_up(skb, PROG_ANSWER + reason_full_seen);
 	}
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
@@ -2659,120 +2623,111 @@ static __always_inline int answer_ipv4_further(struct __sk_buff *skb, void *data
 		val.m_short = 0;
 		fr_learning(2);
 		if (bpf_map_update_elem(&tbl_peers, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_answer_full_peers);
+			return fr_up(skb, PROG_ANSWER + reason_full_peers);
 	}
 
 	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass"]}, */
-	return answer_ipv4_send_2(skb, data, at_answer_to_end);
+	return answer_ipv4_send_2(skb, pkt);
 }
 
-static __always_inline int answer_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				       const struct fr_lease *lease)
+static __always_inline int answer_ipv4(struct __sk_buff *skb, struct answer_packet *pkt)
 {
-	void *at_answer_to_end;
 	struct hdr_answer_2 *answer;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_answer *answer_2 = data + 42;
-	__u64 ip_end, udp_end, v_v_answer_to_end;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_answer *answer_2 = pkt->data + 42;
+	__u64 ip_end, udp_end, v_answer_to_end;
+	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if (check_ipv4_2(skb, data, data_end, 14, &ip_end, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, FR_APART(long, answer, truncated),
-		      FR_APART(long, answer, udp_length)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_ANSWER + why);
 
 	/* {name: "to_length", bits: 8, is: <=20}, {name: "to", bytes: "to_length", max: 20}, */
-	if (check_answer(skb, data, data_end, udp_end, 42, &v_v_answer_to_end))
-		return TC_ACT_UNSPEC;
-	at_answer_to_end = fr_pin(data + fr_bound(v_v_answer_to_end, 0x7f));
-	if (at_answer_to_end > data_end)
-		return fr_up(skb, reason_answer_truncated);
-	if (v_v_answer_to_end > udp_end)
-		return fr_up(skb, reason_answer_truncated);
+	why = check_answer(skb, pkt->data, pkt->data_end, udp_end, 42, &v_answer_to_end);
+	if (why)
+		return fr_up(skb, PROG_ANSWER + why);
+	pkt->at_answer_to_end = fr_pin(pkt->data + fr_bound(v_answer_to_end, 0x7f));
+	if (pkt->at_answer_to_end > pkt->data_end)
+		return fr_up(skb, PROG_ANSWER + reason_truncated);
+	if (v_answer_to_end > udp_end)
+		return fr_up(skb, PROG_ANSWER + reason_truncated);
 
 	/* answer: fields: [ */
-	answer = at_answer_to_end;
-	if ((void *)(answer + 1) > data_end)
-		return fr_up(skb, reason_answer_truncated);
-	if (v_v_answer_to_end + 9 > udp_end)
-		return fr_up(skb, reason_answer_truncated);
+	answer = pkt->at_answer_to_end;
+	if ((void *)(answer + 1) > pkt->data_end)
+		return fr_up(skb, PROG_ANSWER + reason_truncated);
+	if (v_answer_to_end + 9 > udp_end)
+		return fr_up(skb, PROG_ANSWER + reason_truncated);
 
 	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "answer"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_answer_gso_packet);
+		return fr_up(skb, PROG_ANSWER + reason_gso_packet);
 
 	/* when: "udp.src_port == setting.port && answer.version != 0 && answer.id_length != 0" */
 	if (!(be16(&udp->src_port) == set_port && !(be32(&answer_2->version) == 0) &&
 	      !(be8(&answer->id_length) == 0)))
-		return fr_up(skb, reason_answer_no_match);
+		return fr_up(skb, PROG_ANSWER + reason_no_match);
 
 	/* lookup: {"conn?": known: [answer_id], "fresh?": seen: [answer_id]} */
-	struct val_known *conn;
 	{
 		struct key_known key __attribute__((aligned(8))) = {};
 
 		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		enum fr_found found = find_known(&key, lease, 152, &conn);
+		enum fr_found found = find_known(&key, pkt->lease, 152, &pkt->conn);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_answer_changing);
+			return fr_up(skb, PROG_ANSWER + reason_changing);
 		if (found == FR_MISSING)
-			conn = NULL;
+			pkt->conn = NULL;
 	}
-	struct val_seen *fresh;
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 
 		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		enum fr_found found = find_seen(&key, lease, 160, &fresh);
+		enum fr_found found = find_seen(&key, pkt->lease, 160, &pkt->fresh);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_answer_changing);
+			return fr_up(skb, PROG_ANSWER + reason_changing);
 		if (found == FR_MISSING)
-			fresh = NULL;
+			pkt->fresh = NULL;
 	}
 
-	/* {when: "conn || fresh", do: ["pass"]}, */
-	if (fr_has(conn) || fr_has(fresh))
-		return answer_ipv4_send(skb);
-
-	return answer_ipv4_further(skb, data, at_answer_to_end);
+	return answer_ipv4_rules(skb, pkt);
 }
 
-static __always_inline int check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end, const __u32 of,
-					const __u32 of_2)
+static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_answer_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_answer_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_answer_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_answer_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_answer_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int answer_ipv6_send(struct __sk_buff *skb)
+static __always_inline int answer_ipv6_send(struct __sk_buff *skb, struct answer_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_answer_pass, len);
+	fr_count(PROG_ANSWER + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int answer_ipv6_send_2(struct __sk_buff *skb, void *data,
-					      void *at_answer_to_end)
+static __always_inline int answer_ipv6_send_2(struct __sk_buff *skb, struct answer_packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_answer_2 *answer = at_answer_to_end;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_answer_2 *answer = pkt->at_answer_to_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 
 	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass"]}, */
@@ -2782,7 +2737,7 @@ static __always_inline int answer_ipv6_send_2(struct __sk_buff *skb, void *data,
 	st64((void *)said0_2 + 8, ld64(ipv6->dst + 8));
 	__u64 said0_3 = be16(&udp->dst_port);
 
-	fr_count(reason_answer_pass, len);
+	fr_count(PROG_ANSWER + reason_pass, len);
 	struct event_issued *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_issued),
 							  0);
 	if (event0) {
@@ -2800,12 +2755,15 @@ static __always_inline int answer_ipv6_send_2(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int answer_ipv6_further(struct __sk_buff *skb, void *data,
-					       void *at_answer_to_end)
+static __always_inline int answer_ipv6_rules(struct __sk_buff *skb, struct answer_packet *pkt)
 {
-	struct hdr_answer_2 *answer = at_answer_to_end;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_answer_2 *answer = pkt->at_answer_to_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+
+	/* {when: "conn || fresh", do: ["pass"]}, */
+	if (fr_has(pkt->conn) || fr_has(pkt->fresh))
+		return answer_ipv6_send(skb, pkt);
 
 	/* {do: [{learn: seen: {key: [answer_id], value: ["udp.dst"]}}, {learn: peers: {key: [... */
 	{
@@ -2816,7 +2774,7 @@ static __always_inline int answer_ipv6_further(struct __sk_buff *skb, void *data
 		fr_put_endpoint_v6(&val.peer, ipv6->dst, be16(&udp->dst_port), 0);
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_answer_full_seen);
+			return fr_up(skb, PROG_ANSWER + reason_full_seen);
 	}
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
@@ -2826,107 +2784,102 @@ static __always_inline int answer_ipv6_further(struct __sk_buff *skb, void *data
 		val.m_short = 0;
 		fr_learning(2);
 		if (bpf_map_update_elem(&tbl_peers, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_answer_full_peers);
+			return fr_up(skb, PROG_ANSWER + reason_full_peers);
 	}
 
 	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass"]}, */
-	return answer_ipv6_send_2(skb, data, at_answer_to_end);
+	return answer_ipv6_send_2(skb, pkt);
 }
 
-static __always_inline int answer_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				       const struct fr_lease *lease)
+static __always_inline int answer_ipv6(struct __sk_buff *skb, struct answer_packet *pkt)
 {
-	void *at_answer_to_end;
 	struct hdr_answer_2 *answer;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_answer *answer_2 = data + 62;
-	__u64 ip_end, udp_end, v_v_answer_to_end;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_answer *answer_2 = pkt->data + 62;
+	__u64 ip_end, udp_end, v_answer_to_end;
+	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
-	if (check_ipv6_2(skb, data, data_end, 14, &ip_end, 0, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, FR_APART(long, answer, truncated),
-		      FR_APART(long, answer, udp_length)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_ANSWER + why);
 
 	/* {name: "to_length", bits: 8, is: <=20}, {name: "to", bytes: "to_length", max: 20}, */
-	if (check_answer(skb, data, data_end, udp_end, 62, &v_v_answer_to_end))
-		return TC_ACT_UNSPEC;
-	at_answer_to_end = fr_pin(data + fr_bound(v_v_answer_to_end, 0x7f));
-	if (at_answer_to_end > data_end)
-		return fr_up(skb, reason_answer_truncated);
-	if (v_v_answer_to_end > udp_end)
-		return fr_up(skb, reason_answer_truncated);
+	why = check_answer(skb, pkt->data, pkt->data_end, udp_end, 62, &v_answer_to_end);
+	if (why)
+		return fr_up(skb, PROG_ANSWER + why);
+	pkt->at_answer_to_end = fr_pin(pkt->data + fr_bound(v_answer_to_end, 0x7f));
+	if (pkt->at_answer_to_end > pkt->data_end)
+		return fr_up(skb, PROG_ANSWER + reason_truncated);
+	if (v_answer_to_end > udp_end)
+		return fr_up(skb, PROG_ANSWER + reason_truncated);
 
 	/* answer: fields: [ */
-	answer = at_answer_to_end;
-	if ((void *)(answer + 1) > data_end)
-		return fr_up(skb, reason_answer_truncated);
-	if (v_v_answer_to_end + 9 > udp_end)
-		return fr_up(skb, reason_answer_truncated);
+	answer = pkt->at_answer_to_end;
+	if ((void *)(answer + 1) > pkt->data_end)
+		return fr_up(skb, PROG_ANSWER + reason_truncated);
+	if (v_answer_to_end + 9 > udp_end)
+		return fr_up(skb, PROG_ANSWER + reason_truncated);
 
 	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "answer"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_answer_gso_packet);
+		return fr_up(skb, PROG_ANSWER + reason_gso_packet);
 
 	/* when: "udp.src_port == setting.port && answer.version != 0 && answer.id_length != 0" */
 	if (!(be16(&udp->src_port) == set_port && !(be32(&answer_2->version) == 0) &&
 	      !(be8(&answer->id_length) == 0)))
-		return fr_up(skb, reason_answer_no_match);
+		return fr_up(skb, PROG_ANSWER + reason_no_match);
 
 	/* lookup: {"conn?": known: [answer_id], "fresh?": seen: [answer_id]} */
-	struct val_known *conn;
 	{
 		struct key_known key __attribute__((aligned(8))) = {};
 
 		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		enum fr_found found = find_known(&key, lease, 152, &conn);
+		enum fr_found found = find_known(&key, pkt->lease, 152, &pkt->conn);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_answer_changing);
+			return fr_up(skb, PROG_ANSWER + reason_changing);
 		if (found == FR_MISSING)
-			conn = NULL;
+			pkt->conn = NULL;
 	}
-	struct val_seen *fresh;
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 
 		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		enum fr_found found = find_seen(&key, lease, 160, &fresh);
+		enum fr_found found = find_seen(&key, pkt->lease, 160, &pkt->fresh);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_answer_changing);
+			return fr_up(skb, PROG_ANSWER + reason_changing);
 		if (found == FR_MISSING)
-			fresh = NULL;
+			pkt->fresh = NULL;
 	}
 
-	/* {when: "conn || fresh", do: ["pass"]}, */
-	if (fr_has(conn) || fr_has(fresh))
-		return answer_ipv6_send(skb);
-
-	return answer_ipv6_further(skb, data, at_answer_to_end);
+	return answer_ipv6_rules(skb, pkt);
 }
 
 SEC("tc") int prog_answer(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct answer_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 97);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* answer: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_answer_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_ANSWER + reason_inactive);
 
 	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "answer"] */
 	if (skb->vlan_present)
-		return fr_up(skb, reason_answer_vlan_tag);
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_answer_truncated);
+		return fr_up(skb, PROG_ANSWER + reason_vlan_tag);
+	if ((void *)(eth + 1) > pkt.data_end)
+		return fr_up(skb, PROG_ANSWER + reason_truncated);
 	if (be16(&eth->type) == ETH_P_IP)
-		return answer_ipv4(skb, data, data_end, lease);
+		return answer_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return answer_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_answer_not_ip);
+		return answer_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_ANSWER + reason_not_ip);
 }
 
 /*
@@ -2935,57 +2888,48 @@ SEC("tc") int prog_answer(struct __sk_buff *skb)
  *	eth ipv6 udp short
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_reply_sent = 117, reason_reply_pass, reason_reply_inactive, reason_reply_vlan_tag,
-	reason_reply_truncated, reason_reply_ipv4_version, reason_reply_ip_options,
-	reason_reply_ipv4_reserved, reason_reply_fragment, reason_reply_ipv4_total_length,
-	reason_reply_not_udp, reason_reply_udp_length, reason_reply_gso_packet,
-	reason_reply_short_form, reason_reply_no_match, reason_reply_no_peers,
-	reason_reply_changing, reason_reply_full_peers, reason_reply_ipv6_version,
-	reason_reply_mapped_address, reason_reply_ipv6_payload_length, reason_reply_not_ip,
+/* What is known of a packet. */
+struct reply_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
 };
 
-static __always_inline int reply_ipv4_send(struct __sk_buff *skb)
+static __always_inline int reply_ipv4_send(struct __sk_buff *skb, struct reply_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_reply_pass, len);
+	fr_count(PROG_REPLY + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int reply_ipv4_send_2(struct __sk_buff *skb)
+static __always_inline int reply_ipv4_send_2(struct __sk_buff *skb, struct reply_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_reply_pass, len);
+	fr_count(PROG_REPLY + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int reply_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int reply_ipv4(struct __sk_buff *skb, struct reply_packet *pkt)
 {
-	struct hdr_short *v_short = data + 42;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if (check_ipv4_2(skb, data, data_end, 14, &ip_end, FR_APART(answer, reply, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, FR_APART(long, reply, truncated),
-		      FR_APART(long, reply, udp_length)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_REPLY + why);
 
 	/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {name: "i... */
-	if ((void *)(v_short + 1) > data_end || 51ULL > udp_end)
-		return fr_up(skb, reason_reply_truncated);
-	if ((be8(&v_short->form_flags) >> 7) != 0)
-		return fr_up(skb, reason_reply_short_form);
+	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 42);
+	if (why)
+		return fr_up(skb, PROG_REPLY + why);
 
 	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "short"], when: "udp.src_port == set... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_reply_gso_packet);
 	if (be16(&udp->src_port) != set_port)
-		return fr_up(skb, reason_reply_no_match);
+		return fr_up(skb, PROG_REPLY + reason_no_match);
 
 	/* lookup: peer: peers: ["udp.dst"] */
 	struct val_peers *peer;
@@ -2993,9 +2937,10 @@ static __always_inline int reply_ipv4(struct __sk_buff *skb, void *data, void *d
 		struct key_peers key __attribute__((aligned(8))) = {};
 
 		fr_put_endpoint_v4(&key.peer, ld32(ipv4->dst), be16(&udp->dst_port));
-		enum fr_found found = find_peers(&key, lease, 152, &peer);
+		enum fr_found found = find_peers(&key, pkt->lease, 152, &peer);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_reply_no_peers, reason_reply_changing);
+			return fr_missed(skb, found, PROG_REPLY + reason_no_peers,
+					 PROG_REPLY + reason_changing);
 	}
 
 	/* rules: [{when: "peer.short < 3", do: [{learn: peers: {key: ["udp.dst"], value: ["lo... */
@@ -3008,54 +2953,48 @@ static __always_inline int reply_ipv4(struct __sk_buff *skb, void *data, void *d
 			val.m_short = ((__u64)peer->m_short + 1) & 255;
 			fr_learning(2);
 			if (bpf_map_update_elem(&tbl_peers, &key, &val, BPF_ANY))
-				return fr_up(skb, reason_reply_full_peers);
+				return fr_up(skb, PROG_REPLY + reason_full_peers);
 		}
-		return reply_ipv4_send(skb);
+		return reply_ipv4_send(skb, pkt);
 	}
-	return reply_ipv4_send_2(skb);
+	return reply_ipv4_send_2(skb, pkt);
 }
 
-static __always_inline int reply_ipv6_send(struct __sk_buff *skb)
+static __always_inline int reply_ipv6_send(struct __sk_buff *skb, struct reply_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_reply_pass, len);
+	fr_count(PROG_REPLY + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int reply_ipv6_send_2(struct __sk_buff *skb)
+static __always_inline int reply_ipv6_send_2(struct __sk_buff *skb, struct reply_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_reply_pass, len);
+	fr_count(PROG_REPLY + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int reply_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int reply_ipv6(struct __sk_buff *skb, struct reply_packet *pkt)
 {
-	struct hdr_short *v_short = data + 62;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
-	if (check_ipv6_2(skb, data, data_end, 14, &ip_end, FR_APART(answer, reply, truncated),
-			 FR_APART(answer, reply, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, FR_APART(long, reply, truncated),
-		      FR_APART(long, reply, udp_length)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_REPLY + why);
 
 	/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {name: "i... */
-	if ((void *)(v_short + 1) > data_end || 71ULL > udp_end)
-		return fr_up(skb, reason_reply_truncated);
-	if ((be8(&v_short->form_flags) >> 7) != 0)
-		return fr_up(skb, reason_reply_short_form);
+	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 62);
+	if (why)
+		return fr_up(skb, PROG_REPLY + why);
 
 	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "short"], when: "udp.src_port == set... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_reply_gso_packet);
 	if (be16(&udp->src_port) != set_port)
-		return fr_up(skb, reason_reply_no_match);
+		return fr_up(skb, PROG_REPLY + reason_no_match);
 
 	/* lookup: peer: peers: ["udp.dst"] */
 	struct val_peers *peer;
@@ -3063,9 +3002,10 @@ static __always_inline int reply_ipv6(struct __sk_buff *skb, void *data, void *d
 		struct key_peers key __attribute__((aligned(8))) = {};
 
 		fr_put_endpoint_v6(&key.peer, ipv6->dst, be16(&udp->dst_port), 0);
-		enum fr_found found = find_peers(&key, lease, 152, &peer);
+		enum fr_found found = find_peers(&key, pkt->lease, 152, &peer);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_reply_no_peers, reason_reply_changing);
+			return fr_missed(skb, found, PROG_REPLY + reason_no_peers,
+					 PROG_REPLY + reason_changing);
 	}
 
 	/* rules: [{when: "peer.short < 3", do: [{learn: peers: {key: ["udp.dst"], value: ["lo... */
@@ -3078,35 +3018,37 @@ static __always_inline int reply_ipv6(struct __sk_buff *skb, void *data, void *d
 			val.m_short = ((__u64)peer->m_short + 1) & 255;
 			fr_learning(2);
 			if (bpf_map_update_elem(&tbl_peers, &key, &val, BPF_ANY))
-				return fr_up(skb, reason_reply_full_peers);
+				return fr_up(skb, PROG_REPLY + reason_full_peers);
 		}
-		return reply_ipv6_send(skb);
+		return reply_ipv6_send(skb, pkt);
 	}
-	return reply_ipv6_send_2(skb);
+	return reply_ipv6_send_2(skb, pkt);
 }
 
 SEC("tc") int prog_reply(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct reply_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 71);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* reply: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_reply_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_REPLY + reason_inactive);
 
 	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "short"], when: "udp.src_port == set... */
 	if (skb->vlan_present)
-		return fr_up(skb, reason_reply_vlan_tag);
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_reply_truncated);
+		return fr_up(skb, PROG_REPLY + reason_vlan_tag);
+	if ((void *)(eth + 1) > pkt.data_end)
+		return fr_up(skb, PROG_REPLY + reason_truncated);
 	if (be16(&eth->type) == ETH_P_IP)
-		return reply_ipv4(skb, data, data_end, lease);
+		return reply_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return reply_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_reply_not_ip);
+		return reply_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_REPLY + reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 41
+#define FR_REASONS 43
 #define FR_NEEDS_ROWS 8
 #define FR_NEEDS_SHARED 65537
 #define FR_NEEDS_FACTS
@@ -129,6 +129,20 @@ static __always_inline enum fr_found find_flows(const struct key_flows *key,
 	return fr_find(&tbl_flows, key, lease, row_at, (void **)row, copy_flows, FR_CHANGES, NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_udp_length, reason_gso_packet, reason_no_routes, reason_changing, reason_hop_limit,
+	reason_partial_checksum, reason_fault, reason_no_memory, reason_too_big, reason_no_route,
+	reason_local, reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm,
+	reason_rule, reason_encap, reason_no_neighbour, reason_tcp_data_offset, reason_tcp_options,
+	reason_not_l4, reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length,
+	reason_not_ip,
+};
+
 /*
  * prog_forward: tc/ingress
  *	eth ipv4 udp
@@ -137,47 +151,90 @@ static __always_inline enum fr_found find_flows(const struct key_flows *key,
  *	eth ipv6 tcp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_forward_sent, reason_forward_pass, reason_forward_inactive, reason_forward_vlan_tag,
-	reason_forward_other_host, reason_forward_link_broadcast, reason_forward_link_multicast,
-	reason_forward_truncated, reason_forward_ipv4_version, reason_forward_ip_options,
-	reason_forward_ipv4_reserved, reason_forward_fragment, reason_forward_ipv4_total_length,
-	reason_forward_ipv4_checksum, reason_forward_martian_source, reason_forward_multicast,
-	reason_forward_martian_destination, reason_forward_udp_length, reason_forward_gso_packet,
-	reason_forward_no_routes, reason_forward_changing, reason_forward_hop_limit,
-	reason_forward_partial_checksum, reason_forward_no_memory, reason_forward_fault,
-	reason_forward_too_big, reason_forward_no_route, reason_forward_local,
-	reason_forward_unreachable, reason_forward_blackhole, reason_forward_prohibit,
-	reason_forward_xfrm, reason_forward_rule, reason_forward_encap,
-	reason_forward_tcp_data_offset, reason_forward_tcp_options, reason_forward_not_l4,
-	reason_forward_ipv6_version, reason_forward_mapped_address,
-	reason_forward_ipv6_payload_length, reason_forward_not_ip,
+/* What is known of a packet. */
+struct forward_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 l4_options_end;
+	struct val_routes *r;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_forward_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length);
+		return reason_udp_length;
 	__u64 l4_end = at + be16(&udp->length);
 	if (!(l4_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
+		return reason_gso_packet;
 	if (l4_end != ip_end)
-		return fr_up(skb, reason_forward_udp_length);
+		return reason_udp_length;
 
 	*end = l4_end;
 	return 0;
 }
 
-static __always_inline int forward_ipv4_udp_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-						 struct val_routes *r)
+static __always_inline int forward_ipv4_udp_send(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4588ULL | (be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
@@ -186,73 +243,73 @@ static __always_inline int forward_ipv4_udp_send(struct __sk_buff *skb, void *da
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
 					 ipv4_version_to_ecn + ipv4_ttl_protocol);
-	int direct = r->fast.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->fast.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->fast.hop);
+		fr_link(pkt->data, &pkt->r->fast.hop);
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->fast.hop.ifindex, 0);
-	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET, fr_v4_in(r->fast.addr));
+		return bpf_redirect(pkt->r->fast.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->fast.hop.ifindex, AF_INET, fr_v4_in(pkt->r->fast.addr));
 }
 
-static __always_inline int forward_ipv4_udp_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
-						   struct val_routes *r)
+static __always_inline int forward_ipv4_udp_send_2(struct __sk_buff *skb,
+						   struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = r->slow.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->slow.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->slow.hop);
+		fr_link(pkt->data, &pkt->r->slow.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->slow.hop.ifindex, 0);
-	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET, fr_v4_in(r->slow.addr));
+		return bpf_redirect(pkt->r->slow.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->slow.hop.ifindex, AF_INET, fr_v4_in(pkt->r->slow.addr));
 }
 
-static __always_inline int forward_ipv4_udp_send_3(struct __sk_buff *skb, void *data, __u64 ip_end,
-						   struct val_routes *r)
+static __always_inline int forward_ipv4_udp_send_3(struct __sk_buff *skb,
+						   struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4588ULL | (be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
@@ -261,74 +318,73 @@ static __always_inline int forward_ipv4_udp_send_3(struct __sk_buff *skb, void *
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
 					 ipv4_version_to_ecn + ipv4_ttl_protocol);
-	int direct = r->fast.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->fast.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->fast.hop);
+		fr_link(pkt->data, &pkt->r->fast.hop);
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->fast.hop.ifindex, 0);
-	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET, fr_v4_in(r->fast.addr));
+		return bpf_redirect(pkt->r->fast.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->fast.hop.ifindex, AF_INET, fr_v4_in(pkt->r->fast.addr));
 }
 
-static __always_inline int forward_ipv4_udp_send_4(struct __sk_buff *skb, void *data, __u64 ip_end,
-						   struct val_routes *r)
+static __always_inline int forward_ipv4_udp_send_4(struct __sk_buff *skb,
+						   struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = r->slow.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->slow.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->slow.hop);
+		fr_link(pkt->data, &pkt->r->slow.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->slow.hop.ifindex, 0);
-	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET, fr_v4_in(r->slow.addr));
+		return bpf_redirect(pkt->r->slow.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->slow.hop.ifindex, AF_INET, fr_v4_in(pkt->r->slow.addr));
 }
 
-static __always_inline int forward_ipv4_udp_rules(struct __sk_buff *skb, void *data, __u64 ip_end,
-						  struct val_routes *r)
+static __always_inline int forward_ipv4_udp_rules(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 
 	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
 	if (be16(&udp->dst_port) == 0x1bb || be16(&udp->dst_port) == 0x20fb ||
@@ -336,63 +392,60 @@ static __always_inline int forward_ipv4_udp_rules(struct __sk_buff *skb, void *d
 	    (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, reason_forward_hop_limit);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->fast.hop, skb->gso_size ? skb->gso_size + 28 :
-				      ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&r->fast.hop, reason_forward_no_route,
-					      reason_forward_unreachable));
-		return forward_ipv4_udp_send_3(skb, data, ip_end, r);
+			return fr_up(skb, reason_hop_limit);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r->fast.hop, skb->gso_size ? skb->gso_size + 28 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
+		return forward_ipv4_udp_send_3(skb, pkt);
 	}
 
 	/* let by_slow = [{send: via: "r.slow"}] */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_forward_hop_limit);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&r->slow.hop, skb->gso_size ? skb->gso_size + 28 : ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&r->slow.hop, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_ipv4_udp_send_4(skb, data, ip_end, r);
+		return fr_up(skb, reason_hop_limit);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->slow.hop, skb->gso_size ? skb->gso_size + 28 :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
+	return forward_ipv4_udp_send_4(skb, pkt);
 }
 
-static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 ip_end)
+static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u64 l4_end;
+	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &l4_end);
 
-	if (check_udp(skb, data, data_end, ip_end, 34, &l4_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
-	struct val_routes *r;
 	{
 		struct key_routes key __attribute__((aligned(8))) = {};
 
 		key.dst.len = 128;
 		fr_put_v4(key.dst.addr, ld32(ipv4->dst));
-		r = find_routes(&key);
+		pkt->r = find_routes(&key);
 	}
-	if (!r)
-		return fr_up(skb, reason_forward_no_routes);
+	if (!pkt->r)
+		return fr_up(skb, reason_no_routes);
 	struct val_flows *flow;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
 
 		fr_put_endpoint_v4(&key.src, ld32(ipv4->src), be16(&udp->src_port));
 		fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst), be16(&udp->dst_port));
-		enum fr_found found = find_flows(&key, lease, 0, &flow);
+		enum fr_found found = find_flows(&key, pkt->lease, 0, &flow);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_forward_changing);
+			return fr_up(skb, reason_changing);
 		if (found == FR_MISSING)
 			flow = NULL;
 	}
@@ -406,65 +459,62 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, void *data, v
 	       (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46)))) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, reason_forward_hop_limit);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->fast.hop, skb->gso_size ? skb->gso_size + 28 :
-				      ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&r->fast.hop, reason_forward_no_route,
-					      reason_forward_unreachable));
+			return fr_up(skb, reason_hop_limit);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r->fast.hop, skb->gso_size ? skb->gso_size + 28 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
 
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(flow->packets, 1);
-		return forward_ipv4_udp_send(skb, data, ip_end, r);
+		return forward_ipv4_udp_send(skb, pkt);
 	}
 
 	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
 	if (fr_has(flow)) {
 		/* let by_slow = [{send: via: "r.slow"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, reason_forward_hop_limit);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->slow.hop, skb->gso_size ? skb->gso_size + 28 :
-				      ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&r->slow.hop, reason_forward_no_route,
-					      reason_forward_unreachable));
+			return fr_up(skb, reason_hop_limit);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r->slow.hop, skb->gso_size ? skb->gso_size + 28 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
 		fr_shared_add(flow->packets, 1);
-		return forward_ipv4_udp_send_2(skb, data, ip_end, r);
+		return forward_ipv4_udp_send_2(skb, pkt);
 	}
 
-	return forward_ipv4_udp_rules(skb, data, ip_end, r);
+	return forward_ipv4_udp_rules(skb, pkt);
 }
 
-static __always_inline int check_tcp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_tcp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_tcp *tcp = data + at;
 
 	if ((void *)(tcp + 1) > data_end || at + sizeof(*tcp) > ip_end)
-		return fr_up(skb, reason_forward_truncated);
+		return reason_truncated;
 	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
-		return fr_up(skb, reason_forward_tcp_data_offset);
+		return reason_tcp_data_offset;
 	__u64 l4_options_size = (be8(&tcp->data_offset_reserved) >> 4) * 4 - 20;
 	if (l4_options_size > 40)
-		return fr_up(skb, reason_forward_tcp_options);
+		return reason_tcp_options;
 	__u64 l4_options_end = fr_forget(skb, at + sizeof(*tcp) + l4_options_size);
 
 	*end = l4_options_end;
 	return 0;
 }
 
-static __always_inline int forward_ipv4_tcp_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-						 struct val_routes *r)
+static __always_inline int forward_ipv4_tcp_send(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4588ULL | (be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
@@ -473,73 +523,73 @@ static __always_inline int forward_ipv4_tcp_send(struct __sk_buff *skb, void *da
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
 					 ipv4_version_to_ecn + ipv4_ttl_protocol);
-	int direct = r->fast.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->fast.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->fast.hop);
+		fr_link(pkt->data, &pkt->r->fast.hop);
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->fast.hop.ifindex, 0);
-	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET, fr_v4_in(r->fast.addr));
+		return bpf_redirect(pkt->r->fast.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->fast.hop.ifindex, AF_INET, fr_v4_in(pkt->r->fast.addr));
 }
 
-static __always_inline int forward_ipv4_tcp_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
-						   struct val_routes *r)
+static __always_inline int forward_ipv4_tcp_send_2(struct __sk_buff *skb,
+						   struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = r->slow.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->slow.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->slow.hop);
+		fr_link(pkt->data, &pkt->r->slow.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->slow.hop.ifindex, 0);
-	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET, fr_v4_in(r->slow.addr));
+		return bpf_redirect(pkt->r->slow.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->slow.hop.ifindex, AF_INET, fr_v4_in(pkt->r->slow.addr));
 }
 
-static __always_inline int forward_ipv4_tcp_send_3(struct __sk_buff *skb, void *data, __u64 ip_end,
-						   struct val_routes *r)
+static __always_inline int forward_ipv4_tcp_send_3(struct __sk_buff *skb,
+						   struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4588ULL | (be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
@@ -548,74 +598,73 @@ static __always_inline int forward_ipv4_tcp_send_3(struct __sk_buff *skb, void *
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
 					 ipv4_version_to_ecn + ipv4_ttl_protocol);
-	int direct = r->fast.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->fast.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->fast.hop);
+		fr_link(pkt->data, &pkt->r->fast.hop);
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->fast.hop.ifindex, 0);
-	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET, fr_v4_in(r->fast.addr));
+		return bpf_redirect(pkt->r->fast.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->fast.hop.ifindex, AF_INET, fr_v4_in(pkt->r->fast.addr));
 }
 
-static __always_inline int forward_ipv4_tcp_send_4(struct __sk_buff *skb, void *data, __u64 ip_end,
-						   struct val_routes *r)
+static __always_inline int forward_ipv4_tcp_send_4(struct __sk_buff *skb,
+						   struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = r->slow.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->slow.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->slow.hop);
+		fr_link(pkt->data, &pkt->r->slow.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->slow.hop.ifindex, 0);
-	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET, fr_v4_in(r->slow.addr));
+		return bpf_redirect(pkt->r->slow.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->slow.hop.ifindex, AF_INET, fr_v4_in(pkt->r->slow.addr));
 }
 
-static __always_inline int forward_ipv4_tcp_rules(struct __sk_buff *skb, void *data, __u64 ip_end,
-						  __u64 l4_options_end, struct val_routes *r)
+static __always_inline int forward_ipv4_tcp_rules(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_tcp *tcp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_tcp *tcp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 
 	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
 	if (be16(&tcp->dst_port) == 0x1bb || be16(&tcp->dst_port) == 0x20fb ||
@@ -623,72 +672,69 @@ static __always_inline int forward_ipv4_tcp_rules(struct __sk_buff *skb, void *d
 	    (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, reason_forward_hop_limit);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->fast.hop, skb->gso_size ? skb->gso_size +
-				      (l4_options_end - 14) : ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&r->fast.hop, reason_forward_no_route,
-					      reason_forward_unreachable));
-		return forward_ipv4_tcp_send_3(skb, data, ip_end, r);
+			return fr_up(skb, reason_hop_limit);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r->fast.hop,
+				      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
+		return forward_ipv4_tcp_send_3(skb, pkt);
 	}
 
 	/* let by_slow = [{send: via: "r.slow"}] */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_forward_hop_limit);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&r->slow.hop, skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
-			      ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&r->slow.hop, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_ipv4_tcp_send_4(skb, data, ip_end, r);
+		return fr_up(skb, reason_hop_limit);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->slow.hop,
+			      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
+	return forward_ipv4_tcp_send_4(skb, pkt);
 }
 
-static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 ip_end)
+static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, struct forward_packet *pkt)
 {
 	void *at_l4_options_end;
-	struct hdr_tcp *tcp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 l4_options_end;
+	struct hdr_tcp *tcp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u32 why = check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->l4_options_end);
 
-	if (check_tcp(skb, data, data_end, ip_end, 34, &l4_options_end))
-		return TC_ACT_UNSPEC;
-	at_l4_options_end = fr_pin(data + fr_bound(l4_options_end, 0x7f));
-	if (at_l4_options_end > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (l4_options_end > ip_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - 34)
-		return fr_up(skb, reason_forward_tcp_data_offset);
+	if (why)
+		return fr_up(skb, why);
+	at_l4_options_end = fr_pin(pkt->data + fr_bound(pkt->l4_options_end, 0x7f));
+	if (at_l4_options_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (pkt->l4_options_end > pkt->ip_end)
+		return fr_up(skb, reason_truncated);
+	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != pkt->l4_options_end - 34)
+		return fr_up(skb, reason_tcp_data_offset);
 
 	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
-	struct val_routes *r;
 	{
 		struct key_routes key __attribute__((aligned(8))) = {};
 
 		key.dst.len = 128;
 		fr_put_v4(key.dst.addr, ld32(ipv4->dst));
-		r = find_routes(&key);
+		pkt->r = find_routes(&key);
 	}
-	if (!r)
-		return fr_up(skb, reason_forward_no_routes);
+	if (!pkt->r)
+		return fr_up(skb, reason_no_routes);
 	struct val_flows *flow;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
 
 		fr_put_endpoint_v4(&key.src, ld32(ipv4->src), be16(&tcp->src_port));
 		fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst), be16(&tcp->dst_port));
-		enum fr_found found = find_flows(&key, lease, 0, &flow);
+		enum fr_found found = find_flows(&key, pkt->lease, 0, &flow);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_forward_changing);
+			return fr_up(skb, reason_changing);
 		if (found == FR_MISSING)
 			flow = NULL;
 	}
@@ -702,85 +748,88 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, void *data, v
 	       (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46)))) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, reason_forward_hop_limit);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->fast.hop, skb->gso_size ? skb->gso_size +
-				      (l4_options_end - 14) : ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&r->fast.hop, reason_forward_no_route,
-					      reason_forward_unreachable));
+			return fr_up(skb, reason_hop_limit);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r->fast.hop,
+				      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
 
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(flow->packets, 1);
-		return forward_ipv4_tcp_send(skb, data, ip_end, r);
+		return forward_ipv4_tcp_send(skb, pkt);
 	}
 
 	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
 	if (fr_has(flow)) {
 		/* let by_slow = [{send: via: "r.slow"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, reason_forward_hop_limit);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->slow.hop, skb->gso_size ? skb->gso_size +
-				      (l4_options_end - 14) : ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&r->slow.hop, reason_forward_no_route,
-					      reason_forward_unreachable));
+			return fr_up(skb, reason_hop_limit);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r->slow.hop,
+				      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
 		fr_shared_add(flow->packets, 1);
-		return forward_ipv4_tcp_send_2(skb, data, ip_end, r);
+		return forward_ipv4_tcp_send_2(skb, pkt);
 	}
 
-	return forward_ipv4_tcp_rules(skb, data, ip_end, l4_options_end, r);
+	return forward_ipv4_tcp_rules(skb, pkt);
 }
 
-static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease)
+static __always_inline int forward_ipv4(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_forward_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_forward_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_forward_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_forward_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_forward_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_forward_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_forward_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
-	}
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv4->protocol) == IPPROTO_UDP)
-		return forward_ipv4_udp(skb, data, data_end, lease, ip_end);
+		return forward_ipv4_udp(skb, pkt);
 	if (be8(&ipv4->protocol) == IPPROTO_TCP)
-		return forward_ipv4_tcp(skb, data, data_end, lease, ip_end);
-	return fr_up(skb, reason_forward_not_l4);
+		return forward_ipv4_tcp(skb, pkt);
+	return fr_up(skb, reason_not_l4);
 }
 
-static __always_inline int forward_ipv6_udp_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-						 struct val_routes *r)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int forward_ipv6_udp_send(struct __sk_buff *skb, struct forward_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x68800000ULL |
@@ -789,68 +838,68 @@ static __always_inline int forward_ipv6_udp_send(struct __sk_buff *skb, void *da
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->fast.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->fast.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->fast.hop);
+		fr_link(pkt->data, &pkt->r->fast.hop);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->fast.hop.ifindex, 0);
-	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET6, r->fast.addr);
+		return bpf_redirect(pkt->r->fast.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->fast.hop.ifindex, AF_INET6, pkt->r->fast.addr);
 }
 
-static __always_inline int forward_ipv6_udp_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
-						   struct val_routes *r)
+static __always_inline int forward_ipv6_udp_send_2(struct __sk_buff *skb,
+						   struct forward_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->slow.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->slow.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->slow.hop);
+		fr_link(pkt->data, &pkt->r->slow.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->slow.hop.ifindex, 0);
-	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET6, r->slow.addr);
+		return bpf_redirect(pkt->r->slow.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->slow.hop.ifindex, AF_INET6, pkt->r->slow.addr);
 }
 
-static __always_inline int forward_ipv6_udp_send_3(struct __sk_buff *skb, void *data, __u64 ip_end,
-						   struct val_routes *r)
+static __always_inline int forward_ipv6_udp_send_3(struct __sk_buff *skb,
+						   struct forward_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x68800000ULL |
@@ -859,69 +908,68 @@ static __always_inline int forward_ipv6_udp_send_3(struct __sk_buff *skb, void *
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->fast.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->fast.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->fast.hop);
+		fr_link(pkt->data, &pkt->r->fast.hop);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->fast.hop.ifindex, 0);
-	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET6, r->fast.addr);
+		return bpf_redirect(pkt->r->fast.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->fast.hop.ifindex, AF_INET6, pkt->r->fast.addr);
 }
 
-static __always_inline int forward_ipv6_udp_send_4(struct __sk_buff *skb, void *data, __u64 ip_end,
-						   struct val_routes *r)
+static __always_inline int forward_ipv6_udp_send_4(struct __sk_buff *skb,
+						   struct forward_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->slow.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->slow.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->slow.hop);
+		fr_link(pkt->data, &pkt->r->slow.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->slow.hop.ifindex, 0);
-	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET6, r->slow.addr);
+		return bpf_redirect(pkt->r->slow.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->slow.hop.ifindex, AF_INET6, pkt->r->slow.addr);
 }
 
-static __always_inline int forward_ipv6_udp_rules(struct __sk_buff *skb, void *data, __u64 ip_end,
-						  struct val_routes *r)
+static __always_inline int forward_ipv6_udp_rules(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 
 	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
 	if (be16(&udp->dst_port) == 0x1bb || be16(&udp->dst_port) == 0x20fb ||
@@ -930,63 +978,60 @@ static __always_inline int forward_ipv6_udp_rules(struct __sk_buff *skb, void *d
 	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, reason_forward_hop_limit);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->fast.hop, skb->gso_size ? skb->gso_size + 48 :
-				      ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&r->fast.hop, reason_forward_no_route,
-					      reason_forward_unreachable));
-		return forward_ipv6_udp_send_3(skb, data, ip_end, r);
+			return fr_up(skb, reason_hop_limit);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r->fast.hop, skb->gso_size ? skb->gso_size + 48 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
+		return forward_ipv6_udp_send_3(skb, pkt);
 	}
 
 	/* let by_slow = [{send: via: "r.slow"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_forward_hop_limit);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&r->slow.hop, skb->gso_size ? skb->gso_size + 48 : ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&r->slow.hop, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_ipv6_udp_send_4(skb, data, ip_end, r);
+		return fr_up(skb, reason_hop_limit);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->slow.hop, skb->gso_size ? skb->gso_size + 48 :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
+	return forward_ipv6_udp_send_4(skb, pkt);
 }
 
-static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 ip_end)
+static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u64 l4_end;
+	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &l4_end);
 
-	if (check_udp(skb, data, data_end, ip_end, 54, &l4_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
-	struct val_routes *r;
 	{
 		struct key_routes key __attribute__((aligned(8))) = {};
 
 		key.dst.len = 128;
 		fr_put_v6(key.dst.addr, ipv6->dst, 4);
-		r = find_routes(&key);
+		pkt->r = find_routes(&key);
 	}
-	if (!r)
-		return fr_up(skb, reason_forward_no_routes);
+	if (!pkt->r)
+		return fr_up(skb, reason_no_routes);
 	struct val_flows *flow;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
 
 		fr_put_endpoint_v6(&key.src, ipv6->src, be16(&udp->src_port), 0);
 		fr_put_endpoint_v6(&key.dst, ipv6->dst, be16(&udp->dst_port), 2);
-		enum fr_found found = find_flows(&key, lease, 0, &flow);
+		enum fr_found found = find_flows(&key, pkt->lease, 0, &flow);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_forward_changing);
+			return fr_up(skb, reason_changing);
 		if (found == FR_MISSING)
 			flow = NULL;
 	}
@@ -1001,47 +1046,44 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, void *data, v
 	       ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46)))) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, reason_forward_hop_limit);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->fast.hop, skb->gso_size ? skb->gso_size + 48 :
-				      ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&r->fast.hop, reason_forward_no_route,
-					      reason_forward_unreachable));
+			return fr_up(skb, reason_hop_limit);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r->fast.hop, skb->gso_size ? skb->gso_size + 48 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
 
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(flow->packets, 1);
-		return forward_ipv6_udp_send(skb, data, ip_end, r);
+		return forward_ipv6_udp_send(skb, pkt);
 	}
 
 	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
 	if (fr_has(flow)) {
 		/* let by_slow = [{send: via: "r.slow"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, reason_forward_hop_limit);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->slow.hop, skb->gso_size ? skb->gso_size + 48 :
-				      ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&r->slow.hop, reason_forward_no_route,
-					      reason_forward_unreachable));
+			return fr_up(skb, reason_hop_limit);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r->slow.hop, skb->gso_size ? skb->gso_size + 48 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
 		fr_shared_add(flow->packets, 1);
-		return forward_ipv6_udp_send_2(skb, data, ip_end, r);
+		return forward_ipv6_udp_send_2(skb, pkt);
 	}
 
-	return forward_ipv6_udp_rules(skb, data, ip_end, r);
+	return forward_ipv6_udp_rules(skb, pkt);
 }
 
-static __always_inline int forward_ipv6_tcp_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-						 struct val_routes *r)
+static __always_inline int forward_ipv6_tcp_send(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x68800000ULL |
@@ -1050,68 +1092,68 @@ static __always_inline int forward_ipv6_tcp_send(struct __sk_buff *skb, void *da
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->fast.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->fast.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->fast.hop);
+		fr_link(pkt->data, &pkt->r->fast.hop);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->fast.hop.ifindex, 0);
-	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET6, r->fast.addr);
+		return bpf_redirect(pkt->r->fast.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->fast.hop.ifindex, AF_INET6, pkt->r->fast.addr);
 }
 
-static __always_inline int forward_ipv6_tcp_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
-						   struct val_routes *r)
+static __always_inline int forward_ipv6_tcp_send_2(struct __sk_buff *skb,
+						   struct forward_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->slow.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->slow.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->slow.hop);
+		fr_link(pkt->data, &pkt->r->slow.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->slow.hop.ifindex, 0);
-	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET6, r->slow.addr);
+		return bpf_redirect(pkt->r->slow.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->slow.hop.ifindex, AF_INET6, pkt->r->slow.addr);
 }
 
-static __always_inline int forward_ipv6_tcp_send_3(struct __sk_buff *skb, void *data, __u64 ip_end,
-						   struct val_routes *r)
+static __always_inline int forward_ipv6_tcp_send_3(struct __sk_buff *skb,
+						   struct forward_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x68800000ULL |
@@ -1120,69 +1162,68 @@ static __always_inline int forward_ipv6_tcp_send_3(struct __sk_buff *skb, void *
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->fast.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->fast.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->fast.hop);
+		fr_link(pkt->data, &pkt->r->fast.hop);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->fast.hop.ifindex, 0);
-	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET6, r->fast.addr);
+		return bpf_redirect(pkt->r->fast.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->fast.hop.ifindex, AF_INET6, pkt->r->fast.addr);
 }
 
-static __always_inline int forward_ipv6_tcp_send_4(struct __sk_buff *skb, void *data, __u64 ip_end,
-						   struct val_routes *r)
+static __always_inline int forward_ipv6_tcp_send_4(struct __sk_buff *skb,
+						   struct forward_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->slow.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r->slow.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_forward_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_forward_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, &r->slow.hop);
+		fr_link(pkt->data, &pkt->r->slow.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
-	fr_count(reason_forward_sent, len);
+	fr_count(reason_sent, len);
 	if (direct)
-		return bpf_redirect(r->slow.hop.ifindex, 0);
-	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET6, r->slow.addr);
+		return bpf_redirect(pkt->r->slow.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r->slow.hop.ifindex, AF_INET6, pkt->r->slow.addr);
 }
 
-static __always_inline int forward_ipv6_tcp_rules(struct __sk_buff *skb, void *data, __u64 ip_end,
-						  __u64 l4_options_end, struct val_routes *r)
+static __always_inline int forward_ipv6_tcp_rules(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_tcp *tcp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_tcp *tcp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 
 	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
 	if (be16(&tcp->dst_port) == 0x1bb || be16(&tcp->dst_port) == 0x20fb ||
@@ -1191,72 +1232,69 @@ static __always_inline int forward_ipv6_tcp_rules(struct __sk_buff *skb, void *d
 	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, reason_forward_hop_limit);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->fast.hop, skb->gso_size ? skb->gso_size +
-				      (l4_options_end - 14) : ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&r->fast.hop, reason_forward_no_route,
-					      reason_forward_unreachable));
-		return forward_ipv6_tcp_send_3(skb, data, ip_end, r);
+			return fr_up(skb, reason_hop_limit);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r->fast.hop,
+				      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
+		return forward_ipv6_tcp_send_3(skb, pkt);
 	}
 
 	/* let by_slow = [{send: via: "r.slow"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_forward_hop_limit);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&r->slow.hop, skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
-			      ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&r->slow.hop, reason_forward_no_route,
-				      reason_forward_unreachable));
-	return forward_ipv6_tcp_send_4(skb, data, ip_end, r);
+		return fr_up(skb, reason_hop_limit);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->slow.hop,
+			      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
+	return forward_ipv6_tcp_send_4(skb, pkt);
 }
 
-static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 ip_end)
+static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, struct forward_packet *pkt)
 {
 	void *at_l4_options_end;
-	struct hdr_tcp *tcp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 l4_options_end;
+	struct hdr_tcp *tcp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 why = check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->l4_options_end);
 
-	if (check_tcp(skb, data, data_end, ip_end, 54, &l4_options_end))
-		return TC_ACT_UNSPEC;
-	at_l4_options_end = fr_pin(data + fr_bound(l4_options_end, 0x7f));
-	if (at_l4_options_end > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (l4_options_end > ip_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - 54)
-		return fr_up(skb, reason_forward_tcp_data_offset);
+	if (why)
+		return fr_up(skb, why);
+	at_l4_options_end = fr_pin(pkt->data + fr_bound(pkt->l4_options_end, 0x7f));
+	if (at_l4_options_end > pkt->data_end)
+		return fr_up(skb, reason_truncated);
+	if (pkt->l4_options_end > pkt->ip_end)
+		return fr_up(skb, reason_truncated);
+	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != pkt->l4_options_end - 54)
+		return fr_up(skb, reason_tcp_data_offset);
 
 	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
-	struct val_routes *r;
 	{
 		struct key_routes key __attribute__((aligned(8))) = {};
 
 		key.dst.len = 128;
 		fr_put_v6(key.dst.addr, ipv6->dst, 4);
-		r = find_routes(&key);
+		pkt->r = find_routes(&key);
 	}
-	if (!r)
-		return fr_up(skb, reason_forward_no_routes);
+	if (!pkt->r)
+		return fr_up(skb, reason_no_routes);
 	struct val_flows *flow;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
 
 		fr_put_endpoint_v6(&key.src, ipv6->src, be16(&tcp->src_port), 0);
 		fr_put_endpoint_v6(&key.dst, ipv6->dst, be16(&tcp->dst_port), 2);
-		enum fr_found found = find_flows(&key, lease, 0, &flow);
+		enum fr_found found = find_flows(&key, pkt->lease, 0, &flow);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_forward_changing);
+			return fr_up(skb, reason_changing);
 		if (found == FR_MISSING)
 			flow = NULL;
 	}
@@ -1271,104 +1309,84 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, void *data, v
 	       ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46)))) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, reason_forward_hop_limit);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->fast.hop, skb->gso_size ? skb->gso_size +
-				      (l4_options_end - 14) : ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&r->fast.hop, reason_forward_no_route,
-					      reason_forward_unreachable));
+			return fr_up(skb, reason_hop_limit);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r->fast.hop,
+				      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
 
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(flow->packets, 1);
-		return forward_ipv6_tcp_send(skb, data, ip_end, r);
+		return forward_ipv6_tcp_send(skb, pkt);
 	}
 
 	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
 	if (fr_has(flow)) {
 		/* let by_slow = [{send: via: "r.slow"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, reason_forward_hop_limit);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->slow.hop, skb->gso_size ? skb->gso_size +
-				      (l4_options_end - 14) : ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&r->slow.hop, reason_forward_no_route,
-					      reason_forward_unreachable));
+			return fr_up(skb, reason_hop_limit);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r->slow.hop,
+				      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
 		fr_shared_add(flow->packets, 1);
-		return forward_ipv6_tcp_send_2(skb, data, ip_end, r);
+		return forward_ipv6_tcp_send_2(skb, pkt);
 	}
 
-	return forward_ipv6_tcp_rules(skb, data, ip_end, l4_options_end, r);
+	return forward_ipv6_tcp_rules(skb, pkt);
 }
 
-static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease)
+static __always_inline int forward_ipv6(struct __sk_buff *skb, struct forward_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_forward_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_forward_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_forward_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_forward_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
-	}
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv6->next_header) == IPPROTO_UDP)
-		return forward_ipv6_udp(skb, data, data_end, lease, ip_end);
+		return forward_ipv6_udp(skb, pkt);
 	if (be8(&ipv6->next_header) == IPPROTO_TCP)
-		return forward_ipv6_tcp(skb, data, data_end, lease, ip_end);
-	return fr_up(skb, reason_forward_not_l4);
+		return forward_ipv6_tcp(skb, pkt);
+	return fr_up(skb, reason_not_l4);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct forward_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 114);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: forward: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_forward_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_forward_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_forward_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_forward_link_broadcast);
-		return fr_up(skb, reason_forward_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return forward_ipv4(skb, data, data_end, lease);
+		return forward_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return forward_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_forward_not_ip);
+		return forward_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 227
+#define FR_REASONS 284
 #define FR_NEEDS_ROWS 24
 #define FR_NEEDS_ZEROS 64
 #define FR_NEEDS_SHARED 14337
@@ -279,108 +279,126 @@ receiver_of_subscribers(const struct list_subscribers *list, __u32 i)
 	return bpf_map_lookup_elem(&rcv_subscribers, &row);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_long_header,
+	reason_short_fixed, reason_short_reserved, reason_key_phase, reason_short_pn,
+	reason_other_frame, reason_another_frame, reason_no_connections, reason_changing,
+	reason_partial_checksum, reason_no_subscribers, reason_fault, reason_no_memory,
+	reason_number, reason_size, reason_before, reason_limit, reason_no_stream_id,
+	reason_changing_2, reason_dropped, reason_translating, reason_translations_full,
+	reason_refused_window, reason_contended, reason_refused_data, reason_unfit_short_pn,
+	reason_unfit_stream_id, reason_ring_full, reason_address_family, reason_too_big,
+	reason_no_route, reason_local, reason_unreachable, reason_blackhole, reason_prohibit,
+	reason_xfrm, reason_rule, reason_encap, reason_no_neighbour, reason_copy,
+	reason_refused_by_device, reason_ipv6_version, reason_mapped_address,
+	reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip, reason_ranges,
+	reason_no_match, reason_ring_full_2, reason_acked,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_STREAMS = 0, PROG_STREAMS_AFTER_ACK = 71, PROG_DATAGRAMS = 142, PROG_ACKS = 213 };
+
 /*
  * prog_streams: tc/ingress
  *	eth ipv4 udp short stream
  *	eth ipv6 udp short stream
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_streams_sent, reason_streams_pass, reason_streams_inactive, reason_streams_vlan_tag,
-	reason_streams_other_host, reason_streams_link_broadcast, reason_streams_link_multicast,
-	reason_streams_truncated, reason_streams_ipv4_version, reason_streams_ip_options,
-	reason_streams_ipv4_reserved, reason_streams_fragment, reason_streams_ipv4_total_length,
-	reason_streams_ipv4_checksum, reason_streams_martian_source, reason_streams_multicast,
-	reason_streams_martian_destination, reason_streams_not_udp, reason_streams_udp_length,
-	reason_streams_gso_packet, reason_streams_long_header, reason_streams_short_fixed,
-	reason_streams_short_reserved, reason_streams_key_phase, reason_streams_short_pn,
-	reason_streams_other_frame, reason_streams_another_frame, reason_streams_no_connections,
-	reason_streams_changing, reason_streams_partial_checksum, reason_streams_no_subscribers,
-	reason_streams_no_memory, reason_streams_fault, reason_streams_number, reason_streams_size,
-	reason_streams_before, reason_streams_limit, reason_streams_no_stream_id,
-	reason_streams_changing_2, reason_streams_dropped, reason_streams_translating,
-	reason_streams_translations_full, reason_streams_refused_window, reason_streams_contended,
-	reason_streams_refused_data, reason_streams_unfit_short_pn, reason_streams_unfit_stream_id,
-	reason_streams_ring_full, reason_streams_address_family, reason_streams_too_big,
-	reason_streams_no_route, reason_streams_local, reason_streams_unreachable,
-	reason_streams_blackhole, reason_streams_prohibit, reason_streams_xfrm, reason_streams_rule,
-	reason_streams_encap, reason_streams_no_neighbour, reason_streams_copy,
-	reason_streams_refused_by_device, reason_streams_ipv6_version,
-	reason_streams_mapped_address, reason_streams_ipv6_payload_length,
-	reason_streams_udp_checksum, reason_streams_not_ip,
+/* What is known of a packet. */
+struct streams_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 short_pn_size;
+	__u64 short_pn_end;
+	void *at_short_pn_end;
+	__u64 short_pn;
+	__u64 short_payload_end;
+	__u64 stream_id_size;
+	__u64 stream_id;
+	__u64 stream_id_end;
+	__u64 stream_offset;
+	__u64 stream_length_end;
+	void *at_stream_length_end;
+	__u64 priority;
+	struct val_connections *c;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_streams_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_streams_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_streams_link_broadcast + of);
-		return fr_up(skb, reason_streams_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_streams_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_streams_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_streams_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_streams_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_streams_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_streams_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_streams_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_streams_multicast + of);
-		return fr_up(skb, reason_streams_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_streams_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_streams_truncated + of);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_streams_udp_length + of);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_streams_gso_packet + of);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_streams_udp_length + of);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
@@ -415,10 +433,10 @@ struct streams_fan1 {
 	struct val_connections *c;
 };
 
-static __always_inline int streams_write1(struct streams_same1 *same, struct __sk_buff *skb,
-					  void *front, __u64 short_pn_size, __u64 short_pn_end,
-					  __u64 stream_id_size, __u64 priority, __u64 pn, __u64 id,
-					  struct receiver_subscribers *r)
+static __always_inline int streams_write1(struct __sk_buff *skb, void *front, __u64 short_pn_size,
+					  __u64 short_pn_end, __u64 stream_id_size, __u64 priority,
+					  __u64 pn, __u64 id, struct receiver_subscribers *r,
+					  struct streams_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
@@ -481,18 +499,18 @@ static __always_inline int streams_write1(struct streams_same1 *same, struct __s
 }
 
 static __always_inline long
-streams_copy1(struct streams_same1 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
-	      __u64 short_pn_size, __u64 short_pn_end, void *saved_short_pn_end,
-	      __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
-	      __u64 stream_length_end, __u64 priority, __u64 id, struct val_connections *c,
-	      struct receiver_subscribers *r)
+streams_copy1(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_size,
+	      __u64 short_pn_end, void *saved_short_pn_end, __u64 short_payload_end,
+	      __u64 stream_id_size, __u64 stream_id, __u64 stream_offset, __u64 stream_length_end,
+	      __u64 priority, __u64 id, struct val_connections *c, struct receiver_subscribers *r,
+	      struct streams_same1 *same)
 {
 	struct hdr_stream *saved_stream = saved_short_pn_end;
 
 	/* {emit: sent: {pn: "pn", id: "id", stream: "stream.id + c.base", offset: "stream.off... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (!event0)
-		return fr_decline(r->receiver, skb->len, reason_streams_ring_full);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_ring_full);
 
 	/* let spend = {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority... */
 	__u32 level0 = priority;
@@ -502,11 +520,11 @@ streams_copy1(struct streams_same1 *same, struct __sk_buff *skb, void *front, __
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_streams_refused_window);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_refused_window);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_streams_contended);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_contended);
 	}
 
 	/* {admit: {credit: "r.data", cost: "len(stream.payload)", floor: 1}}, */
@@ -518,24 +536,24 @@ streams_copy1(struct streams_same1 *same, struct __sk_buff *skb, void *front, __
 		fr_refused(credit1, level1);
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_streams_refused_data);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_refused_data);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_streams_contended);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_contended);
 	}
 
 	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	if (unlikely(streams_write1(same, skb, front, short_pn_size, short_pn_end, stream_id_size,
-				    priority, pn, id, r))) {
+	if (unlikely(streams_write1(skb, front, short_pn_size, short_pn_end, stream_id_size,
+				    priority, pn, id, r, same))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_STREAMS + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -584,24 +602,24 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
 					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
 		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
-		return fr_decline(r->receiver, skb->len, reason_streams_number);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_number);
 	}
 
 	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
 	if (udp_end - 42 > fr_shared_get(r->size))
-		return fr_decline(r->receiver, skb->len, reason_streams_size);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_size);
 
 	/* {when: "stream.id & 2 == 0 || stream.id + c.base < r.begin", do: [{drop: "before"}]}, */
 	if ((stream_id & 2) == 0 || stream_id + (__u64)c->base < fr_shared_get(r->begin))
-		return fr_decline(r->receiver, skb->len, reason_streams_before);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_before);
 
 	/* {when: "stream.offset + len(stream.payload) > r.limit", do: [{drop: "limit"}]}, */
 	if (stream_offset + (short_payload_end - stream_length_end) > r->limit)
-		return fr_decline(r->receiver, skb->len, reason_streams_limit);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_limit);
 
 	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
 	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
-		return fr_decline(r->receiver, skb->len, reason_streams_no_stream_id);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_no_stream_id);
 
 	/* {when: "r.drops != 0", lookup: d: dropped: ["r.id", "stream.id + c.base"], do: [{dr... */
 	struct val_dropped *d;
@@ -613,24 +631,23 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 			key.stream = stream_id + (__u64)c->base;
 			enum fr_found found = find_dropped(&key, lease, 16, &d);
 			if (unlikely(found == FR_CHANGING))
-				return fr_decline(r->receiver, skb->len, reason_streams_changing_2);
+				return fr_decline(r->receiver, skb->len,
+						  PROG_STREAMS + reason_changing_2);
 			if (found == FR_MISSING)
 				d = NULL;
 		}
 		if (fr_has(d))
-			return fr_decline(r->receiver, skb->len, reason_streams_dropped);
+			return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_dropped);
 	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_streams_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_streams_unreachable,
-					      fr_unusable(&r->hop_remote, reason_streams_no_route,
-							  reason_streams_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_STREAMS + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_streams_too_big);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_too_big);
 
 	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
 	__u64 next_stream;
@@ -642,9 +659,10 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 		int how = fr_translation(&key, &translation);
 
 		if (how == FR_TRANSLATING)
-			return fr_decline(r->receiver, skb->len, reason_streams_translating);
+			return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_translating);
 		if (how == FR_TRANSLATIONS_FULL || !translation)
-			return fr_decline(r->receiver, skb->len, reason_streams_translations_full);
+			return fr_decline(r->receiver, skb->len,
+					  PROG_STREAMS + reason_translations_full);
 		if (how == FR_TRANSLATE) {
 			next_stream = fr_alloc(r->next_stream, 4);
 			fr_translated(translation, next_stream);
@@ -655,17 +673,13 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 
 	/* for a in ack {blank: a}, {set: {"short.dcid": "r.dcid[priority]", "short.pn": "low(... */
 	if (id > fr_varint_room(stream_id_size))
-		return fr_decline(r->receiver, skb->len, reason_streams_unfit_stream_id);
-	return streams_copy1(same, skb, front, udp_end, short_pn_size, short_pn_end,
-			     saved_short_pn_end, short_payload_end, stream_id_size, stream_id,
-			     stream_offset, stream_length_end, priority, id, c, r);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_unfit_stream_id);
+	return streams_copy1(skb, front, udp_end, short_pn_size, short_pn_end, saved_short_pn_end,
+			     short_payload_end, stream_id_size, stream_id, stream_offset,
+			     stream_length_end, priority, id, c, r, same);
 }
 
-static __always_inline int
-streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
-	     __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end, __u64 stream_id_size,
-	     __u64 stream_id, __u64 stream_offset, __u64 stream_length_end, __u64 priority,
-	     struct val_connections *c)
+static __always_inline int streams_fan1(struct __sk_buff *skb, struct streams_packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -673,27 +687,28 @@ streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-	key.feed = c->feed;
+	key.feed = pkt->c->feed;
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, reason_streams_no_subscribers);
+		return fr_up(skb, PROG_STREAMS + reason_no_subscribers);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_streams_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_STREAMS + reason_no_memory);
 
-	__u32 size = fr_size(stream_length_end, 128);
+	__u32 size = fr_size(pkt->stream_length_end, 128);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, reason_streams_no_memory);
+		return fr_up(skb, PROG_STREAMS + reason_no_memory);
 	struct streams_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_short *saved_short = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	same->size = size;
-	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_id, stream_id_size)));
-	odd_sum_2 <<= 8 * (((short_pn_end + 1 - 34) & 1) != 0);
+	__u64 odd_sum =
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size)));
+	odd_sum <<= 8 * (((pkt->short_pn_end + 1 - 34) & 1) != 0);
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(&saved_udp->checksum) ?
@@ -702,13 +717,13 @@ streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_streams_no_memory);
+		return fr_up(skb, PROG_STREAMS + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) +
-		 fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn, short_pn_size))) +
-		 fr_odd64(ld64(saved_short->dcid)) + odd_sum_2 + ld32(saved_ipv4->src) +
+		 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
+		 fr_odd64(ld64(saved_short->dcid)) + odd_sum + ld32(saved_ipv4->src) +
 		 ld32(saved_ipv4->dst));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -719,16 +734,16 @@ streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 		 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->quiet = 0;
 	same->clock = 0;
-	same->ip_end = ip_end;
-	same->udp_end = udp_end;
-	same->short_pn_size = short_pn_size;
-	same->short_pn_end = short_pn_end;
-	same->short_payload_end = short_payload_end;
-	same->stream_id_size = stream_id_size;
-	same->stream_id = stream_id;
-	same->stream_offset = stream_offset;
-	same->stream_length_end = stream_length_end;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->short_pn_size = pkt->short_pn_size;
+	same->short_pn_end = pkt->short_pn_end;
+	same->short_payload_end = pkt->short_payload_end;
+	same->stream_id_size = pkt->stream_id_size;
+	same->stream_id = pkt->stream_id;
+	same->stream_offset = pkt->stream_offset;
+	same->stream_length_end = pkt->stream_length_end;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -736,8 +751,9 @@ streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 51, short_pn_size);
-		same->csum = fr_complete_without(skb, same->csum, short_pn_end + 1, stream_id_size);
+		same->csum = fr_complete_without(skb, same->csum, 51, pkt->short_pn_size);
+		same->csum = fr_complete_without(skb, same->csum, pkt->short_pn_end + 1,
+						 pkt->stream_id_size);
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 37);
 	}
 
@@ -746,44 +762,38 @@ streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 		.skb = skb,
 		.list = list,
 		.front = front,
-		.c = c,
+		.c = pkt->c,
 	};
 	bpf_loop(list->count, streams_turn1, &fan, 0);
 
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
-		return fr_drop(len, reason_streams_fault);
+		return fr_drop(len, PROG_STREAMS + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, same->short_pn_end +
-					     1, same->stream_id_size), ETH_HLEN, 37), 51,
-			    same->short_pn_size);
+					     fr_complete_with(skb, same->csum,
+					     same->short_pn_end + 1, same->stream_id_size),
+					     ETH_HLEN, 37), 51, same->short_pn_size);
 
-	fr_count_copies(reason_streams_copy, same->copies0, skb->len);
-	fr_count(reason_streams_pass, len);
+	fr_count_copies(PROG_STREAMS + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_STREAMS + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-streams_ipv4_priority_value(struct __sk_buff *skb, void *data, void *data_end,
-			    const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-			    __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-			    __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
-			    __u64 stream_offset, __u64 stream_length_end,
-			    void *at_stream_length_end)
+static __always_inline int streams_ipv4_priority_value(struct __sk_buff *skb,
+						       struct streams_packet *pkt)
 {
-	struct hdr_short *v_short = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_short *v_short = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
-	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
+	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
-	struct val_connections *c;
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
 
@@ -791,185 +801,170 @@ streams_ipv4_priority_value(struct __sk_buff *skb, void *data, void *data_end,
 		fr_put_endpoint_v4(&key.local, ld32(ipv4->dst), be16(&udp->dst_port));
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		enum fr_found found = find_connections(&key, lease, 0, &c);
+		enum fr_found found = find_connections(&key, pkt->lease, 0, &pkt->c);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_streams_no_connections,
-					 reason_streams_changing);
+			return fr_missed(skb, found, PROG_STREAMS + reason_no_connections,
+					 PROG_STREAMS + reason_changing);
 	}
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_streams_partial_checksum);
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	return streams_fan1(skb, ip_end, udp_end, short_pn_size, short_pn_end, short_pn,
-			    short_payload_end, stream_id_size, stream_id, stream_offset,
-			    stream_length_end, priority, c);
+	      (partial >> 16) >= pkt->stream_length_end) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_STREAMS + reason_partial_checksum);
+	if (pkt->at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	return streams_fan1(skb, pkt);
 }
 
-static __always_inline int
-streams_ipv4_further(struct __sk_buff *skb, void *data, void *data_end,
-		     const struct fr_lease *lease, __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
-		     __u64 short_pn_end, void *at_short_pn_end, __u64 short_pn,
-		     __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
-		     __u64 stream_id_end)
+static __always_inline int streams_ipv4_further(struct __sk_buff *skb, struct streams_packet *pkt)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
-	void *at_stream_length_end;
-	struct hdr_stream *stream = at_short_pn_end;
+	struct hdr_stream *stream = pkt->at_short_pn_end;
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
+	at_stream_id_end = fr_pin(pkt->data + fr_bound(pkt->stream_id_end, 0x7f));
+	if (at_stream_id_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (pkt->stream_id_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
 	__u64 stream_offset_size;
 	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end,
+					       &pkt->stream_offset);
 		if (!stream_offset_size)
-			return fr_up(skb, reason_streams_truncated);
+			return fr_up(skb, PROG_STREAMS + reason_truncated);
 	} else {
 		stream_offset_size = 0;
-		stream_offset = 0;
+		pkt->stream_offset = 0;
 	}
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
-	if (at_stream_offset_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (stream_offset_end > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
+	__u64 stream_offset_end = fr_forget(skb, pkt->stream_id_end + stream_offset_size);
+	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0x7f));
+	if (at_stream_offset_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (stream_offset_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
 	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 stream_length;
 	__u64 stream_length_size;
 	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
+		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
 		if (!stream_length_size)
-			return fr_up(skb, reason_streams_truncated);
+			return fr_up(skb, PROG_STREAMS + reason_truncated);
 	} else {
 		stream_length_size = 0;
 		stream_length = 0;
 	}
-	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end ||
+	pkt->stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
+	pkt->at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0x7f));
+	if (pkt->at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (pkt->stream_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (!(!stream_length_present ||
+	      pkt->stream_length_end + stream_length == pkt->short_payload_end ||
 	      skb->gso_size == 0))
-		return fr_up(skb, reason_streams_gso_packet);
-	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end))
-		return fr_up(skb, reason_streams_another_frame);
+		return fr_up(skb, PROG_STREAMS + reason_gso_packet);
+	if (!(!stream_length_present ||
+	      pkt->stream_length_end + stream_length == pkt->short_payload_end))
+		return fr_up(skb, PROG_STREAMS + reason_another_frame);
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_streams_gso_packet);
+		return fr_up(skb, PROG_STREAMS + reason_gso_packet);
 
-	return streams_ipv4_priority_value(skb, data, data_end, lease, ip_end, udp_end,
-					   short_pn_size, short_pn_end, short_pn, short_payload_end,
-					   stream_id_size, stream_id, stream_offset,
-					   stream_length_end, at_stream_length_end);
+	return streams_ipv4_priority_value(skb, pkt);
 }
 
-static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease)
+static __always_inline int streams_ipv4(struct __sk_buff *skb, struct streams_packet *pkt)
 {
-	void *at_short_pn_end;
-	struct hdr_short *v_short = data + 42;
+	struct hdr_short *v_short = pkt->data + 42;
 	struct hdr_stream *stream;
-	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_STREAMS + why);
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end || 51ULL > udp_end)
-		return fr_up(skb, reason_streams_truncated);
+	if ((void *)(v_short + 1) > pkt->data_end || 51ULL > pkt->udp_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
 	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, reason_streams_long_header);
+		return fr_up(skb, PROG_STREAMS + reason_long_header);
 	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, reason_streams_short_fixed);
+		return fr_up(skb, PROG_STREAMS + reason_short_fixed);
 
 	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
 	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, reason_streams_short_reserved);
+		return fr_up(skb, PROG_STREAMS + reason_short_reserved);
 	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, reason_streams_key_phase);
-	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_streams_short_pn);
-	__u64 short_pn_end = fr_forget(skb, 51ULL + short_pn_size);
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
-	if (at_short_pn_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (short_pn_end > udp_end)
-		return fr_up(skb, reason_streams_truncated);
-	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x3f)), data_end, 4, short_pn_size,
-		     &short_pn))
-		return fr_up(skb, reason_streams_truncated);
+		return fr_up(skb, PROG_STREAMS + reason_key_phase);
+	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (pkt->short_pn_size > 4)
+		return fr_up(skb, PROG_STREAMS + reason_short_pn);
+	pkt->short_pn_end = fr_forget(skb, 51ULL + pkt->short_pn_size);
+	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x3f));
+	if (pkt->at_short_pn_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (pkt->short_pn_end > pkt->udp_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x3f)), pkt->data_end, 4,
+		     pkt->short_pn_size, &pkt->short_pn))
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 
 	/* short: {fields: [ */
-	if (udp_end < short_pn_end + 16)
-		return fr_up(skb, reason_streams_truncated);
-	__u64 short_payload_end = udp_end - 16;
+	if (pkt->udp_end < pkt->short_pn_end + 16)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	pkt->short_payload_end = pkt->udp_end - 16;
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
-	stream = at_short_pn_end;
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (short_pn_end + 1 > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
+	stream = pkt->at_short_pn_end;
+	if ((void *)(stream + 1) > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_streams_other_frame);
-	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(at_short_pn_end + 1, data_end, &stream_id);
-	if (!stream_id_size)
-		return fr_up(skb, reason_streams_truncated);
-	__u64 stream_id_end = fr_forget(skb, short_pn_end + 1 + stream_id_size);
+		return fr_up(skb, PROG_STREAMS + reason_other_frame);
+	pkt->stream_id_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end, &pkt->stream_id);
+	if (!pkt->stream_id_size)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	pkt->stream_id_end = fr_forget(skb, pkt->short_pn_end + 1 + pkt->stream_id_size);
 
-	return streams_ipv4_further(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
-				    short_pn_end, at_short_pn_end, short_pn, short_payload_end,
-				    stream_id_size, stream_id, stream_id_end);
+	return streams_ipv4_further(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_streams_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_streams_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_streams_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_streams_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_streams_multicast + of);
-		return fr_up(skb, reason_streams_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_streams_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
@@ -1003,10 +998,10 @@ struct streams_fan2 {
 	struct val_connections *c;
 };
 
-static __always_inline int streams_write2(struct streams_same2 *same, struct __sk_buff *skb,
-					  void *front, __u64 short_pn_size, __u64 short_pn_end,
-					  __u64 stream_id_size, __u64 priority, __u64 pn, __u64 id,
-					  struct receiver_subscribers *r)
+static __always_inline int streams_write2(struct __sk_buff *skb, void *front, __u64 short_pn_size,
+					  __u64 short_pn_end, __u64 stream_id_size, __u64 priority,
+					  __u64 pn, __u64 id, struct receiver_subscribers *r,
+					  struct streams_same2 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
@@ -1066,18 +1061,18 @@ static __always_inline int streams_write2(struct streams_same2 *same, struct __s
 }
 
 static __always_inline long
-streams_copy2(struct streams_same2 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
-	      __u64 short_pn_size, __u64 short_pn_end, void *saved_short_pn_end,
-	      __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
-	      __u64 stream_length_end, __u64 priority, __u64 id, struct val_connections *c,
-	      struct receiver_subscribers *r)
+streams_copy2(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_size,
+	      __u64 short_pn_end, void *saved_short_pn_end, __u64 short_payload_end,
+	      __u64 stream_id_size, __u64 stream_id, __u64 stream_offset, __u64 stream_length_end,
+	      __u64 priority, __u64 id, struct val_connections *c, struct receiver_subscribers *r,
+	      struct streams_same2 *same)
 {
 	struct hdr_stream *saved_stream = saved_short_pn_end;
 
 	/* {emit: sent: {pn: "pn", id: "id", stream: "stream.id + c.base", offset: "stream.off... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (!event0)
-		return fr_decline(r->receiver, skb->len, reason_streams_ring_full);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_ring_full);
 
 	/* let spend = {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority... */
 	__u32 level0 = priority;
@@ -1087,11 +1082,11 @@ streams_copy2(struct streams_same2 *same, struct __sk_buff *skb, void *front, __
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_streams_refused_window);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_refused_window);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_streams_contended);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_contended);
 	}
 
 	/* {admit: {credit: "r.data", cost: "len(stream.payload)", floor: 1}}, */
@@ -1103,24 +1098,24 @@ streams_copy2(struct streams_same2 *same, struct __sk_buff *skb, void *front, __
 		fr_refused(credit1, level1);
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_streams_refused_data);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_refused_data);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_streams_contended);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_contended);
 	}
 
 	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	if (unlikely(streams_write2(same, skb, front, short_pn_size, short_pn_end, stream_id_size,
-				    priority, pn, id, r))) {
+	if (unlikely(streams_write2(skb, front, short_pn_size, short_pn_end, stream_id_size,
+				    priority, pn, id, r, same))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_STREAMS + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -1170,24 +1165,24 @@ static __noinline long streams_turn2(__u32 i, struct streams_fan2 *fan)
 	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
 					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
 		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
-		return fr_decline(r->receiver, skb->len, reason_streams_number);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_number);
 	}
 
 	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
 	if (udp_end - 62 > fr_shared_get(r->size))
-		return fr_decline(r->receiver, skb->len, reason_streams_size);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_size);
 
 	/* {when: "stream.id & 2 == 0 || stream.id + c.base < r.begin", do: [{drop: "before"}]}, */
 	if ((stream_id & 2) == 0 || stream_id + (__u64)c->base < fr_shared_get(r->begin))
-		return fr_decline(r->receiver, skb->len, reason_streams_before);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_before);
 
 	/* {when: "stream.offset + len(stream.payload) > r.limit", do: [{drop: "limit"}]}, */
 	if (stream_offset + (short_payload_end - stream_length_end) > r->limit)
-		return fr_decline(r->receiver, skb->len, reason_streams_limit);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_limit);
 
 	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
 	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
-		return fr_decline(r->receiver, skb->len, reason_streams_no_stream_id);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_no_stream_id);
 
 	/* {when: "r.drops != 0", lookup: d: dropped: ["r.id", "stream.id + c.base"], do: [{dr... */
 	struct val_dropped *d;
@@ -1199,26 +1194,25 @@ static __noinline long streams_turn2(__u32 i, struct streams_fan2 *fan)
 			key.stream = stream_id + (__u64)c->base;
 			enum fr_found found = find_dropped(&key, lease, 16, &d);
 			if (unlikely(found == FR_CHANGING))
-				return fr_decline(r->receiver, skb->len, reason_streams_changing_2);
+				return fr_decline(r->receiver, skb->len,
+						  PROG_STREAMS + reason_changing_2);
 			if (found == FR_MISSING)
 				d = NULL;
 		}
 		if (fr_has(d))
-			return fr_decline(r->receiver, skb->len, reason_streams_dropped);
+			return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_dropped);
 	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_streams_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_address_family);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_streams_udp_checksum);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_streams_unreachable,
-					      fr_unusable(&r->hop_remote, reason_streams_no_route,
-							  reason_streams_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_STREAMS + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_streams_too_big);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_too_big);
 
 	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
 	__u64 next_stream;
@@ -1230,9 +1224,10 @@ static __noinline long streams_turn2(__u32 i, struct streams_fan2 *fan)
 		int how = fr_translation(&key, &translation);
 
 		if (how == FR_TRANSLATING)
-			return fr_decline(r->receiver, skb->len, reason_streams_translating);
+			return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_translating);
 		if (how == FR_TRANSLATIONS_FULL || !translation)
-			return fr_decline(r->receiver, skb->len, reason_streams_translations_full);
+			return fr_decline(r->receiver, skb->len,
+					  PROG_STREAMS + reason_translations_full);
 		if (how == FR_TRANSLATE) {
 			next_stream = fr_alloc(r->next_stream, 4);
 			fr_translated(translation, next_stream);
@@ -1243,17 +1238,13 @@ static __noinline long streams_turn2(__u32 i, struct streams_fan2 *fan)
 
 	/* for a in ack {blank: a}, {set: {"short.dcid": "r.dcid[priority]", "short.pn": "low(... */
 	if (id > fr_varint_room(stream_id_size))
-		return fr_decline(r->receiver, skb->len, reason_streams_unfit_stream_id);
-	return streams_copy2(same, skb, front, udp_end, short_pn_size, short_pn_end,
-			     saved_short_pn_end, short_payload_end, stream_id_size, stream_id,
-			     stream_offset, stream_length_end, priority, id, c, r);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_unfit_stream_id);
+	return streams_copy2(skb, front, udp_end, short_pn_size, short_pn_end, saved_short_pn_end,
+			     short_payload_end, stream_id_size, stream_id, stream_offset,
+			     stream_length_end, priority, id, c, r, same);
 }
 
-static __always_inline int
-streams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
-	     __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end, __u64 stream_id_size,
-	     __u64 stream_id, __u64 stream_offset, __u64 stream_length_end, __u64 priority,
-	     struct val_connections *c)
+static __always_inline int streams_fan2(struct __sk_buff *skb, struct streams_packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -1261,27 +1252,28 @@ streams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-	key.feed = c->feed;
+	key.feed = pkt->c->feed;
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, reason_streams_no_subscribers);
+		return fr_up(skb, PROG_STREAMS + reason_no_subscribers);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_streams_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_STREAMS + reason_no_memory);
 
-	__u32 size = fr_size(stream_length_end, 128);
+	__u32 size = fr_size(pkt->stream_length_end, 128);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, reason_streams_no_memory);
+		return fr_up(skb, PROG_STREAMS + reason_no_memory);
 	struct streams_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_short *saved_short = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	same->size = size;
-	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_id, stream_id_size)));
-	odd_sum_2 <<= 8 * (((short_pn_end + 1 - 54) & 1) != 0);
+	__u64 odd_sum =
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size)));
+	odd_sum <<= 8 * (((pkt->short_pn_end + 1 - 54) & 1) != 0);
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
@@ -1291,28 +1283,28 @@ streams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_streams_no_memory);
+		return fr_up(skb, PROG_STREAMS + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
 		 fr_sum_of(ld16(&saved_udp->checksum)) -
 		 ((__u64)ld32(&saved_udp->src_port) +
-		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn, short_pn_size))) +
-		  fr_odd64(ld64(saved_short->dcid)) + odd_sum_2 + fr_add64(ld64(saved_ipv6->src)) +
+		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
+		  fr_odd64(ld64(saved_short->dcid)) + odd_sum + fr_add64(ld64(saved_ipv6->src)) +
 		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
 		  fr_add64(ld64(saved_ipv6->dst + 8)));
 	same->quiet = 0;
 	same->clock = 0;
-	same->ip_end = ip_end;
-	same->udp_end = udp_end;
-	same->short_pn_size = short_pn_size;
-	same->short_pn_end = short_pn_end;
-	same->short_payload_end = short_payload_end;
-	same->stream_id_size = stream_id_size;
-	same->stream_id = stream_id;
-	same->stream_offset = stream_offset;
-	same->stream_length_end = stream_length_end;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->short_pn_size = pkt->short_pn_size;
+	same->short_pn_end = pkt->short_pn_end;
+	same->short_payload_end = pkt->short_payload_end;
+	same->stream_id_size = pkt->stream_id_size;
+	same->stream_id = pkt->stream_id;
+	same->stream_offset = pkt->stream_offset;
+	same->stream_length_end = pkt->stream_length_end;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -1320,8 +1312,9 @@ streams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 71, short_pn_size);
-		same->csum = fr_complete_without(skb, same->csum, short_pn_end + 1, stream_id_size);
+		same->csum = fr_complete_without(skb, same->csum, 71, pkt->short_pn_size);
+		same->csum = fr_complete_without(skb, same->csum, pkt->short_pn_end + 1,
+						 pkt->stream_id_size);
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 57);
 	}
 
@@ -1330,44 +1323,38 @@ streams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 		.skb = skb,
 		.list = list,
 		.front = front,
-		.c = c,
+		.c = pkt->c,
 	};
 	bpf_loop(list->count, streams_turn2, &fan, 0);
 
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
-		return fr_drop(len, reason_streams_fault);
+		return fr_drop(len, PROG_STREAMS + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, same->short_pn_end +
-					     1, same->stream_id_size), ETH_HLEN, 57), 71,
-			    same->short_pn_size);
+					     fr_complete_with(skb, same->csum,
+					     same->short_pn_end + 1, same->stream_id_size),
+					     ETH_HLEN, 57), 71, same->short_pn_size);
 
-	fr_count_copies(reason_streams_copy, same->copies0, skb->len);
-	fr_count(reason_streams_pass, len);
+	fr_count_copies(PROG_STREAMS + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_STREAMS + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-streams_ipv6_priority_value(struct __sk_buff *skb, void *data, void *data_end,
-			    const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-			    __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-			    __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
-			    __u64 stream_offset, __u64 stream_length_end,
-			    void *at_stream_length_end)
+static __always_inline int streams_ipv6_priority_value(struct __sk_buff *skb,
+						       struct streams_packet *pkt)
 {
-	struct hdr_short *v_short = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_short *v_short = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
-	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
+	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
-	struct val_connections *c;
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
 
@@ -1375,186 +1362,174 @@ streams_ipv6_priority_value(struct __sk_buff *skb, void *data, void *data_end,
 		fr_put_endpoint_v6(&key.local, ipv6->dst, be16(&udp->dst_port), 2);
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		enum fr_found found = find_connections(&key, lease, 0, &c);
+		enum fr_found found = find_connections(&key, pkt->lease, 0, &pkt->c);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_streams_no_connections,
-					 reason_streams_changing);
+			return fr_missed(skb, found, PROG_STREAMS + reason_no_connections,
+					 PROG_STREAMS + reason_changing);
 	}
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_streams_partial_checksum);
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	return streams_fan2(skb, ip_end, udp_end, short_pn_size, short_pn_end, short_pn,
-			    short_payload_end, stream_id_size, stream_id, stream_offset,
-			    stream_length_end, priority, c);
+	      (partial >> 16) >= pkt->stream_length_end) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_STREAMS + reason_partial_checksum);
+	if (pkt->at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	return streams_fan2(skb, pkt);
 }
 
-static __always_inline int
-streams_ipv6_further(struct __sk_buff *skb, void *data, void *data_end,
-		     const struct fr_lease *lease, __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
-		     __u64 short_pn_end, void *at_short_pn_end, __u64 short_pn,
-		     __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
-		     __u64 stream_id_end)
+static __always_inline int streams_ipv6_further(struct __sk_buff *skb, struct streams_packet *pkt)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
-	void *at_stream_length_end;
-	struct hdr_stream *stream = at_short_pn_end;
+	struct hdr_stream *stream = pkt->at_short_pn_end;
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
+	at_stream_id_end = fr_pin(pkt->data + fr_bound(pkt->stream_id_end, 0x7f));
+	if (at_stream_id_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (pkt->stream_id_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
 	__u64 stream_offset_size;
 	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end,
+					       &pkt->stream_offset);
 		if (!stream_offset_size)
-			return fr_up(skb, reason_streams_truncated);
+			return fr_up(skb, PROG_STREAMS + reason_truncated);
 	} else {
 		stream_offset_size = 0;
-		stream_offset = 0;
+		pkt->stream_offset = 0;
 	}
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
-	if (at_stream_offset_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (stream_offset_end > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
+	__u64 stream_offset_end = fr_forget(skb, pkt->stream_id_end + stream_offset_size);
+	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0x7f));
+	if (at_stream_offset_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (stream_offset_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
 	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 stream_length;
 	__u64 stream_length_size;
 	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
+		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
 		if (!stream_length_size)
-			return fr_up(skb, reason_streams_truncated);
+			return fr_up(skb, PROG_STREAMS + reason_truncated);
 	} else {
 		stream_length_size = 0;
 		stream_length = 0;
 	}
-	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end ||
+	pkt->stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
+	pkt->at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0x7f));
+	if (pkt->at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (pkt->stream_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (!(!stream_length_present ||
+	      pkt->stream_length_end + stream_length == pkt->short_payload_end ||
 	      skb->gso_size == 0))
-		return fr_up(skb, reason_streams_gso_packet);
-	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end))
-		return fr_up(skb, reason_streams_another_frame);
+		return fr_up(skb, PROG_STREAMS + reason_gso_packet);
+	if (!(!stream_length_present ||
+	      pkt->stream_length_end + stream_length == pkt->short_payload_end))
+		return fr_up(skb, PROG_STREAMS + reason_another_frame);
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_streams_gso_packet);
+		return fr_up(skb, PROG_STREAMS + reason_gso_packet);
 
-	return streams_ipv6_priority_value(skb, data, data_end, lease, ip_end, udp_end,
-					   short_pn_size, short_pn_end, short_pn, short_payload_end,
-					   stream_id_size, stream_id, stream_offset,
-					   stream_length_end, at_stream_length_end);
+	return streams_ipv6_priority_value(skb, pkt);
 }
 
-static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease)
+static __always_inline int streams_ipv6(struct __sk_buff *skb, struct streams_packet *pkt)
 {
-	void *at_short_pn_end;
-	struct hdr_short *v_short = data + 62;
+	struct hdr_short *v_short = pkt->data + 62;
 	struct hdr_stream *stream;
-	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_STREAMS + why);
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end || 71ULL > udp_end)
-		return fr_up(skb, reason_streams_truncated);
+	if ((void *)(v_short + 1) > pkt->data_end || 71ULL > pkt->udp_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
 	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, reason_streams_long_header);
+		return fr_up(skb, PROG_STREAMS + reason_long_header);
 	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, reason_streams_short_fixed);
+		return fr_up(skb, PROG_STREAMS + reason_short_fixed);
 
 	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
 	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, reason_streams_short_reserved);
+		return fr_up(skb, PROG_STREAMS + reason_short_reserved);
 	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, reason_streams_key_phase);
-	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_streams_short_pn);
-	__u64 short_pn_end = fr_forget(skb, 71ULL + short_pn_size);
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
-	if (at_short_pn_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (short_pn_end > udp_end)
-		return fr_up(skb, reason_streams_truncated);
-	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x7f)), data_end, 4, short_pn_size,
-		     &short_pn))
-		return fr_up(skb, reason_streams_truncated);
+		return fr_up(skb, PROG_STREAMS + reason_key_phase);
+	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (pkt->short_pn_size > 4)
+		return fr_up(skb, PROG_STREAMS + reason_short_pn);
+	pkt->short_pn_end = fr_forget(skb, 71ULL + pkt->short_pn_size);
+	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x7f));
+	if (pkt->at_short_pn_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (pkt->short_pn_end > pkt->udp_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x7f)), pkt->data_end, 4,
+		     pkt->short_pn_size, &pkt->short_pn))
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 
 	/* short: {fields: [ */
-	if (udp_end < short_pn_end + 16)
-		return fr_up(skb, reason_streams_truncated);
-	__u64 short_payload_end = udp_end - 16;
+	if (pkt->udp_end < pkt->short_pn_end + 16)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	pkt->short_payload_end = pkt->udp_end - 16;
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
-	stream = at_short_pn_end;
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (short_pn_end + 1 > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
+	stream = pkt->at_short_pn_end;
+	if ((void *)(stream + 1) > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_streams_other_frame);
-	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(at_short_pn_end + 1, data_end, &stream_id);
-	if (!stream_id_size)
-		return fr_up(skb, reason_streams_truncated);
-	__u64 stream_id_end = fr_forget(skb, short_pn_end + 1 + stream_id_size);
+		return fr_up(skb, PROG_STREAMS + reason_other_frame);
+	pkt->stream_id_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end, &pkt->stream_id);
+	if (!pkt->stream_id_size)
+		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	pkt->stream_id_end = fr_forget(skb, pkt->short_pn_end + 1 + pkt->stream_id_size);
 
-	return streams_ipv6_further(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
-				    short_pn_end, at_short_pn_end, short_pn, short_payload_end,
-				    stream_id_size, stream_id, stream_id_end);
+	return streams_ipv6_further(skb, pkt);
 }
 
 SEC("tc") int prog_streams(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct streams_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 100);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* for name, ack in {streams: [], streams_after_ack: ["ack"]} {(name): forward & {_ack... */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_streams_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_STREAMS + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_STREAMS + why);
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
 	if (be16(&eth->type) == ETH_P_IP)
-		return streams_ipv4(skb, data, data_end, lease);
+		return streams_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return streams_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_streams_not_ip);
+		return streams_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_STREAMS + reason_not_ip);
 }
 
 /*
@@ -1563,42 +1538,30 @@ SEC("tc") int prog_streams(struct __sk_buff *skb)
  *	eth ipv6 udp short ack stream
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_streams_after_ack_sent = 66, reason_streams_after_ack_pass,
-	reason_streams_after_ack_inactive, reason_streams_after_ack_vlan_tag,
-	reason_streams_after_ack_other_host, reason_streams_after_ack_link_broadcast,
-	reason_streams_after_ack_link_multicast, reason_streams_after_ack_truncated,
-	reason_streams_after_ack_ipv4_version, reason_streams_after_ack_ip_options,
-	reason_streams_after_ack_ipv4_reserved, reason_streams_after_ack_fragment,
-	reason_streams_after_ack_ipv4_total_length, reason_streams_after_ack_ipv4_checksum,
-	reason_streams_after_ack_martian_source, reason_streams_after_ack_multicast,
-	reason_streams_after_ack_martian_destination, reason_streams_after_ack_not_udp,
-	reason_streams_after_ack_udp_length, reason_streams_after_ack_gso_packet,
-	reason_streams_after_ack_long_header, reason_streams_after_ack_short_fixed,
-	reason_streams_after_ack_short_reserved, reason_streams_after_ack_key_phase,
-	reason_streams_after_ack_short_pn, reason_streams_after_ack_other_frame,
-	reason_streams_after_ack_ranges, reason_streams_after_ack_another_frame,
-	reason_streams_after_ack_no_connections, reason_streams_after_ack_changing,
-	reason_streams_after_ack_partial_checksum, reason_streams_after_ack_no_subscribers,
-	reason_streams_after_ack_no_memory, reason_streams_after_ack_fault,
-	reason_streams_after_ack_number, reason_streams_after_ack_size,
-	reason_streams_after_ack_before, reason_streams_after_ack_limit,
-	reason_streams_after_ack_no_stream_id, reason_streams_after_ack_changing_2,
-	reason_streams_after_ack_dropped, reason_streams_after_ack_translating,
-	reason_streams_after_ack_translations_full, reason_streams_after_ack_refused_window,
-	reason_streams_after_ack_contended, reason_streams_after_ack_refused_data,
-	reason_streams_after_ack_unfit_short_pn, reason_streams_after_ack_unfit_stream_id,
-	reason_streams_after_ack_ring_full, reason_streams_after_ack_address_family,
-	reason_streams_after_ack_too_big, reason_streams_after_ack_no_route,
-	reason_streams_after_ack_local, reason_streams_after_ack_unreachable,
-	reason_streams_after_ack_blackhole, reason_streams_after_ack_prohibit,
-	reason_streams_after_ack_xfrm, reason_streams_after_ack_rule,
-	reason_streams_after_ack_encap, reason_streams_after_ack_no_neighbour,
-	reason_streams_after_ack_copy, reason_streams_after_ack_refused_by_device,
-	reason_streams_after_ack_ipv6_version, reason_streams_after_ack_mapped_address,
-	reason_streams_after_ack_ipv6_payload_length, reason_streams_after_ack_udp_checksum,
-	reason_streams_after_ack_not_ip,
+/* What is known of a packet. */
+struct streams_after_ack_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 short_pn_size;
+	__u64 short_pn_end;
+	void *at_short_pn_end;
+	__u64 short_pn;
+	__u64 short_payload_end;
+	__u64 ack_largest_end;
+	__u64 ack_first_end;
+	__u64 ack_ect0_size;
+	__u64 ack_ce_end;
+	void *at_ack_ce_end;
+	__u64 stream_id_size;
+	__u64 stream_id;
+	__u64 stream_offset;
+	__u64 stream_length_end;
+	void *at_stream_length_end;
+	__u64 priority;
+	struct val_connections *c;
 };
 
 /* What is the same for all receivers. */
@@ -1633,10 +1596,10 @@ struct streams_after_ack_fan1 {
 };
 
 static __always_inline int
-streams_after_ack_write1(struct streams_after_ack_same1 *same, struct __sk_buff *skb, void *front,
-			 __u64 short_pn_size, __u64 short_pn_end, __u64 ack_ce_end,
-			 __u64 stream_id_size, __u64 priority, __u64 pn, __u64 id,
-			 struct receiver_subscribers *r)
+streams_after_ack_write1(struct __sk_buff *skb, void *front, __u64 short_pn_size,
+			 __u64 short_pn_end, __u64 ack_ce_end, __u64 stream_id_size, __u64 priority,
+			 __u64 pn, __u64 id, struct receiver_subscribers *r,
+			 struct streams_after_ack_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
@@ -1704,19 +1667,19 @@ streams_after_ack_write1(struct streams_after_ack_same1 *same, struct __sk_buff 
 }
 
 static __always_inline long
-streams_after_ack_copy1(struct streams_after_ack_same1 *same, struct __sk_buff *skb, void *front,
-			__u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-			__u64 short_payload_end, __u64 ack_ce_end, void *saved_ack_ce_end,
-			__u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
-			__u64 stream_length_end, __u64 priority, __u64 id,
-			struct val_connections *c, struct receiver_subscribers *r)
+streams_after_ack_copy1(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_size,
+			__u64 short_pn_end, __u64 short_payload_end, __u64 ack_ce_end,
+			void *saved_ack_ce_end, __u64 stream_id_size, __u64 stream_id,
+			__u64 stream_offset, __u64 stream_length_end, __u64 priority, __u64 id,
+			struct val_connections *c, struct receiver_subscribers *r,
+			struct streams_after_ack_same1 *same)
 {
 	struct hdr_stream *saved_stream = saved_ack_ce_end;
 
 	/* {emit: sent: {pn: "pn", id: "id", stream: "stream.id + c.base", offset: "stream.off... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (!event0)
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_ring_full);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_ring_full);
 
 	/* let spend = {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority... */
 	__u32 level0 = priority;
@@ -1726,11 +1689,12 @@ streams_after_ack_copy1(struct streams_after_ack_same1 *same, struct __sk_buff *
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_refused_window);
+		return fr_decline(r->receiver, skb->len,
+				  PROG_STREAMS_AFTER_ACK + reason_refused_window);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_contended);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_contended);
 	}
 
 	/* {admit: {credit: "r.data", cost: "len(stream.payload)", floor: 1}}, */
@@ -1742,24 +1706,26 @@ streams_after_ack_copy1(struct streams_after_ack_same1 *same, struct __sk_buff *
 		fr_refused(credit1, level1);
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_refused_data);
+		return fr_decline(r->receiver, skb->len,
+				  PROG_STREAMS_AFTER_ACK + reason_refused_data);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_contended);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_contended);
 	}
 
 	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	if (unlikely(streams_after_ack_write1(same, skb, front, short_pn_size, short_pn_end,
-					      ack_ce_end, stream_id_size, priority, pn, id, r))) {
+	if (unlikely(streams_after_ack_write1(skb, front, short_pn_size, short_pn_end, ack_ce_end,
+					      stream_id_size, priority, pn, id, r, same))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_after_ack_refused_by_device);
+		return fr_refuse(r->receiver, skb->len,
+				 PROG_STREAMS_AFTER_ACK + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -1809,24 +1775,25 @@ static __noinline long streams_after_ack_turn1(__u32 i, struct streams_after_ack
 	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
 					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
 		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_number);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_number);
 	}
 
 	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
 	if (udp_end - 42 > fr_shared_get(r->size))
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_size);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_size);
 
 	/* {when: "stream.id & 2 == 0 || stream.id + c.base < r.begin", do: [{drop: "before"}]}, */
 	if ((stream_id & 2) == 0 || stream_id + (__u64)c->base < fr_shared_get(r->begin))
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_before);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_before);
 
 	/* {when: "stream.offset + len(stream.payload) > r.limit", do: [{drop: "limit"}]}, */
 	if (stream_offset + (short_payload_end - stream_length_end) > r->limit)
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_limit);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_limit);
 
 	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
 	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_no_stream_id);
+		return fr_decline(r->receiver, skb->len,
+				  PROG_STREAMS_AFTER_ACK + reason_no_stream_id);
 
 	/* {when: "r.drops != 0", lookup: d: dropped: ["r.id", "stream.id + c.base"], do: [{dr... */
 	struct val_dropped *d;
@@ -1839,25 +1806,25 @@ static __noinline long streams_after_ack_turn1(__u32 i, struct streams_after_ack
 			enum fr_found found = find_dropped(&key, lease, 16, &d);
 			if (unlikely(found == FR_CHANGING))
 				return fr_decline(r->receiver, skb->len,
-						  reason_streams_after_ack_changing_2);
+						  PROG_STREAMS_AFTER_ACK + reason_changing_2);
 			if (found == FR_MISSING)
 				d = NULL;
 		}
 		if (fr_has(d))
-			return fr_decline(r->receiver, skb->len, reason_streams_after_ack_dropped);
+			return fr_decline(r->receiver, skb->len,
+					  PROG_STREAMS_AFTER_ACK + reason_dropped);
 	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_address_family);
+		return fr_decline(r->receiver, skb->len,
+				  PROG_STREAMS_AFTER_ACK + reason_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_streams_after_ack_unreachable,
-					      fr_unusable(&r->hop_remote,
-							  reason_streams_after_ack_no_route,
-							  reason_streams_after_ack_unreachable)));
+				  fr_indirect(&r->hop_remote,
+					      PROG_STREAMS_AFTER_ACK + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_too_big);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_too_big);
 
 	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
 	__u64 next_stream;
@@ -1870,10 +1837,10 @@ static __noinline long streams_after_ack_turn1(__u32 i, struct streams_after_ack
 
 		if (how == FR_TRANSLATING)
 			return fr_decline(r->receiver, skb->len,
-					  reason_streams_after_ack_translating);
+					  PROG_STREAMS_AFTER_ACK + reason_translating);
 		if (how == FR_TRANSLATIONS_FULL || !translation)
 			return fr_decline(r->receiver, skb->len,
-					  reason_streams_after_ack_translations_full);
+					  PROG_STREAMS_AFTER_ACK + reason_translations_full);
 		if (how == FR_TRANSLATE) {
 			next_stream = fr_alloc(r->next_stream, 4);
 			fr_translated(translation, next_stream);
@@ -1884,18 +1851,16 @@ static __noinline long streams_after_ack_turn1(__u32 i, struct streams_after_ack
 
 	/* for a in ack {blank: a}, {set: {"short.dcid": "r.dcid[priority]", "short.pn": "low(... */
 	if (id > fr_varint_room(stream_id_size))
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_unfit_stream_id);
-	return streams_after_ack_copy1(same, skb, front, udp_end, short_pn_size, short_pn_end,
+		return fr_decline(r->receiver, skb->len,
+				  PROG_STREAMS_AFTER_ACK + reason_unfit_stream_id);
+	return streams_after_ack_copy1(skb, front, udp_end, short_pn_size, short_pn_end,
 				       short_payload_end, ack_ce_end, saved_ack_ce_end,
 				       stream_id_size, stream_id, stream_offset, stream_length_end,
-				       priority, id, c, r);
+				       priority, id, c, r, same);
 }
 
-static __always_inline int
-streams_after_ack_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
-		       __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end,
-		       __u64 ack_ce_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
-		       __u64 stream_length_end, __u64 priority, struct val_connections *c)
+static __always_inline int streams_after_ack_fan1(struct __sk_buff *skb,
+						  struct streams_after_ack_packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -1903,30 +1868,31 @@ streams_after_ack_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-	key.feed = c->feed;
+	key.feed = pkt->c->feed;
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, reason_streams_after_ack_no_subscribers);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_no_subscribers);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_streams_after_ack_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_no_memory);
 
-	__u32 size = fr_size(stream_length_end, 256);
+	__u32 size = fr_size(pkt->stream_length_end, 256);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, reason_streams_after_ack_no_memory);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_no_memory);
 	struct streams_after_ack_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_short *saved_short = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	same->size = size;
-	__u64 region_sum = fr_sum64(skb, short_pn_end, ack_ce_end - short_pn_end);
-	__u64 odd_sum_2 = region_sum;
-	odd_sum_2 <<= 8 * (((short_pn_end - 34) & 1) != 0);
-	__u64 odd_sum_3 = fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_id, stream_id_size)));
-	odd_sum_3 <<= 8 * (((ack_ce_end + 1 - 34) & 1) != 0);
+	__u64 region_sum = fr_sum64(skb, pkt->short_pn_end, pkt->ack_ce_end - pkt->short_pn_end);
+	__u64 odd_sum = region_sum;
+	odd_sum <<= 8 * (((pkt->short_pn_end - 34) & 1) != 0);
+	__u64 odd_sum_2 =
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size)));
+	odd_sum_2 <<= 8 * (((pkt->ack_ce_end + 1 - 34) & 1) != 0);
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(&saved_udp->checksum) ?
@@ -1935,13 +1901,13 @@ streams_after_ack_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_streams_after_ack_no_memory);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) +
-		 fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn, short_pn_size))) +
-		 fr_odd64(ld64(saved_short->dcid)) + odd_sum_2 + odd_sum_3 + ld32(saved_ipv4->src) +
+		 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
+		 fr_odd64(ld64(saved_short->dcid)) + odd_sum + odd_sum_2 + ld32(saved_ipv4->src) +
 		 ld32(saved_ipv4->dst));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -1953,17 +1919,17 @@ streams_after_ack_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 	same->zeroed0 = 0;
 	same->quiet = 0;
 	same->clock = 0;
-	same->ip_end = ip_end;
-	same->udp_end = udp_end;
-	same->short_pn_size = short_pn_size;
-	same->short_pn_end = short_pn_end;
-	same->short_payload_end = short_payload_end;
-	same->ack_ce_end = ack_ce_end;
-	same->stream_id_size = stream_id_size;
-	same->stream_id = stream_id;
-	same->stream_offset = stream_offset;
-	same->stream_length_end = stream_length_end;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->short_pn_size = pkt->short_pn_size;
+	same->short_pn_end = pkt->short_pn_end;
+	same->short_payload_end = pkt->short_payload_end;
+	same->ack_ce_end = pkt->ack_ce_end;
+	same->stream_id_size = pkt->stream_id_size;
+	same->stream_id = pkt->stream_id;
+	same->stream_offset = pkt->stream_offset;
+	same->stream_length_end = pkt->stream_length_end;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -1971,11 +1937,13 @@ streams_after_ack_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 51, short_pn_size);
-		same->csum = fr_complete_without(skb, same->csum, ack_ce_end + 1, stream_id_size);
+		same->csum = fr_complete_without(skb, same->csum, 51, pkt->short_pn_size);
+		same->csum = fr_complete_without(skb, same->csum, pkt->ack_ce_end + 1,
+						 pkt->stream_id_size);
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 37);
-		same->zeroed0 = fr_counted(short_pn_end,
-					   fr_sum64(skb, short_pn_end, ack_ce_end - short_pn_end));
+		same->zeroed0 = fr_counted(pkt->short_pn_end,
+					   fr_sum64(skb, pkt->short_pn_end,
+						    pkt->ack_ce_end - pkt->short_pn_end));
 	}
 
 	same->copies0 = 0;
@@ -1983,14 +1951,14 @@ streams_after_ack_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 		.skb = skb,
 		.list = list,
 		.front = front,
-		.c = c,
+		.c = pkt->c,
 	};
 	bpf_loop(list->count, streams_after_ack_turn1, &fan, 0);
 
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 256), 0))
-		return fr_drop(len, reason_streams_after_ack_fault);
+		return fr_drop(len, PROG_STREAMS_AFTER_ACK + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
@@ -1998,27 +1966,23 @@ streams_after_ack_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 					     same->stream_id_size), ETH_HLEN, 37), 51,
 			    same->short_pn_size);
 
-	fr_count_copies(reason_streams_after_ack_copy, same->copies0, skb->len);
-	fr_count(reason_streams_after_ack_pass, len);
+	fr_count_copies(PROG_STREAMS_AFTER_ACK + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_STREAMS_AFTER_ACK + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_after_ack_ipv4_priority_value(struct __sk_buff *skb, void *data,
-	void *data_end, const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-	__u64 short_pn_size, __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end,
-	__u64 ack_ce_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
-	__u64 stream_length_end, void *at_stream_length_end)
+static __always_inline int streams_after_ack_ipv4_priority_value(struct __sk_buff *skb,
+	struct streams_after_ack_packet *pkt)
 {
-	struct hdr_short *v_short = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_short *v_short = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
-	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
+	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
-	struct val_connections *c;
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
 
@@ -2026,303 +1990,276 @@ static __always_inline int streams_after_ack_ipv4_priority_value(struct __sk_buf
 		fr_put_endpoint_v4(&key.local, ld32(ipv4->dst), be16(&udp->dst_port));
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		enum fr_found found = find_connections(&key, lease, 0, &c);
+		enum fr_found found = find_connections(&key, pkt->lease, 0, &pkt->c);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_streams_after_ack_no_connections,
-					 reason_streams_after_ack_changing);
+			return fr_missed(skb, found, PROG_STREAMS_AFTER_ACK + reason_no_connections,
+					 PROG_STREAMS_AFTER_ACK + reason_changing);
 	}
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_streams_after_ack_partial_checksum);
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	return streams_after_ack_fan1(skb, ip_end, udp_end, short_pn_size, short_pn_end, short_pn,
-				      short_payload_end, ack_ce_end, stream_id_size, stream_id,
-				      stream_offset, stream_length_end, priority, c);
+	      (partial >> 16) >= pkt->stream_length_end) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_partial_checksum);
+	if (pkt->at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	return streams_after_ack_fan1(skb, pkt);
 }
 
-static __always_inline int streams_after_ack_ipv4_stream_id_end(struct __sk_buff *skb, void *data,
-	void *data_end, const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-	__u64 short_pn_size, __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end,
-	__u64 ack_ce_end, void *at_ack_ce_end, __u64 stream_id_size, __u64 stream_id)
+static __always_inline int streams_after_ack_ipv4_stream_id_end(struct __sk_buff *skb,
+	struct streams_after_ack_packet *pkt)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
-	void *at_stream_length_end;
-	struct hdr_stream *stream = at_ack_ce_end;
+	struct hdr_stream *stream = pkt->at_ack_ce_end;
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
-	__u64 stream_id_end = fr_forget(skb, ack_ce_end + 1 + stream_id_size);
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+	__u64 stream_id_end = fr_forget(skb, pkt->ack_ce_end + 1 + pkt->stream_id_size);
+	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x7f));
+	if (at_stream_id_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (stream_id_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
 	__u64 stream_offset_size;
 	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end,
+					       &pkt->stream_offset);
 		if (!stream_offset_size)
-			return fr_up(skb, reason_streams_after_ack_truncated);
+			return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	} else {
 		stream_offset_size = 0;
-		stream_offset = 0;
+		pkt->stream_offset = 0;
 	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0xff));
-	if (at_stream_offset_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (stream_offset_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0xff));
+	if (at_stream_offset_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (stream_offset_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
 	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 stream_length;
 	__u64 stream_length_size;
 	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
+		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
 		if (!stream_length_size)
-			return fr_up(skb, reason_streams_after_ack_truncated);
+			return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	} else {
 		stream_length_size = 0;
 		stream_length = 0;
 	}
-	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0xff));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end ||
+	pkt->stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
+	pkt->at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0xff));
+	if (pkt->at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (pkt->stream_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (!(!stream_length_present ||
+	      pkt->stream_length_end + stream_length == pkt->short_payload_end ||
 	      skb->gso_size == 0))
-		return fr_up(skb, reason_streams_after_ack_gso_packet);
-	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end))
-		return fr_up(skb, reason_streams_after_ack_another_frame);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_gso_packet);
+	if (!(!stream_length_present ||
+	      pkt->stream_length_end + stream_length == pkt->short_payload_end))
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_another_frame);
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_streams_after_ack_gso_packet);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_gso_packet);
 
-	return streams_after_ack_ipv4_priority_value(skb, data, data_end, lease, ip_end, udp_end,
-						     short_pn_size, short_pn_end, short_pn,
-						     short_payload_end, ack_ce_end, stream_id_size,
-						     stream_id, stream_offset, stream_length_end,
-						     at_stream_length_end);
+	return streams_after_ack_ipv4_priority_value(skb, pkt);
 }
 
-static __always_inline int streams_after_ack_ipv4_ack_ect0_end(struct __sk_buff *skb, void *data,
-	void *data_end, const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-	__u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end, __u64 short_pn,
-	__u64 short_payload_end, __u64 ack_first_end, __u64 ack_ect0_size)
+static __always_inline int streams_after_ack_ipv4_ack_ect0_end(struct __sk_buff *skb,
+	struct streams_after_ack_packet *pkt)
 {
 	void *at_ack_ect0_end;
 	void *at_ack_ect1_end;
-	void *at_ack_ce_end;
-	struct hdr_ack *ack = at_short_pn_end;
+	struct hdr_ack *ack = pkt->at_short_pn_end;
 	struct hdr_stream *stream;
 
 	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
-	__u64 ack_ect0_end = fr_forget(skb, ack_first_end + ack_ect0_size);
-	at_ack_ect0_end = fr_pin(data + fr_bound(ack_ect0_end, 0x7f));
-	if (at_ack_ect0_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (ack_ect0_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+	__u64 ack_ect0_end = fr_forget(skb, pkt->ack_first_end + pkt->ack_ect0_size);
+	at_ack_ect0_end = fr_pin(pkt->data + fr_bound(ack_ect0_end, 0x7f));
+	if (at_ack_ect0_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (ack_ect0_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	__u64 ack_ect1_present = be8(&ack->type) == 3;
 	__u64 ack_ect1_size;
 	if (ack_ect1_present) { /* ect1 */
 		__u64 ack_ect1;
-		ack_ect1_size = fr_varint(at_ack_ect0_end, data_end, &ack_ect1);
+		ack_ect1_size = fr_varint(at_ack_ect0_end, pkt->data_end, &ack_ect1);
 		if (!ack_ect1_size)
-			return fr_up(skb, reason_streams_after_ack_truncated);
+			return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	} else {
 		ack_ect1_size = 0;
 	}
 	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
-	at_ack_ect1_end = fr_pin(data + fr_bound(ack_ect1_end, 0x7f));
-	if (at_ack_ect1_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (ack_ect1_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+	at_ack_ect1_end = fr_pin(pkt->data + fr_bound(ack_ect1_end, 0x7f));
+	if (at_ack_ect1_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (ack_ect1_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	__u64 ack_ce_present = be8(&ack->type) == 3;
 	__u64 ack_ce_size;
 	if (ack_ce_present) { /* ce */
 		__u64 ack_ce;
-		ack_ce_size = fr_varint(at_ack_ect1_end, data_end, &ack_ce);
+		ack_ce_size = fr_varint(at_ack_ect1_end, pkt->data_end, &ack_ce);
 		if (!ack_ce_size)
-			return fr_up(skb, reason_streams_after_ack_truncated);
+			return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	} else {
 		ack_ce_size = 0;
 	}
-	__u64 ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
-	at_ack_ce_end = fr_pin(data + fr_bound(ack_ce_end, 0x7f));
-	if (at_ack_ce_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (ack_ce_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+	pkt->ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
+	pkt->at_ack_ce_end = fr_pin(pkt->data + fr_bound(pkt->ack_ce_end, 0x7f));
+	if (pkt->at_ack_ce_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (pkt->ack_ce_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
-	stream = at_ack_ce_end;
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (ack_ce_end + 1 > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+	stream = pkt->at_ack_ce_end;
+	if ((void *)(stream + 1) > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (pkt->ack_ce_end + 1 > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_streams_after_ack_other_frame);
-	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(at_ack_ce_end + 1, data_end, &stream_id);
-	if (!stream_id_size)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_other_frame);
+	pkt->stream_id_size = fr_varint(pkt->at_ack_ce_end + 1, pkt->data_end, &pkt->stream_id);
+	if (!pkt->stream_id_size)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 
-	return streams_after_ack_ipv4_stream_id_end(skb, data, data_end, lease, ip_end, udp_end,
-						    short_pn_size, short_pn_end, short_pn,
-						    short_payload_end, ack_ce_end, at_ack_ce_end,
-						    stream_id_size, stream_id);
+	return streams_after_ack_ipv4_stream_id_end(skb, pkt);
 }
 
-static __always_inline int
-streams_after_ack_ipv4_further(struct __sk_buff *skb, void *data, void *data_end,
-			       const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-			       __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
-			       __u64 short_pn, __u64 short_payload_end, __u64 ack_largest_end)
+static __always_inline int streams_after_ack_ipv4_further(struct __sk_buff *skb,
+							  struct streams_after_ack_packet *pkt)
 {
 	void *at_ack_largest_end;
 	void *at_ack_delay_end;
 	void *at_ack_count_end;
 	void *at_ack_first_end;
-	struct hdr_ack *ack = at_short_pn_end;
+	struct hdr_ack *ack = pkt->at_short_pn_end;
 
 	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
-	at_ack_largest_end = fr_pin(data + fr_bound(ack_largest_end, 0x7f));
-	if (at_ack_largest_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (ack_largest_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+	at_ack_largest_end = fr_pin(pkt->data + fr_bound(pkt->ack_largest_end, 0x7f));
+	if (at_ack_largest_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (pkt->ack_largest_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	__u64 ack_delay;
-	__u64 ack_delay_size = fr_varint(at_ack_largest_end, data_end, &ack_delay);
+	__u64 ack_delay_size = fr_varint(at_ack_largest_end, pkt->data_end, &ack_delay);
 	if (!ack_delay_size)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 ack_delay_end = fr_forget(skb, ack_largest_end + ack_delay_size);
-	at_ack_delay_end = fr_pin(data + fr_bound(ack_delay_end, 0x7f));
-	if (at_ack_delay_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (ack_delay_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	__u64 ack_delay_end = fr_forget(skb, pkt->ack_largest_end + ack_delay_size);
+	at_ack_delay_end = fr_pin(pkt->data + fr_bound(ack_delay_end, 0x7f));
+	if (at_ack_delay_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (ack_delay_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 
 	/* {name: "count", varint: "quic", is: 0, reason: "ranges"}, {name: "first", varint: "... */
 	__u64 ack_count;
-	__u64 ack_count_size = fr_varint(at_ack_delay_end, data_end, &ack_count);
+	__u64 ack_count_size = fr_varint(at_ack_delay_end, pkt->data_end, &ack_count);
 	if (!ack_count_size)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
-	at_ack_count_end = fr_pin(data + fr_bound(ack_count_end, 0x7f));
-	if (at_ack_count_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (ack_count_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+	at_ack_count_end = fr_pin(pkt->data + fr_bound(ack_count_end, 0x7f));
+	if (at_ack_count_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (ack_count_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	if (ack_count != 0)
-		return fr_up(skb, reason_streams_after_ack_ranges);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_ranges);
 	__u64 ack_first;
-	__u64 ack_first_size = fr_varint(at_ack_count_end, data_end, &ack_first);
+	__u64 ack_first_size = fr_varint(at_ack_count_end, pkt->data_end, &ack_first);
 	if (!ack_first_size)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 ack_first_end = fr_forget(skb, ack_count_end + ack_first_size);
-	at_ack_first_end = fr_pin(data + fr_bound(ack_first_end, 0x7f));
-	if (at_ack_first_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (ack_first_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	pkt->ack_first_end = fr_forget(skb, ack_count_end + ack_first_size);
+	at_ack_first_end = fr_pin(pkt->data + fr_bound(pkt->ack_first_end, 0x7f));
+	if (at_ack_first_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (pkt->ack_first_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 
 	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
 	__u64 ack_ect0_present = be8(&ack->type) == 3;
-	__u64 ack_ect0_size;
 	if (ack_ect0_present) { /* ect0 */
 		__u64 ack_ect0;
-		ack_ect0_size = fr_varint(at_ack_first_end, data_end, &ack_ect0);
-		if (!ack_ect0_size)
-			return fr_up(skb, reason_streams_after_ack_truncated);
+		pkt->ack_ect0_size = fr_varint(at_ack_first_end, pkt->data_end, &ack_ect0);
+		if (!pkt->ack_ect0_size)
+			return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	} else {
-		ack_ect0_size = 0;
+		pkt->ack_ect0_size = 0;
 	}
 
-	return streams_after_ack_ipv4_ack_ect0_end(skb, data, data_end, lease, ip_end, udp_end,
-						   short_pn_size, short_pn_end, at_short_pn_end,
-						   short_pn, short_payload_end, ack_first_end,
-						   ack_ect0_size);
+	return streams_after_ack_ipv4_ack_ect0_end(skb, pkt);
 }
 
-static __always_inline int streams_after_ack_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-						  const struct fr_lease *lease)
+static __always_inline int streams_after_ack_ipv4(struct __sk_buff *skb,
+						  struct streams_after_ack_packet *pkt)
 {
-	void *at_short_pn_end;
-	struct hdr_short *v_short = data + 42;
+	struct hdr_short *v_short = pkt->data + 42;
 	struct hdr_ack *ack;
-	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end,
-		       FR_APART(streams, streams_after_ack, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
-		      FR_APART(streams, streams_after_ack, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + why);
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end || 51ULL > udp_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+	if ((void *)(v_short + 1) > pkt->data_end || 51ULL > pkt->udp_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
 	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, reason_streams_after_ack_long_header);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_long_header);
 	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, reason_streams_after_ack_short_fixed);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_short_fixed);
 
 	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
 	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, reason_streams_after_ack_short_reserved);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_short_reserved);
 	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, reason_streams_after_ack_key_phase);
-	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_streams_after_ack_short_pn);
-	__u64 short_pn_end = fr_forget(skb, 51ULL + short_pn_size);
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
-	if (at_short_pn_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (short_pn_end > udp_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x3f)), data_end, 4, short_pn_size,
-		     &short_pn))
-		return fr_up(skb, reason_streams_after_ack_truncated);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_key_phase);
+	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (pkt->short_pn_size > 4)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_short_pn);
+	pkt->short_pn_end = fr_forget(skb, 51ULL + pkt->short_pn_size);
+	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x3f));
+	if (pkt->at_short_pn_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (pkt->short_pn_end > pkt->udp_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x3f)), pkt->data_end, 4,
+		     pkt->short_pn_size, &pkt->short_pn))
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 
 	/* short: {fields: [ */
-	if (udp_end < short_pn_end + 16)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 short_payload_end = udp_end - 16;
+	if (pkt->udp_end < pkt->short_pn_end + 16)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	pkt->short_payload_end = pkt->udp_end - 16;
 
 	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
-	ack = at_short_pn_end;
-	if ((void *)(ack + 1) > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (short_pn_end + 1 > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+	ack = pkt->at_short_pn_end;
+	if ((void *)(ack + 1) > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	if (!(be8(&ack->type) >= 2 && be8(&ack->type) <= 3))
-		return fr_up(skb, reason_streams_after_ack_other_frame);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_other_frame);
 	__u64 ack_largest;
-	__u64 ack_largest_size = fr_varint(at_short_pn_end + 1, data_end, &ack_largest);
+	__u64 ack_largest_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end, &ack_largest);
 	if (!ack_largest_size)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	pkt->ack_largest_end = fr_forget(skb, pkt->short_pn_end + 1 + ack_largest_size);
 
-	return streams_after_ack_ipv4_further(skb, data, data_end, lease, ip_end, udp_end,
-					      short_pn_size, short_pn_end, at_short_pn_end,
-					      short_pn, short_payload_end, ack_largest_end);
+	return streams_after_ack_ipv4_further(skb, pkt);
 }
 
 /* What is the same for all receivers. */
@@ -2356,10 +2293,10 @@ struct streams_after_ack_fan2 {
 };
 
 static __always_inline int
-streams_after_ack_write2(struct streams_after_ack_same2 *same, struct __sk_buff *skb, void *front,
-			 __u64 short_pn_size, __u64 short_pn_end, __u64 ack_ce_end,
-			 __u64 stream_id_size, __u64 priority, __u64 pn, __u64 id,
-			 struct receiver_subscribers *r)
+streams_after_ack_write2(struct __sk_buff *skb, void *front, __u64 short_pn_size,
+			 __u64 short_pn_end, __u64 ack_ce_end, __u64 stream_id_size, __u64 priority,
+			 __u64 pn, __u64 id, struct receiver_subscribers *r,
+			 struct streams_after_ack_same2 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
@@ -2424,19 +2361,19 @@ streams_after_ack_write2(struct streams_after_ack_same2 *same, struct __sk_buff 
 }
 
 static __always_inline long
-streams_after_ack_copy2(struct streams_after_ack_same2 *same, struct __sk_buff *skb, void *front,
-			__u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-			__u64 short_payload_end, __u64 ack_ce_end, void *saved_ack_ce_end,
-			__u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
-			__u64 stream_length_end, __u64 priority, __u64 id,
-			struct val_connections *c, struct receiver_subscribers *r)
+streams_after_ack_copy2(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_size,
+			__u64 short_pn_end, __u64 short_payload_end, __u64 ack_ce_end,
+			void *saved_ack_ce_end, __u64 stream_id_size, __u64 stream_id,
+			__u64 stream_offset, __u64 stream_length_end, __u64 priority, __u64 id,
+			struct val_connections *c, struct receiver_subscribers *r,
+			struct streams_after_ack_same2 *same)
 {
 	struct hdr_stream *saved_stream = saved_ack_ce_end;
 
 	/* {emit: sent: {pn: "pn", id: "id", stream: "stream.id + c.base", offset: "stream.off... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (!event0)
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_ring_full);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_ring_full);
 
 	/* let spend = {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority... */
 	__u32 level0 = priority;
@@ -2446,11 +2383,12 @@ streams_after_ack_copy2(struct streams_after_ack_same2 *same, struct __sk_buff *
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_refused_window);
+		return fr_decline(r->receiver, skb->len,
+				  PROG_STREAMS_AFTER_ACK + reason_refused_window);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_contended);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_contended);
 	}
 
 	/* {admit: {credit: "r.data", cost: "len(stream.payload)", floor: 1}}, */
@@ -2462,24 +2400,26 @@ streams_after_ack_copy2(struct streams_after_ack_same2 *same, struct __sk_buff *
 		fr_refused(credit1, level1);
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_refused_data);
+		return fr_decline(r->receiver, skb->len,
+				  PROG_STREAMS_AFTER_ACK + reason_refused_data);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_contended);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_contended);
 	}
 
 	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	if (unlikely(streams_after_ack_write2(same, skb, front, short_pn_size, short_pn_end,
-					      ack_ce_end, stream_id_size, priority, pn, id, r))) {
+	if (unlikely(streams_after_ack_write2(skb, front, short_pn_size, short_pn_end, ack_ce_end,
+					      stream_id_size, priority, pn, id, r, same))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_after_ack_refused_by_device);
+		return fr_refuse(r->receiver, skb->len,
+				 PROG_STREAMS_AFTER_ACK + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -2530,24 +2470,25 @@ static __noinline long streams_after_ack_turn2(__u32 i, struct streams_after_ack
 	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
 					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
 		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_number);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_number);
 	}
 
 	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
 	if (udp_end - 62 > fr_shared_get(r->size))
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_size);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_size);
 
 	/* {when: "stream.id & 2 == 0 || stream.id + c.base < r.begin", do: [{drop: "before"}]}, */
 	if ((stream_id & 2) == 0 || stream_id + (__u64)c->base < fr_shared_get(r->begin))
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_before);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_before);
 
 	/* {when: "stream.offset + len(stream.payload) > r.limit", do: [{drop: "limit"}]}, */
 	if (stream_offset + (short_payload_end - stream_length_end) > r->limit)
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_limit);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_limit);
 
 	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
 	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_no_stream_id);
+		return fr_decline(r->receiver, skb->len,
+				  PROG_STREAMS_AFTER_ACK + reason_no_stream_id);
 
 	/* {when: "r.drops != 0", lookup: d: dropped: ["r.id", "stream.id + c.base"], do: [{dr... */
 	struct val_dropped *d;
@@ -2560,27 +2501,28 @@ static __noinline long streams_after_ack_turn2(__u32 i, struct streams_after_ack
 			enum fr_found found = find_dropped(&key, lease, 16, &d);
 			if (unlikely(found == FR_CHANGING))
 				return fr_decline(r->receiver, skb->len,
-						  reason_streams_after_ack_changing_2);
+						  PROG_STREAMS_AFTER_ACK + reason_changing_2);
 			if (found == FR_MISSING)
 				d = NULL;
 		}
 		if (fr_has(d))
-			return fr_decline(r->receiver, skb->len, reason_streams_after_ack_dropped);
+			return fr_decline(r->receiver, skb->len,
+					  PROG_STREAMS_AFTER_ACK + reason_dropped);
 	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_address_family);
+		return fr_decline(r->receiver, skb->len,
+				  PROG_STREAMS_AFTER_ACK + reason_address_family);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_udp_checksum);
+		return fr_decline(r->receiver, skb->len,
+				  PROG_STREAMS_AFTER_ACK + reason_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_streams_after_ack_unreachable,
-					      fr_unusable(&r->hop_remote,
-							  reason_streams_after_ack_no_route,
-							  reason_streams_after_ack_unreachable)));
+				  fr_indirect(&r->hop_remote,
+					      PROG_STREAMS_AFTER_ACK + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_too_big);
+		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_too_big);
 
 	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
 	__u64 next_stream;
@@ -2593,10 +2535,10 @@ static __noinline long streams_after_ack_turn2(__u32 i, struct streams_after_ack
 
 		if (how == FR_TRANSLATING)
 			return fr_decline(r->receiver, skb->len,
-					  reason_streams_after_ack_translating);
+					  PROG_STREAMS_AFTER_ACK + reason_translating);
 		if (how == FR_TRANSLATIONS_FULL || !translation)
 			return fr_decline(r->receiver, skb->len,
-					  reason_streams_after_ack_translations_full);
+					  PROG_STREAMS_AFTER_ACK + reason_translations_full);
 		if (how == FR_TRANSLATE) {
 			next_stream = fr_alloc(r->next_stream, 4);
 			fr_translated(translation, next_stream);
@@ -2607,18 +2549,16 @@ static __noinline long streams_after_ack_turn2(__u32 i, struct streams_after_ack
 
 	/* for a in ack {blank: a}, {set: {"short.dcid": "r.dcid[priority]", "short.pn": "low(... */
 	if (id > fr_varint_room(stream_id_size))
-		return fr_decline(r->receiver, skb->len, reason_streams_after_ack_unfit_stream_id);
-	return streams_after_ack_copy2(same, skb, front, udp_end, short_pn_size, short_pn_end,
+		return fr_decline(r->receiver, skb->len,
+				  PROG_STREAMS_AFTER_ACK + reason_unfit_stream_id);
+	return streams_after_ack_copy2(skb, front, udp_end, short_pn_size, short_pn_end,
 				       short_payload_end, ack_ce_end, saved_ack_ce_end,
 				       stream_id_size, stream_id, stream_offset, stream_length_end,
-				       priority, id, c, r);
+				       priority, id, c, r, same);
 }
 
-static __always_inline int
-streams_after_ack_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
-		       __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end,
-		       __u64 ack_ce_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
-		       __u64 stream_length_end, __u64 priority, struct val_connections *c)
+static __always_inline int streams_after_ack_fan2(struct __sk_buff *skb,
+						  struct streams_after_ack_packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -2626,30 +2566,31 @@ streams_after_ack_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-	key.feed = c->feed;
+	key.feed = pkt->c->feed;
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, reason_streams_after_ack_no_subscribers);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_no_subscribers);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_streams_after_ack_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_no_memory);
 
-	__u32 size = fr_size(stream_length_end, 256);
+	__u32 size = fr_size(pkt->stream_length_end, 256);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, reason_streams_after_ack_no_memory);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_no_memory);
 	struct streams_after_ack_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_short *saved_short = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	same->size = size;
-	__u64 region_sum = fr_sum64(skb, short_pn_end, ack_ce_end - short_pn_end);
-	__u64 odd_sum_2 = region_sum;
-	odd_sum_2 <<= 8 * (((short_pn_end - 54) & 1) != 0);
-	__u64 odd_sum_3 = fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_id, stream_id_size)));
-	odd_sum_3 <<= 8 * (((ack_ce_end + 1 - 54) & 1) != 0);
+	__u64 region_sum = fr_sum64(skb, pkt->short_pn_end, pkt->ack_ce_end - pkt->short_pn_end);
+	__u64 odd_sum = region_sum;
+	odd_sum <<= 8 * (((pkt->short_pn_end - 54) & 1) != 0);
+	__u64 odd_sum_2 =
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size)));
+	odd_sum_2 <<= 8 * (((pkt->ack_ce_end + 1 - 54) & 1) != 0);
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
@@ -2659,30 +2600,30 @@ streams_after_ack_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_streams_after_ack_no_memory);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
 		 fr_sum_of(ld16(&saved_udp->checksum)) -
 		 ((__u64)ld32(&saved_udp->src_port) +
-		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn, short_pn_size))) +
-		  fr_odd64(ld64(saved_short->dcid)) + odd_sum_2 + odd_sum_3 +
+		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
+		  fr_odd64(ld64(saved_short->dcid)) + odd_sum + odd_sum_2 +
 		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
 	same->zeroed0 = 0;
 	same->quiet = 0;
 	same->clock = 0;
-	same->ip_end = ip_end;
-	same->udp_end = udp_end;
-	same->short_pn_size = short_pn_size;
-	same->short_pn_end = short_pn_end;
-	same->short_payload_end = short_payload_end;
-	same->ack_ce_end = ack_ce_end;
-	same->stream_id_size = stream_id_size;
-	same->stream_id = stream_id;
-	same->stream_offset = stream_offset;
-	same->stream_length_end = stream_length_end;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->short_pn_size = pkt->short_pn_size;
+	same->short_pn_end = pkt->short_pn_end;
+	same->short_payload_end = pkt->short_payload_end;
+	same->ack_ce_end = pkt->ack_ce_end;
+	same->stream_id_size = pkt->stream_id_size;
+	same->stream_id = pkt->stream_id;
+	same->stream_offset = pkt->stream_offset;
+	same->stream_length_end = pkt->stream_length_end;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -2690,11 +2631,13 @@ streams_after_ack_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 71, short_pn_size);
-		same->csum = fr_complete_without(skb, same->csum, ack_ce_end + 1, stream_id_size);
+		same->csum = fr_complete_without(skb, same->csum, 71, pkt->short_pn_size);
+		same->csum = fr_complete_without(skb, same->csum, pkt->ack_ce_end + 1,
+						 pkt->stream_id_size);
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 57);
-		same->zeroed0 = fr_counted(short_pn_end,
-					   fr_sum64(skb, short_pn_end, ack_ce_end - short_pn_end));
+		same->zeroed0 = fr_counted(pkt->short_pn_end,
+					   fr_sum64(skb, pkt->short_pn_end,
+						    pkt->ack_ce_end - pkt->short_pn_end));
 	}
 
 	same->copies0 = 0;
@@ -2702,14 +2645,14 @@ streams_after_ack_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 		.skb = skb,
 		.list = list,
 		.front = front,
-		.c = c,
+		.c = pkt->c,
 	};
 	bpf_loop(list->count, streams_after_ack_turn2, &fan, 0);
 
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 256), 0))
-		return fr_drop(len, reason_streams_after_ack_fault);
+		return fr_drop(len, PROG_STREAMS_AFTER_ACK + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
@@ -2717,27 +2660,23 @@ streams_after_ack_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 					     same->stream_id_size), ETH_HLEN, 57), 71,
 			    same->short_pn_size);
 
-	fr_count_copies(reason_streams_after_ack_copy, same->copies0, skb->len);
-	fr_count(reason_streams_after_ack_pass, len);
+	fr_count_copies(PROG_STREAMS_AFTER_ACK + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_STREAMS_AFTER_ACK + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_after_ack_ipv6_priority_value(struct __sk_buff *skb, void *data,
-	void *data_end, const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-	__u64 short_pn_size, __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end,
-	__u64 ack_ce_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
-	__u64 stream_length_end, void *at_stream_length_end)
+static __always_inline int streams_after_ack_ipv6_priority_value(struct __sk_buff *skb,
+	struct streams_after_ack_packet *pkt)
 {
-	struct hdr_short *v_short = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_short *v_short = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
-	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
+	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
-	struct val_connections *c;
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
 
@@ -2745,330 +2684,305 @@ static __always_inline int streams_after_ack_ipv6_priority_value(struct __sk_buf
 		fr_put_endpoint_v6(&key.local, ipv6->dst, be16(&udp->dst_port), 2);
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		enum fr_found found = find_connections(&key, lease, 0, &c);
+		enum fr_found found = find_connections(&key, pkt->lease, 0, &pkt->c);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_streams_after_ack_no_connections,
-					 reason_streams_after_ack_changing);
+			return fr_missed(skb, found, PROG_STREAMS_AFTER_ACK + reason_no_connections,
+					 PROG_STREAMS_AFTER_ACK + reason_changing);
 	}
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_streams_after_ack_partial_checksum);
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	return streams_after_ack_fan2(skb, ip_end, udp_end, short_pn_size, short_pn_end, short_pn,
-				      short_payload_end, ack_ce_end, stream_id_size, stream_id,
-				      stream_offset, stream_length_end, priority, c);
+	      (partial >> 16) >= pkt->stream_length_end) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_partial_checksum);
+	if (pkt->at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	return streams_after_ack_fan2(skb, pkt);
 }
 
-static __always_inline int streams_after_ack_ipv6_stream_id_end(struct __sk_buff *skb, void *data,
-	void *data_end, const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-	__u64 short_pn_size, __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end,
-	__u64 ack_ce_end, void *at_ack_ce_end, __u64 stream_id_size, __u64 stream_id)
+static __always_inline int streams_after_ack_ipv6_stream_id_end(struct __sk_buff *skb,
+	struct streams_after_ack_packet *pkt)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
-	void *at_stream_length_end;
-	struct hdr_stream *stream = at_ack_ce_end;
+	struct hdr_stream *stream = pkt->at_ack_ce_end;
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
-	__u64 stream_id_end = fr_forget(skb, ack_ce_end + 1 + stream_id_size);
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0xff));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+	__u64 stream_id_end = fr_forget(skb, pkt->ack_ce_end + 1 + pkt->stream_id_size);
+	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0xff));
+	if (at_stream_id_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (stream_id_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
 	__u64 stream_offset_size;
 	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end,
+					       &pkt->stream_offset);
 		if (!stream_offset_size)
-			return fr_up(skb, reason_streams_after_ack_truncated);
+			return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	} else {
 		stream_offset_size = 0;
-		stream_offset = 0;
+		pkt->stream_offset = 0;
 	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0xff));
-	if (at_stream_offset_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (stream_offset_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0xff));
+	if (at_stream_offset_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (stream_offset_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
 	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 stream_length;
 	__u64 stream_length_size;
 	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
+		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
 		if (!stream_length_size)
-			return fr_up(skb, reason_streams_after_ack_truncated);
+			return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	} else {
 		stream_length_size = 0;
 		stream_length = 0;
 	}
-	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0xff));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end ||
+	pkt->stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
+	pkt->at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0xff));
+	if (pkt->at_stream_length_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (pkt->stream_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (!(!stream_length_present ||
+	      pkt->stream_length_end + stream_length == pkt->short_payload_end ||
 	      skb->gso_size == 0))
-		return fr_up(skb, reason_streams_after_ack_gso_packet);
-	if (!(!stream_length_present || stream_length_end + stream_length == short_payload_end))
-		return fr_up(skb, reason_streams_after_ack_another_frame);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_gso_packet);
+	if (!(!stream_length_present ||
+	      pkt->stream_length_end + stream_length == pkt->short_payload_end))
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_another_frame);
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_streams_after_ack_gso_packet);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_gso_packet);
 
-	return streams_after_ack_ipv6_priority_value(skb, data, data_end, lease, ip_end, udp_end,
-						     short_pn_size, short_pn_end, short_pn,
-						     short_payload_end, ack_ce_end, stream_id_size,
-						     stream_id, stream_offset, stream_length_end,
-						     at_stream_length_end);
+	return streams_after_ack_ipv6_priority_value(skb, pkt);
 }
 
-static __always_inline int streams_after_ack_ipv6_ack_ect0_end(struct __sk_buff *skb, void *data,
-	void *data_end, const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-	__u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end, __u64 short_pn,
-	__u64 short_payload_end, __u64 ack_first_end, __u64 ack_ect0_size)
+static __always_inline int streams_after_ack_ipv6_ack_ect0_end(struct __sk_buff *skb,
+	struct streams_after_ack_packet *pkt)
 {
 	void *at_ack_ect0_end;
 	void *at_ack_ect1_end;
-	void *at_ack_ce_end;
-	struct hdr_ack *ack = at_short_pn_end;
+	struct hdr_ack *ack = pkt->at_short_pn_end;
 	struct hdr_stream *stream;
 
 	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
-	__u64 ack_ect0_end = fr_forget(skb, ack_first_end + ack_ect0_size);
-	at_ack_ect0_end = fr_pin(data + fr_bound(ack_ect0_end, 0x7f));
-	if (at_ack_ect0_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (ack_ect0_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+	__u64 ack_ect0_end = fr_forget(skb, pkt->ack_first_end + pkt->ack_ect0_size);
+	at_ack_ect0_end = fr_pin(pkt->data + fr_bound(ack_ect0_end, 0x7f));
+	if (at_ack_ect0_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (ack_ect0_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	__u64 ack_ect1_present = be8(&ack->type) == 3;
 	__u64 ack_ect1_size;
 	if (ack_ect1_present) { /* ect1 */
 		__u64 ack_ect1;
-		ack_ect1_size = fr_varint(at_ack_ect0_end, data_end, &ack_ect1);
+		ack_ect1_size = fr_varint(at_ack_ect0_end, pkt->data_end, &ack_ect1);
 		if (!ack_ect1_size)
-			return fr_up(skb, reason_streams_after_ack_truncated);
+			return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	} else {
 		ack_ect1_size = 0;
 	}
 	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
-	at_ack_ect1_end = fr_pin(data + fr_bound(ack_ect1_end, 0x7f));
-	if (at_ack_ect1_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (ack_ect1_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+	at_ack_ect1_end = fr_pin(pkt->data + fr_bound(ack_ect1_end, 0x7f));
+	if (at_ack_ect1_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (ack_ect1_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	__u64 ack_ce_present = be8(&ack->type) == 3;
 	__u64 ack_ce_size;
 	if (ack_ce_present) { /* ce */
 		__u64 ack_ce;
-		ack_ce_size = fr_varint(at_ack_ect1_end, data_end, &ack_ce);
+		ack_ce_size = fr_varint(at_ack_ect1_end, pkt->data_end, &ack_ce);
 		if (!ack_ce_size)
-			return fr_up(skb, reason_streams_after_ack_truncated);
+			return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	} else {
 		ack_ce_size = 0;
 	}
-	__u64 ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
-	at_ack_ce_end = fr_pin(data + fr_bound(ack_ce_end, 0xff));
-	if (at_ack_ce_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (ack_ce_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+	pkt->ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
+	pkt->at_ack_ce_end = fr_pin(pkt->data + fr_bound(pkt->ack_ce_end, 0xff));
+	if (pkt->at_ack_ce_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (pkt->ack_ce_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
-	stream = at_ack_ce_end;
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (ack_ce_end + 1 > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+	stream = pkt->at_ack_ce_end;
+	if ((void *)(stream + 1) > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (pkt->ack_ce_end + 1 > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_streams_after_ack_other_frame);
-	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(at_ack_ce_end + 1, data_end, &stream_id);
-	if (!stream_id_size)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_other_frame);
+	pkt->stream_id_size = fr_varint(pkt->at_ack_ce_end + 1, pkt->data_end, &pkt->stream_id);
+	if (!pkt->stream_id_size)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 
-	return streams_after_ack_ipv6_stream_id_end(skb, data, data_end, lease, ip_end, udp_end,
-						    short_pn_size, short_pn_end, short_pn,
-						    short_payload_end, ack_ce_end, at_ack_ce_end,
-						    stream_id_size, stream_id);
+	return streams_after_ack_ipv6_stream_id_end(skb, pkt);
 }
 
-static __always_inline int
-streams_after_ack_ipv6_further(struct __sk_buff *skb, void *data, void *data_end,
-			       const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-			       __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
-			       __u64 short_pn, __u64 short_payload_end, __u64 ack_largest_end)
+static __always_inline int streams_after_ack_ipv6_further(struct __sk_buff *skb,
+							  struct streams_after_ack_packet *pkt)
 {
 	void *at_ack_largest_end;
 	void *at_ack_delay_end;
 	void *at_ack_count_end;
 	void *at_ack_first_end;
-	struct hdr_ack *ack = at_short_pn_end;
+	struct hdr_ack *ack = pkt->at_short_pn_end;
 
 	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
-	at_ack_largest_end = fr_pin(data + fr_bound(ack_largest_end, 0x7f));
-	if (at_ack_largest_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (ack_largest_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+	at_ack_largest_end = fr_pin(pkt->data + fr_bound(pkt->ack_largest_end, 0x7f));
+	if (at_ack_largest_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (pkt->ack_largest_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	__u64 ack_delay;
-	__u64 ack_delay_size = fr_varint(at_ack_largest_end, data_end, &ack_delay);
+	__u64 ack_delay_size = fr_varint(at_ack_largest_end, pkt->data_end, &ack_delay);
 	if (!ack_delay_size)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 ack_delay_end = fr_forget(skb, ack_largest_end + ack_delay_size);
-	at_ack_delay_end = fr_pin(data + fr_bound(ack_delay_end, 0x7f));
-	if (at_ack_delay_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (ack_delay_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	__u64 ack_delay_end = fr_forget(skb, pkt->ack_largest_end + ack_delay_size);
+	at_ack_delay_end = fr_pin(pkt->data + fr_bound(ack_delay_end, 0x7f));
+	if (at_ack_delay_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (ack_delay_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 
 	/* {name: "count", varint: "quic", is: 0, reason: "ranges"}, {name: "first", varint: "... */
 	__u64 ack_count;
-	__u64 ack_count_size = fr_varint(at_ack_delay_end, data_end, &ack_count);
+	__u64 ack_count_size = fr_varint(at_ack_delay_end, pkt->data_end, &ack_count);
 	if (!ack_count_size)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
-	at_ack_count_end = fr_pin(data + fr_bound(ack_count_end, 0x7f));
-	if (at_ack_count_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (ack_count_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+	at_ack_count_end = fr_pin(pkt->data + fr_bound(ack_count_end, 0x7f));
+	if (at_ack_count_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (ack_count_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	if (ack_count != 0)
-		return fr_up(skb, reason_streams_after_ack_ranges);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_ranges);
 	__u64 ack_first;
-	__u64 ack_first_size = fr_varint(at_ack_count_end, data_end, &ack_first);
+	__u64 ack_first_size = fr_varint(at_ack_count_end, pkt->data_end, &ack_first);
 	if (!ack_first_size)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 ack_first_end = fr_forget(skb, ack_count_end + ack_first_size);
-	at_ack_first_end = fr_pin(data + fr_bound(ack_first_end, 0x7f));
-	if (at_ack_first_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (ack_first_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	pkt->ack_first_end = fr_forget(skb, ack_count_end + ack_first_size);
+	at_ack_first_end = fr_pin(pkt->data + fr_bound(pkt->ack_first_end, 0x7f));
+	if (at_ack_first_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (pkt->ack_first_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 
 	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
 	__u64 ack_ect0_present = be8(&ack->type) == 3;
-	__u64 ack_ect0_size;
 	if (ack_ect0_present) { /* ect0 */
 		__u64 ack_ect0;
-		ack_ect0_size = fr_varint(at_ack_first_end, data_end, &ack_ect0);
-		if (!ack_ect0_size)
-			return fr_up(skb, reason_streams_after_ack_truncated);
+		pkt->ack_ect0_size = fr_varint(at_ack_first_end, pkt->data_end, &ack_ect0);
+		if (!pkt->ack_ect0_size)
+			return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	} else {
-		ack_ect0_size = 0;
+		pkt->ack_ect0_size = 0;
 	}
 
-	return streams_after_ack_ipv6_ack_ect0_end(skb, data, data_end, lease, ip_end, udp_end,
-						   short_pn_size, short_pn_end, at_short_pn_end,
-						   short_pn, short_payload_end, ack_first_end,
-						   ack_ect0_size);
+	return streams_after_ack_ipv6_ack_ect0_end(skb, pkt);
 }
 
-static __always_inline int streams_after_ack_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-						  const struct fr_lease *lease)
+static __always_inline int streams_after_ack_ipv6(struct __sk_buff *skb,
+						  struct streams_after_ack_packet *pkt)
 {
-	void *at_short_pn_end;
-	struct hdr_short *v_short = data + 62;
+	struct hdr_short *v_short = pkt->data + 62;
 	struct hdr_ack *ack;
-	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end,
-		       FR_APART(streams, streams_after_ack, truncated),
-		       FR_APART(streams, streams_after_ack, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
-		      FR_APART(streams, streams_after_ack, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + why);
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end || 71ULL > udp_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+	if ((void *)(v_short + 1) > pkt->data_end || 71ULL > pkt->udp_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
 	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, reason_streams_after_ack_long_header);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_long_header);
 	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, reason_streams_after_ack_short_fixed);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_short_fixed);
 
 	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
 	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, reason_streams_after_ack_short_reserved);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_short_reserved);
 	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, reason_streams_after_ack_key_phase);
-	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_streams_after_ack_short_pn);
-	__u64 short_pn_end = fr_forget(skb, 71ULL + short_pn_size);
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
-	if (at_short_pn_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (short_pn_end > udp_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x7f)), data_end, 4, short_pn_size,
-		     &short_pn))
-		return fr_up(skb, reason_streams_after_ack_truncated);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_key_phase);
+	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (pkt->short_pn_size > 4)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_short_pn);
+	pkt->short_pn_end = fr_forget(skb, 71ULL + pkt->short_pn_size);
+	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x7f));
+	if (pkt->at_short_pn_end > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (pkt->short_pn_end > pkt->udp_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x7f)), pkt->data_end, 4,
+		     pkt->short_pn_size, &pkt->short_pn))
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 
 	/* short: {fields: [ */
-	if (udp_end < short_pn_end + 16)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 short_payload_end = udp_end - 16;
+	if (pkt->udp_end < pkt->short_pn_end + 16)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	pkt->short_payload_end = pkt->udp_end - 16;
 
 	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
-	ack = at_short_pn_end;
-	if ((void *)(ack + 1) > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (short_pn_end + 1 > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+	ack = pkt->at_short_pn_end;
+	if ((void *)(ack + 1) > pkt->data_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
 	if (!(be8(&ack->type) >= 2 && be8(&ack->type) <= 3))
-		return fr_up(skb, reason_streams_after_ack_other_frame);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_other_frame);
 	__u64 ack_largest;
-	__u64 ack_largest_size = fr_varint(at_short_pn_end + 1, data_end, &ack_largest);
+	__u64 ack_largest_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end, &ack_largest);
 	if (!ack_largest_size)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
+	pkt->ack_largest_end = fr_forget(skb, pkt->short_pn_end + 1 + ack_largest_size);
 
-	return streams_after_ack_ipv6_further(skb, data, data_end, lease, ip_end, udp_end,
-					      short_pn_size, short_pn_end, at_short_pn_end,
-					      short_pn, short_payload_end, ack_largest_end);
+	return streams_after_ack_ipv6_further(skb, pkt);
 }
 
 SEC("tc") int prog_streams_after_ack(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct streams_after_ack_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 157);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* for name, ack in {streams: [], streams_after_ack: ["ack"]} {(name): forward & {_ack... */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_streams_after_ack_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(streams, streams_after_ack, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_STREAMS_AFTER_ACK + why);
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
 	if (be16(&eth->type) == ETH_P_IP)
-		return streams_after_ack_ipv4(skb, data, data_end, lease);
+		return streams_after_ack_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return streams_after_ack_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_streams_after_ack_not_ip);
+		return streams_after_ack_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_not_ip);
 }
 
 /*
@@ -3077,30 +2991,23 @@ SEC("tc") int prog_streams_after_ack(struct __sk_buff *skb)
  *	eth ipv6 udp short datagram
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_datagrams_sent = 133, reason_datagrams_pass, reason_datagrams_inactive,
-	reason_datagrams_vlan_tag, reason_datagrams_other_host, reason_datagrams_link_broadcast,
-	reason_datagrams_link_multicast, reason_datagrams_truncated, reason_datagrams_ipv4_version,
-	reason_datagrams_ip_options, reason_datagrams_ipv4_reserved, reason_datagrams_fragment,
-	reason_datagrams_ipv4_total_length, reason_datagrams_ipv4_checksum,
-	reason_datagrams_martian_source, reason_datagrams_multicast,
-	reason_datagrams_martian_destination, reason_datagrams_not_udp, reason_datagrams_udp_length,
-	reason_datagrams_gso_packet, reason_datagrams_long_header, reason_datagrams_short_fixed,
-	reason_datagrams_short_reserved, reason_datagrams_key_phase, reason_datagrams_short_pn,
-	reason_datagrams_other_frame, reason_datagrams_another_frame,
-	reason_datagrams_no_connections, reason_datagrams_changing,
-	reason_datagrams_partial_checksum, reason_datagrams_no_subscribers,
-	reason_datagrams_no_memory, reason_datagrams_fault, reason_datagrams_number,
-	reason_datagrams_size, reason_datagrams_limit, reason_datagrams_refused_window,
-	reason_datagrams_contended, reason_datagrams_unfit_short_pn, reason_datagrams_ring_full,
-	reason_datagrams_address_family, reason_datagrams_too_big, reason_datagrams_no_route,
-	reason_datagrams_local, reason_datagrams_unreachable, reason_datagrams_blackhole,
-	reason_datagrams_prohibit, reason_datagrams_xfrm, reason_datagrams_rule,
-	reason_datagrams_encap, reason_datagrams_no_neighbour, reason_datagrams_copy,
-	reason_datagrams_refused_by_device, reason_datagrams_ipv6_version,
-	reason_datagrams_mapped_address, reason_datagrams_ipv6_payload_length,
-	reason_datagrams_udp_checksum, reason_datagrams_not_ip,
+/* What is known of a packet. */
+struct datagrams_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 short_pn_size;
+	__u64 short_pn_end;
+	__u64 short_pn;
+	__u64 short_payload_end;
+	__u64 datagram_length_present;
+	__u64 datagram_length_size;
+	__u64 datagram_length;
+	__u64 datagram_length_end;
+	__u64 priority;
+	struct val_connections *c;
 };
 
 /* What is the same for all receivers. */
@@ -3128,9 +3035,9 @@ struct datagrams_fan1 {
 	void *front;
 };
 
-static __always_inline int datagrams_write1(struct datagrams_same1 *same, struct __sk_buff *skb,
-					    void *front, __u64 short_pn_size, __u64 priority,
-					    __u64 pn, struct receiver_subscribers *r)
+static __always_inline int
+datagrams_write1(struct __sk_buff *skb, void *front, __u64 short_pn_size, __u64 priority, __u64 pn,
+		 struct receiver_subscribers *r, struct datagrams_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
@@ -3182,15 +3089,16 @@ static __always_inline int datagrams_write1(struct datagrams_same1 *same, struct
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long
-datagrams_copy1(struct datagrams_same1 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
-		__u64 short_pn_size, __u64 short_pn, __u64 priority, struct receiver_subscribers *r)
+static __always_inline long datagrams_copy1(struct __sk_buff *skb, void *front, __u64 udp_end,
+					    __u64 short_pn_size, __u64 short_pn, __u64 priority,
+					    struct receiver_subscribers *r,
+					    struct datagrams_same1 *same)
 {
 	/* {emit: datagram: {pn: "pn", was: "short.pn", was_size: "len(short.pn)", size: "len(... */
 	struct event_datagram *event0 = bpf_ringbuf_reserve(&fr_events,
 							    sizeof(struct event_datagram), 0);
 	if (!event0)
-		return fr_decline(r->receiver, skb->len, reason_datagrams_ring_full);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_ring_full);
 
 	/* let spend = {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority... */
 	__u32 level0 = priority;
@@ -3200,21 +3108,21 @@ datagrams_copy1(struct datagrams_same1 *same, struct __sk_buff *skb, void *front
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_datagrams_refused_window);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_refused_window);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_datagrams_contended);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_contended);
 	}
 
 	/* {let: pn: "alloc(r.next)"}, */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	if (unlikely(datagrams_write1(same, skb, front, short_pn_size, priority, pn, r))) {
+	if (unlikely(datagrams_write1(skb, front, short_pn_size, priority, pn, r, same))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_refuse(r->receiver, skb->len, reason_datagrams_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DATAGRAMS + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -3254,34 +3162,29 @@ static __noinline long datagrams_turn1(__u32 i, struct datagrams_fan1 *fan)
 	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
 					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
 		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
-		return fr_decline(r->receiver, skb->len, reason_datagrams_number);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_number);
 	}
 
 	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
 	if (udp_end - 42 > fr_shared_get(r->size))
-		return fr_decline(r->receiver, skb->len, reason_datagrams_size);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_size);
 
 	/* datagrams: forward & {_frame: "datagram", _rules: [{when: "len(datagram) > r.datagr... */
 	if (short_payload_end - short_pn_end > r->datagram)
-		return fr_decline(r->receiver, skb->len, reason_datagrams_limit);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_limit);
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_datagrams_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_datagrams_unreachable,
-					      fr_unusable(&r->hop_remote, reason_datagrams_no_route,
-							  reason_datagrams_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_DATAGRAMS + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_datagrams_too_big);
-	return datagrams_copy1(same, skb, front, udp_end, short_pn_size, short_pn, priority, r);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_too_big);
+	return datagrams_copy1(skb, front, udp_end, short_pn_size, short_pn, priority, r, same);
 }
 
-static __always_inline int datagrams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end,
-					  __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-					  __u64 short_payload_end, __u64 datagram_length_end,
-					  __u64 priority, struct val_connections *c)
+static __always_inline int datagrams_fan1(struct __sk_buff *skb, struct datagrams_packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -3289,20 +3192,20 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, __u64 ip_end, _
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-	key.feed = c->feed;
+	key.feed = pkt->c->feed;
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, reason_datagrams_no_subscribers);
+		return fr_up(skb, PROG_DATAGRAMS + reason_no_subscribers);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_datagrams_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
 
-	__u32 size = fr_size(datagram_length_end, 64);
+	__u32 size = fr_size(pkt->datagram_length_end, 64);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, reason_datagrams_no_memory);
+		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
 	struct datagrams_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_short *saved_short = front + 42;
@@ -3316,12 +3219,12 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, __u64 ip_end, _
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_datagrams_no_memory);
+		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) +
-		 fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn, short_pn_size))) +
+		 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
 		 fr_odd64(ld64(saved_short->dcid)) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -3332,13 +3235,13 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, __u64 ip_end, _
 		 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->quiet = 0;
 	same->clock = 0;
-	same->ip_end = ip_end;
-	same->udp_end = udp_end;
-	same->short_pn_size = short_pn_size;
-	same->short_pn_end = short_pn_end;
-	same->short_pn = short_pn;
-	same->short_payload_end = short_payload_end;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->short_pn_size = pkt->short_pn_size;
+	same->short_pn_end = pkt->short_pn_end;
+	same->short_pn = pkt->short_pn;
+	same->short_payload_end = pkt->short_payload_end;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -3346,7 +3249,7 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, __u64 ip_end, _
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 51, short_pn_size);
+		same->csum = fr_complete_without(skb, same->csum, 51, pkt->short_pn_size);
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 37);
 	}
 
@@ -3361,146 +3264,137 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, __u64 ip_end, _
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 64), 0))
-		return fr_drop(len, reason_datagrams_fault);
+		return fr_drop(len, PROG_DATAGRAMS + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 37), 51,
 			    same->short_pn_size);
 
-	fr_count_copies(reason_datagrams_copy, same->copies0, skb->len);
-	fr_count(reason_datagrams_pass, len);
+	fr_count_copies(PROG_DATAGRAMS + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_DATAGRAMS + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int datagrams_ipv4_datagram_length_end(struct __sk_buff *skb, void *data,
-	void *data_end, const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-	__u64 short_pn_size, __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end,
-	__u64 datagram_length_present, __u64 datagram_length_size, __u64 datagram_length)
+static __always_inline int datagrams_ipv4_datagram_length_end(struct __sk_buff *skb,
+	struct datagrams_packet *pkt)
 {
 	void *at_datagram_length_end;
-	struct hdr_short *v_short = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_short *v_short = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
-	__u64 datagram_length_end = fr_forget(skb, short_pn_end + 1 + datagram_length_size);
-	at_datagram_length_end = fr_pin(data + fr_bound(datagram_length_end, 0x7f));
-	if (at_datagram_length_end > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (datagram_length_end > short_payload_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (!(!datagram_length_present ||
-	      datagram_length_end + datagram_length == short_payload_end || skb->gso_size == 0))
-		return fr_up(skb, reason_datagrams_gso_packet);
-	if (!(!datagram_length_present ||
-	      datagram_length_end + datagram_length == short_payload_end))
-		return fr_up(skb, reason_datagrams_another_frame);
+	pkt->datagram_length_end = fr_forget(skb,
+					     pkt->short_pn_end + 1 + pkt->datagram_length_size);
+	at_datagram_length_end = fr_pin(pkt->data + fr_bound(pkt->datagram_length_end, 0x7f));
+	if (at_datagram_length_end > pkt->data_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	if (pkt->datagram_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	if (!(!pkt->datagram_length_present ||
+	      pkt->datagram_length_end + pkt->datagram_length == pkt->short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_up(skb, PROG_DATAGRAMS + reason_gso_packet);
+	if (!(!pkt->datagram_length_present ||
+	      pkt->datagram_length_end + pkt->datagram_length == pkt->short_payload_end))
+		return fr_up(skb, PROG_DATAGRAMS + reason_another_frame);
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_datagrams_gso_packet);
+		return fr_up(skb, PROG_DATAGRAMS + reason_gso_packet);
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
-	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
+	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
-	struct val_connections *c;
 	struct key_connections key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.remote, ld32(ipv4->src), be16(&udp->src_port));
 	fr_put_endpoint_v4(&key.local, ld32(ipv4->dst), be16(&udp->dst_port));
 	st32((void *)&key + 36, ld32(v_short->dcid));
 	st32((void *)&key + 40, ld32(v_short->dcid + 4));
-	enum fr_found found = find_connections(&key, lease, 0, &c);
+	enum fr_found found = find_connections(&key, pkt->lease, 0, &pkt->c);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_datagrams_no_connections,
-				 reason_datagrams_changing);
+		return fr_missed(skb, found, PROG_DATAGRAMS + reason_no_connections,
+				 PROG_DATAGRAMS + reason_changing);
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= datagram_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_datagrams_partial_checksum);
-	if (at_datagram_length_end > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	return datagrams_fan1(skb, ip_end, udp_end, short_pn_size, short_pn_end, short_pn,
-			      short_payload_end, datagram_length_end, priority, c);
+	      (partial >> 16) >= pkt->datagram_length_end) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_DATAGRAMS + reason_partial_checksum);
+	if (at_datagram_length_end > pkt->data_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	return datagrams_fan1(skb, pkt);
 }
 
-static __always_inline int datagrams_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease)
+static __always_inline int datagrams_ipv4(struct __sk_buff *skb, struct datagrams_packet *pkt)
 {
 	void *at_short_pn_end;
-	struct hdr_short *v_short = data + 42;
+	struct hdr_short *v_short = pkt->data + 42;
 	struct hdr_datagram *datagram;
-	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(streams, datagrams, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
-		      FR_APART(streams, datagrams, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_DATAGRAMS + why);
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end || 51ULL > udp_end)
-		return fr_up(skb, reason_datagrams_truncated);
+	if ((void *)(v_short + 1) > pkt->data_end || 51ULL > pkt->udp_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
 	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, reason_datagrams_long_header);
+		return fr_up(skb, PROG_DATAGRAMS + reason_long_header);
 	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, reason_datagrams_short_fixed);
+		return fr_up(skb, PROG_DATAGRAMS + reason_short_fixed);
 
 	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
 	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, reason_datagrams_short_reserved);
+		return fr_up(skb, PROG_DATAGRAMS + reason_short_reserved);
 	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, reason_datagrams_key_phase);
-	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_datagrams_short_pn);
-	__u64 short_pn_end = fr_forget(skb, 51ULL + short_pn_size);
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
-	if (at_short_pn_end > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (short_pn_end > udp_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x3f)), data_end, 4, short_pn_size,
-		     &short_pn))
-		return fr_up(skb, reason_datagrams_truncated);
+		return fr_up(skb, PROG_DATAGRAMS + reason_key_phase);
+	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (pkt->short_pn_size > 4)
+		return fr_up(skb, PROG_DATAGRAMS + reason_short_pn);
+	pkt->short_pn_end = fr_forget(skb, 51ULL + pkt->short_pn_size);
+	at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x3f));
+	if (at_short_pn_end > pkt->data_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	if (pkt->short_pn_end > pkt->udp_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x3f)), pkt->data_end, 4,
+		     pkt->short_pn_size, &pkt->short_pn))
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
 
 	/* short: {fields: [ */
-	if (udp_end < short_pn_end + 16)
-		return fr_up(skb, reason_datagrams_truncated);
-	__u64 short_payload_end = udp_end - 16;
+	if (pkt->udp_end < pkt->short_pn_end + 16)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	pkt->short_payload_end = pkt->udp_end - 16;
 
 	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
 	datagram = at_short_pn_end;
-	if ((void *)(datagram + 1) > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (short_pn_end + 1 > short_payload_end)
-		return fr_up(skb, reason_datagrams_truncated);
+	if ((void *)(datagram + 1) > pkt->data_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
 
 	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
 	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
-		return fr_up(skb, reason_datagrams_other_frame);
-	__u64 datagram_length_present = !((be8(&datagram->type) & 1) == 0);
-	__u64 datagram_length;
-	__u64 datagram_length_size;
-	if (datagram_length_present) { /* length */
-		datagram_length_size = fr_varint(at_short_pn_end + 1, data_end, &datagram_length);
-		if (!datagram_length_size)
-			return fr_up(skb, reason_datagrams_truncated);
+		return fr_up(skb, PROG_DATAGRAMS + reason_other_frame);
+	pkt->datagram_length_present = !((be8(&datagram->type) & 1) == 0);
+	if (pkt->datagram_length_present) { /* length */
+		pkt->datagram_length_size = fr_varint(at_short_pn_end + 1, pkt->data_end,
+						      &pkt->datagram_length);
+		if (!pkt->datagram_length_size)
+			return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
 	} else {
-		datagram_length_size = 0;
-		datagram_length = 0;
+		pkt->datagram_length_size = 0;
+		pkt->datagram_length = 0;
 	}
 
-	return datagrams_ipv4_datagram_length_end(skb, data, data_end, lease, ip_end, udp_end,
-						  short_pn_size, short_pn_end, short_pn,
-						  short_payload_end, datagram_length_present,
-						  datagram_length_size, datagram_length);
+	return datagrams_ipv4_datagram_length_end(skb, pkt);
 }
 
 /* What is the same for all receivers. */
@@ -3527,9 +3421,9 @@ struct datagrams_fan2 {
 	void *front;
 };
 
-static __always_inline int datagrams_write2(struct datagrams_same2 *same, struct __sk_buff *skb,
-					    void *front, __u64 short_pn_size, __u64 priority,
-					    __u64 pn, struct receiver_subscribers *r)
+static __always_inline int
+datagrams_write2(struct __sk_buff *skb, void *front, __u64 short_pn_size, __u64 priority, __u64 pn,
+		 struct receiver_subscribers *r, struct datagrams_same2 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
@@ -3578,15 +3472,16 @@ static __always_inline int datagrams_write2(struct datagrams_same2 *same, struct
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long
-datagrams_copy2(struct datagrams_same2 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
-		__u64 short_pn_size, __u64 short_pn, __u64 priority, struct receiver_subscribers *r)
+static __always_inline long datagrams_copy2(struct __sk_buff *skb, void *front, __u64 udp_end,
+					    __u64 short_pn_size, __u64 short_pn, __u64 priority,
+					    struct receiver_subscribers *r,
+					    struct datagrams_same2 *same)
 {
 	/* {emit: datagram: {pn: "pn", was: "short.pn", was_size: "len(short.pn)", size: "len(... */
 	struct event_datagram *event0 = bpf_ringbuf_reserve(&fr_events,
 							    sizeof(struct event_datagram), 0);
 	if (!event0)
-		return fr_decline(r->receiver, skb->len, reason_datagrams_ring_full);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_ring_full);
 
 	/* let spend = {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority... */
 	__u32 level0 = priority;
@@ -3596,21 +3491,21 @@ datagrams_copy2(struct datagrams_same2 *same, struct __sk_buff *skb, void *front
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_datagrams_refused_window);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_refused_window);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_datagrams_contended);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_contended);
 	}
 
 	/* {let: pn: "alloc(r.next)"}, */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	if (unlikely(datagrams_write2(same, skb, front, short_pn_size, priority, pn, r))) {
+	if (unlikely(datagrams_write2(skb, front, short_pn_size, priority, pn, r, same))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_refuse(r->receiver, skb->len, reason_datagrams_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_DATAGRAMS + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -3651,36 +3546,31 @@ static __noinline long datagrams_turn2(__u32 i, struct datagrams_fan2 *fan)
 	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
 					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
 		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
-		return fr_decline(r->receiver, skb->len, reason_datagrams_number);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_number);
 	}
 
 	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
 	if (udp_end - 62 > fr_shared_get(r->size))
-		return fr_decline(r->receiver, skb->len, reason_datagrams_size);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_size);
 
 	/* datagrams: forward & {_frame: "datagram", _rules: [{when: "len(datagram) > r.datagr... */
 	if (short_payload_end - short_pn_end > r->datagram)
-		return fr_decline(r->receiver, skb->len, reason_datagrams_limit);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_limit);
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_datagrams_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_address_family);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_datagrams_udp_checksum);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_datagrams_unreachable,
-					      fr_unusable(&r->hop_remote, reason_datagrams_no_route,
-							  reason_datagrams_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_DATAGRAMS + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_datagrams_too_big);
-	return datagrams_copy2(same, skb, front, udp_end, short_pn_size, short_pn, priority, r);
+		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_too_big);
+	return datagrams_copy2(skb, front, udp_end, short_pn_size, short_pn, priority, r, same);
 }
 
-static __always_inline int datagrams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end,
-					  __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-					  __u64 short_payload_end, __u64 datagram_length_end,
-					  __u64 priority, struct val_connections *c)
+static __always_inline int datagrams_fan2(struct __sk_buff *skb, struct datagrams_packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -3688,20 +3578,20 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, __u64 ip_end, _
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-	key.feed = c->feed;
+	key.feed = pkt->c->feed;
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, reason_datagrams_no_subscribers);
+		return fr_up(skb, PROG_DATAGRAMS + reason_no_subscribers);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_datagrams_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
 
-	__u32 size = fr_size(datagram_length_end, 128);
+	__u32 size = fr_size(pkt->datagram_length_end, 128);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, reason_datagrams_no_memory);
+		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
 	struct datagrams_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_short *saved_short = front + 62;
@@ -3716,25 +3606,25 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, __u64 ip_end, _
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_datagrams_no_memory);
+		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
 		 fr_sum_of(ld16(&saved_udp->checksum)) -
 		 ((__u64)ld32(&saved_udp->src_port) +
-		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn, short_pn_size))) +
+		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
 		  fr_odd64(ld64(saved_short->dcid)) + fr_add64(ld64(saved_ipv6->src)) +
 		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
 		  fr_add64(ld64(saved_ipv6->dst + 8)));
 	same->quiet = 0;
 	same->clock = 0;
-	same->ip_end = ip_end;
-	same->udp_end = udp_end;
-	same->short_pn_size = short_pn_size;
-	same->short_pn_end = short_pn_end;
-	same->short_pn = short_pn;
-	same->short_payload_end = short_payload_end;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->short_pn_size = pkt->short_pn_size;
+	same->short_pn_end = pkt->short_pn_end;
+	same->short_pn = pkt->short_pn;
+	same->short_payload_end = pkt->short_payload_end;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -3742,7 +3632,7 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, __u64 ip_end, _
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 71, short_pn_size);
+		same->csum = fr_complete_without(skb, same->csum, 71, pkt->short_pn_size);
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 57);
 	}
 
@@ -3757,173 +3647,166 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, __u64 ip_end, _
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
-		return fr_drop(len, reason_datagrams_fault);
+		return fr_drop(len, PROG_DATAGRAMS + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 57), 71,
 			    same->short_pn_size);
 
-	fr_count_copies(reason_datagrams_copy, same->copies0, skb->len);
-	fr_count(reason_datagrams_pass, len);
+	fr_count_copies(PROG_DATAGRAMS + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_DATAGRAMS + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int datagrams_ipv6_datagram_length_end(struct __sk_buff *skb, void *data,
-	void *data_end, const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-	__u64 short_pn_size, __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end,
-	__u64 datagram_length_present, __u64 datagram_length_size, __u64 datagram_length)
+static __always_inline int datagrams_ipv6_datagram_length_end(struct __sk_buff *skb,
+	struct datagrams_packet *pkt)
 {
 	void *at_datagram_length_end;
-	struct hdr_short *v_short = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_short *v_short = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
-	__u64 datagram_length_end = fr_forget(skb, short_pn_end + 1 + datagram_length_size);
-	at_datagram_length_end = fr_pin(data + fr_bound(datagram_length_end, 0x7f));
-	if (at_datagram_length_end > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (datagram_length_end > short_payload_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (!(!datagram_length_present ||
-	      datagram_length_end + datagram_length == short_payload_end || skb->gso_size == 0))
-		return fr_up(skb, reason_datagrams_gso_packet);
-	if (!(!datagram_length_present ||
-	      datagram_length_end + datagram_length == short_payload_end))
-		return fr_up(skb, reason_datagrams_another_frame);
+	pkt->datagram_length_end = fr_forget(skb,
+					     pkt->short_pn_end + 1 + pkt->datagram_length_size);
+	at_datagram_length_end = fr_pin(pkt->data + fr_bound(pkt->datagram_length_end, 0x7f));
+	if (at_datagram_length_end > pkt->data_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	if (pkt->datagram_length_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	if (!(!pkt->datagram_length_present ||
+	      pkt->datagram_length_end + pkt->datagram_length == pkt->short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_up(skb, PROG_DATAGRAMS + reason_gso_packet);
+	if (!(!pkt->datagram_length_present ||
+	      pkt->datagram_length_end + pkt->datagram_length == pkt->short_payload_end))
+		return fr_up(skb, PROG_DATAGRAMS + reason_another_frame);
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_datagrams_gso_packet);
+		return fr_up(skb, PROG_DATAGRAMS + reason_gso_packet);
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
-	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
+	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
-	struct val_connections *c;
 	struct key_connections key __attribute__((aligned(8)));
 
 	fr_put_endpoint_v6(&key.remote, ipv6->src, be16(&udp->src_port), 0);
 	fr_put_endpoint_v6(&key.local, ipv6->dst, be16(&udp->dst_port), 2);
 	st32((void *)&key + 36, ld32(v_short->dcid));
 	st32((void *)&key + 40, ld32(v_short->dcid + 4));
-	enum fr_found found = find_connections(&key, lease, 0, &c);
+	enum fr_found found = find_connections(&key, pkt->lease, 0, &pkt->c);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_datagrams_no_connections,
-				 reason_datagrams_changing);
+		return fr_missed(skb, found, PROG_DATAGRAMS + reason_no_connections,
+				 PROG_DATAGRAMS + reason_changing);
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= datagram_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_datagrams_partial_checksum);
-	if (at_datagram_length_end > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	return datagrams_fan2(skb, ip_end, udp_end, short_pn_size, short_pn_end, short_pn,
-			      short_payload_end, datagram_length_end, priority, c);
+	      (partial >> 16) >= pkt->datagram_length_end) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_DATAGRAMS + reason_partial_checksum);
+	if (at_datagram_length_end > pkt->data_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	return datagrams_fan2(skb, pkt);
 }
 
-static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease)
+static __always_inline int datagrams_ipv6(struct __sk_buff *skb, struct datagrams_packet *pkt)
 {
 	void *at_short_pn_end;
-	struct hdr_short *v_short = data + 62;
+	struct hdr_short *v_short = pkt->data + 62;
 	struct hdr_datagram *datagram;
-	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(streams, datagrams, truncated),
-		       FR_APART(streams, datagrams, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
-		      FR_APART(streams, datagrams, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_DATAGRAMS + why);
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end || 71ULL > udp_end)
-		return fr_up(skb, reason_datagrams_truncated);
+	if ((void *)(v_short + 1) > pkt->data_end || 71ULL > pkt->udp_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
 	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, reason_datagrams_long_header);
+		return fr_up(skb, PROG_DATAGRAMS + reason_long_header);
 	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, reason_datagrams_short_fixed);
+		return fr_up(skb, PROG_DATAGRAMS + reason_short_fixed);
 
 	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
 	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, reason_datagrams_short_reserved);
+		return fr_up(skb, PROG_DATAGRAMS + reason_short_reserved);
 	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, reason_datagrams_key_phase);
-	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_datagrams_short_pn);
-	__u64 short_pn_end = fr_forget(skb, 71ULL + short_pn_size);
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
-	if (at_short_pn_end > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (short_pn_end > udp_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x7f)), data_end, 4, short_pn_size,
-		     &short_pn))
-		return fr_up(skb, reason_datagrams_truncated);
+		return fr_up(skb, PROG_DATAGRAMS + reason_key_phase);
+	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (pkt->short_pn_size > 4)
+		return fr_up(skb, PROG_DATAGRAMS + reason_short_pn);
+	pkt->short_pn_end = fr_forget(skb, 71ULL + pkt->short_pn_size);
+	at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x7f));
+	if (at_short_pn_end > pkt->data_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	if (pkt->short_pn_end > pkt->udp_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x7f)), pkt->data_end, 4,
+		     pkt->short_pn_size, &pkt->short_pn))
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
 
 	/* short: {fields: [ */
-	if (udp_end < short_pn_end + 16)
-		return fr_up(skb, reason_datagrams_truncated);
-	__u64 short_payload_end = udp_end - 16;
+	if (pkt->udp_end < pkt->short_pn_end + 16)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	pkt->short_payload_end = pkt->udp_end - 16;
 
 	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
 	datagram = at_short_pn_end;
-	if ((void *)(datagram + 1) > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (short_pn_end + 1 > short_payload_end)
-		return fr_up(skb, reason_datagrams_truncated);
+	if ((void *)(datagram + 1) > pkt->data_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
+		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
 
 	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
 	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
-		return fr_up(skb, reason_datagrams_other_frame);
-	__u64 datagram_length_present = !((be8(&datagram->type) & 1) == 0);
-	__u64 datagram_length;
-	__u64 datagram_length_size;
-	if (datagram_length_present) { /* length */
-		datagram_length_size = fr_varint(at_short_pn_end + 1, data_end, &datagram_length);
-		if (!datagram_length_size)
-			return fr_up(skb, reason_datagrams_truncated);
+		return fr_up(skb, PROG_DATAGRAMS + reason_other_frame);
+	pkt->datagram_length_present = !((be8(&datagram->type) & 1) == 0);
+	if (pkt->datagram_length_present) { /* length */
+		pkt->datagram_length_size = fr_varint(at_short_pn_end + 1, pkt->data_end,
+						      &pkt->datagram_length);
+		if (!pkt->datagram_length_size)
+			return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
 	} else {
-		datagram_length_size = 0;
-		datagram_length = 0;
+		pkt->datagram_length_size = 0;
+		pkt->datagram_length = 0;
 	}
 
-	return datagrams_ipv6_datagram_length_end(skb, data, data_end, lease, ip_end, udp_end,
-						  short_pn_size, short_pn_end, short_pn,
-						  short_payload_end, datagram_length_present,
-						  datagram_length_size, datagram_length);
+	return datagrams_ipv6_datagram_length_end(skb, pkt);
 }
 
 SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct datagrams_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 84);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* datagrams: forward & {_frame: "datagram", _rules: [{when: "len(datagram) > r.datagr... */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_datagrams_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_DATAGRAMS + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(streams, datagrams, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_DATAGRAMS + why);
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
 	if (be16(&eth->type) == ETH_P_IP)
-		return datagrams_ipv4(skb, data, data_end, lease);
+		return datagrams_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return datagrams_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_datagrams_not_ip);
+		return datagrams_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_DATAGRAMS + reason_not_ip);
 }
 
 /*
@@ -3932,94 +3815,92 @@ SEC("tc") int prog_datagrams(struct __sk_buff *skb)
  *	eth ipv6 udp short ack
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_acks_sent = 191, reason_acks_pass, reason_acks_inactive, reason_acks_vlan_tag,
-	reason_acks_other_host, reason_acks_link_broadcast, reason_acks_link_multicast,
-	reason_acks_truncated, reason_acks_ipv4_version, reason_acks_ip_options,
-	reason_acks_ipv4_reserved, reason_acks_fragment, reason_acks_ipv4_total_length,
-	reason_acks_ipv4_checksum, reason_acks_martian_source, reason_acks_multicast,
-	reason_acks_martian_destination, reason_acks_not_udp, reason_acks_udp_length,
-	reason_acks_gso_packet, reason_acks_long_header, reason_acks_short_fixed,
-	reason_acks_short_reserved, reason_acks_key_phase, reason_acks_short_pn,
-	reason_acks_other_frame, reason_acks_ranges, reason_acks_no_match,
-	reason_acks_no_connections, reason_acks_changing, reason_acks_ring_full, reason_acks_acked,
-	reason_acks_ipv6_version, reason_acks_mapped_address, reason_acks_ipv6_payload_length,
-	reason_acks_not_ip,
+/* What is known of a packet. */
+struct acks_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 udp_end;
+	__u64 short_pn_size;
+	void *at_short_pn_end;
+	__u64 short_pn;
+	__u64 short_payload_end;
+	__u64 ack_largest;
+	__u64 ack_largest_end;
+	__u64 ack_delay;
+	__u64 ack_first;
+	__u64 ack_first_end;
+	__u64 ack_ect0_size;
+	__u64 ack_ect0;
 };
 
-static __always_inline int acks_ipv4_send(struct __sk_buff *skb)
+static __always_inline int acks_ipv4_send(struct __sk_buff *skb, struct acks_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_acks_pass, len);
+	fr_count(PROG_ACKS + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-acks_ipv4_ack_ect0_end(struct __sk_buff *skb, void *data, void *data_end,
-		       const struct fr_lease *lease, __u64 udp_end, __u64 short_pn_size,
-		       void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end,
-		       __u64 ack_largest, __u64 ack_delay, __u64 ack_first, __u64 ack_first_end,
-		       __u64 ack_ect0_size, __u64 ack_ect0)
+static __always_inline int acks_ipv4_ack_ect0_end(struct __sk_buff *skb, struct acks_packet *pkt)
 {
 	void *at_ack_ect0_end;
 	void *at_ack_ect1_end;
 	void *at_ack_ce_end;
-	struct hdr_ack *ack = at_short_pn_end;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short *v_short = data + 42;
+	struct hdr_ack *ack = pkt->at_short_pn_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short *v_short = pkt->data + 42;
 
 	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
-	__u64 ack_ect0_end = fr_forget(skb, ack_first_end + ack_ect0_size);
-	at_ack_ect0_end = fr_pin(data + fr_bound(ack_ect0_end, 0x7f));
-	if (at_ack_ect0_end > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (ack_ect0_end > short_payload_end)
-		return fr_up(skb, reason_acks_truncated);
+	__u64 ack_ect0_end = fr_forget(skb, pkt->ack_first_end + pkt->ack_ect0_size);
+	at_ack_ect0_end = fr_pin(pkt->data + fr_bound(ack_ect0_end, 0x7f));
+	if (at_ack_ect0_end > pkt->data_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	if (ack_ect0_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
 	__u64 ack_ect1_present = be8(&ack->type) == 3;
 	__u64 ack_ect1;
 	__u64 ack_ect1_size;
 	if (ack_ect1_present) { /* ect1 */
-		ack_ect1_size = fr_varint(at_ack_ect0_end, data_end, &ack_ect1);
+		ack_ect1_size = fr_varint(at_ack_ect0_end, pkt->data_end, &ack_ect1);
 		if (!ack_ect1_size)
-			return fr_up(skb, reason_acks_truncated);
+			return fr_up(skb, PROG_ACKS + reason_truncated);
 	} else {
 		ack_ect1_size = 0;
 		ack_ect1 = 0;
 	}
 	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
-	at_ack_ect1_end = fr_pin(data + fr_bound(ack_ect1_end, 0x7f));
-	if (at_ack_ect1_end > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (ack_ect1_end > short_payload_end)
-		return fr_up(skb, reason_acks_truncated);
+	at_ack_ect1_end = fr_pin(pkt->data + fr_bound(ack_ect1_end, 0x7f));
+	if (at_ack_ect1_end > pkt->data_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	if (ack_ect1_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
 	__u64 ack_ce_present = be8(&ack->type) == 3;
 	__u64 ack_ce;
 	__u64 ack_ce_size;
 	if (ack_ce_present) { /* ce */
-		ack_ce_size = fr_varint(at_ack_ect1_end, data_end, &ack_ce);
+		ack_ce_size = fr_varint(at_ack_ect1_end, pkt->data_end, &ack_ce);
 		if (!ack_ce_size)
-			return fr_up(skb, reason_acks_truncated);
+			return fr_up(skb, PROG_ACKS + reason_truncated);
 	} else {
 		ack_ce_size = 0;
 		ack_ce = 0;
 	}
 	__u64 ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
-	at_ack_ce_end = fr_pin(data + fr_bound(ack_ce_end, 0x7f));
-	if (at_ack_ce_end > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (ack_ce_end > short_payload_end)
-		return fr_up(skb, reason_acks_truncated);
+	at_ack_ce_end = fr_pin(pkt->data + fr_bound(ack_ce_end, 0x7f));
+	if (at_ack_ce_end > pkt->data_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	if (ack_ce_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "short", "ack"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_acks_gso_packet);
+		return fr_up(skb, PROG_ACKS + reason_gso_packet);
 
 	/* when: "len(ack.payload) == 0" */
-	if (short_payload_end - ack_ce_end != 0)
-		return fr_up(skb, reason_acks_no_match);
+	if (pkt->short_payload_end - ack_ce_end != 0)
+		return fr_up(skb, PROG_ACKS + reason_no_match);
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
 	struct val_connections *c;
@@ -4029,20 +3910,21 @@ acks_ipv4_ack_ect0_end(struct __sk_buff *skb, void *data, void *data_end,
 	fr_put_endpoint_v4(&key.local, ld32(ipv4->dst), be16(&udp->dst_port));
 	st32((void *)&key + 36, ld32(v_short->dcid));
 	st32((void *)&key + 40, ld32(v_short->dcid + 4));
-	enum fr_found found = find_connections(&key, lease, 0, &c);
+	enum fr_found found = find_connections(&key, pkt->lease, 0, &c);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_acks_no_connections, reason_acks_changing);
+		return fr_missed(skb, found, PROG_ACKS + reason_no_connections,
+				 PROG_ACKS + reason_changing);
 
 	/* {when: "c.subscriber == 0 || len(short.pn) == 1", do: ["pass"]}, */
-	if (c->subscriber == 0 || short_pn_size == 1)
-		return acks_ipv4_send(skb);
+	if (c->subscriber == 0 || pkt->short_pn_size == 1)
+		return acks_ipv4_send(skb, pkt);
 
 	/* {drop: "acked"}, */
 
 	/* {emit: acked: {subscriber: "c.subscriber", pn: "short.pn", pn_size: "len(short.pn)"... */
 	struct event_acked *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_acked), 0);
 	if (!event0)
-		return fr_up(skb, reason_acks_ring_full);
+		return fr_up(skb, PROG_ACKS + reason_ring_full_2);
 	fr_head(&event0->head, 0, 3, sizeof(*event0));
 	st8((void *)event0 + 25, 0);
 	st16((void *)event0 + 26, 0);
@@ -4050,228 +3932,209 @@ acks_ipv4_ack_ect0_end(struct __sk_buff *skb, void *data, void *data_end,
 	st16((void *)event0 + 58, 0);
 	st32((void *)event0 + 60, 0);
 	event0->subscriber = c->subscriber;
-	event0->pn = short_pn;
-	event0->pn_size = short_pn_size;
-	event0->size = udp_end - 42;
-	event0->largest = ack_largest;
-	event0->delay = ack_delay;
-	event0->first = ack_first;
+	event0->pn = pkt->short_pn;
+	event0->pn_size = pkt->short_pn_size;
+	event0->size = pkt->udp_end - 42;
+	event0->largest = pkt->ack_largest;
+	event0->delay = pkt->ack_delay;
+	event0->first = pkt->ack_first;
 	event0->type = be8(&ack->type);
-	event0->ect0 = ack_ect0;
+	event0->ect0 = pkt->ack_ect0;
 	event0->ect1 = ack_ect1;
 	event0->ce = ack_ce;
 	fr_submit(&event0->head, bpf_ktime_get_ns());
-	return fr_drop(skb->len, reason_acks_acked);
+	return fr_drop(skb->len, PROG_ACKS + reason_acked);
 }
 
-static __always_inline int
-acks_ipv4_further(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		  __u64 udp_end, __u64 short_pn_size, void *at_short_pn_end, __u64 short_pn,
-		  __u64 short_payload_end, __u64 ack_largest, __u64 ack_largest_end)
+static __always_inline int acks_ipv4_further(struct __sk_buff *skb, struct acks_packet *pkt)
 {
 	void *at_ack_largest_end;
 	void *at_ack_delay_end;
 	void *at_ack_count_end;
 	void *at_ack_first_end;
-	struct hdr_ack *ack = at_short_pn_end;
+	struct hdr_ack *ack = pkt->at_short_pn_end;
 
 	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
-	at_ack_largest_end = fr_pin(data + fr_bound(ack_largest_end, 0x7f));
-	if (at_ack_largest_end > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (ack_largest_end > short_payload_end)
-		return fr_up(skb, reason_acks_truncated);
-	__u64 ack_delay;
-	__u64 ack_delay_size = fr_varint(at_ack_largest_end, data_end, &ack_delay);
+	at_ack_largest_end = fr_pin(pkt->data + fr_bound(pkt->ack_largest_end, 0x7f));
+	if (at_ack_largest_end > pkt->data_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	if (pkt->ack_largest_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	__u64 ack_delay_size = fr_varint(at_ack_largest_end, pkt->data_end, &pkt->ack_delay);
 	if (!ack_delay_size)
-		return fr_up(skb, reason_acks_truncated);
-	__u64 ack_delay_end = fr_forget(skb, ack_largest_end + ack_delay_size);
-	at_ack_delay_end = fr_pin(data + fr_bound(ack_delay_end, 0x7f));
-	if (at_ack_delay_end > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (ack_delay_end > short_payload_end)
-		return fr_up(skb, reason_acks_truncated);
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	__u64 ack_delay_end = fr_forget(skb, pkt->ack_largest_end + ack_delay_size);
+	at_ack_delay_end = fr_pin(pkt->data + fr_bound(ack_delay_end, 0x7f));
+	if (at_ack_delay_end > pkt->data_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	if (ack_delay_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
 
 	/* {name: "count", varint: "quic", is: 0, reason: "ranges"}, {name: "first", varint: "... */
 	__u64 ack_count;
-	__u64 ack_count_size = fr_varint(at_ack_delay_end, data_end, &ack_count);
+	__u64 ack_count_size = fr_varint(at_ack_delay_end, pkt->data_end, &ack_count);
 	if (!ack_count_size)
-		return fr_up(skb, reason_acks_truncated);
+		return fr_up(skb, PROG_ACKS + reason_truncated);
 	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
-	at_ack_count_end = fr_pin(data + fr_bound(ack_count_end, 0x7f));
-	if (at_ack_count_end > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (ack_count_end > short_payload_end)
-		return fr_up(skb, reason_acks_truncated);
+	at_ack_count_end = fr_pin(pkt->data + fr_bound(ack_count_end, 0x7f));
+	if (at_ack_count_end > pkt->data_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	if (ack_count_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
 	if (ack_count != 0)
-		return fr_up(skb, reason_acks_ranges);
-	__u64 ack_first;
-	__u64 ack_first_size = fr_varint(at_ack_count_end, data_end, &ack_first);
+		return fr_up(skb, PROG_ACKS + reason_ranges);
+	__u64 ack_first_size = fr_varint(at_ack_count_end, pkt->data_end, &pkt->ack_first);
 	if (!ack_first_size)
-		return fr_up(skb, reason_acks_truncated);
-	__u64 ack_first_end = fr_forget(skb, ack_count_end + ack_first_size);
-	at_ack_first_end = fr_pin(data + fr_bound(ack_first_end, 0x7f));
-	if (at_ack_first_end > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (ack_first_end > short_payload_end)
-		return fr_up(skb, reason_acks_truncated);
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	pkt->ack_first_end = fr_forget(skb, ack_count_end + ack_first_size);
+	at_ack_first_end = fr_pin(pkt->data + fr_bound(pkt->ack_first_end, 0x7f));
+	if (at_ack_first_end > pkt->data_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	if (pkt->ack_first_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
 
 	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
 	__u64 ack_ect0_present = be8(&ack->type) == 3;
-	__u64 ack_ect0;
-	__u64 ack_ect0_size;
 	if (ack_ect0_present) { /* ect0 */
-		ack_ect0_size = fr_varint(at_ack_first_end, data_end, &ack_ect0);
-		if (!ack_ect0_size)
-			return fr_up(skb, reason_acks_truncated);
+		pkt->ack_ect0_size = fr_varint(at_ack_first_end, pkt->data_end, &pkt->ack_ect0);
+		if (!pkt->ack_ect0_size)
+			return fr_up(skb, PROG_ACKS + reason_truncated);
 	} else {
-		ack_ect0_size = 0;
-		ack_ect0 = 0;
+		pkt->ack_ect0_size = 0;
+		pkt->ack_ect0 = 0;
 	}
 
-	return acks_ipv4_ack_ect0_end(skb, data, data_end, lease, udp_end, short_pn_size,
-				      at_short_pn_end, short_pn, short_payload_end, ack_largest,
-				      ack_delay, ack_first, ack_first_end, ack_ect0_size, ack_ect0);
+	return acks_ipv4_ack_ect0_end(skb, pkt);
 }
 
-static __always_inline int acks_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease)
+static __always_inline int acks_ipv4(struct __sk_buff *skb, struct acks_packet *pkt)
 {
-	void *at_short_pn_end;
-	struct hdr_short *v_short = data + 42;
+	struct hdr_short *v_short = pkt->data + 42;
 	struct hdr_ack *ack;
-	__u64 ip_end, udp_end;
+	__u64 ip_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(streams, acks, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
-		      FR_APART(streams, acks, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_ACKS + why);
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end || 51ULL > udp_end)
-		return fr_up(skb, reason_acks_truncated);
+	if ((void *)(v_short + 1) > pkt->data_end || 51ULL > pkt->udp_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
 	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, reason_acks_long_header);
+		return fr_up(skb, PROG_ACKS + reason_long_header);
 	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, reason_acks_short_fixed);
+		return fr_up(skb, PROG_ACKS + reason_short_fixed);
 
 	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
 	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, reason_acks_short_reserved);
+		return fr_up(skb, PROG_ACKS + reason_short_reserved);
 	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, reason_acks_key_phase);
-	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_acks_short_pn);
-	__u64 short_pn_end = fr_forget(skb, 51ULL + short_pn_size);
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
-	if (at_short_pn_end > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (short_pn_end > udp_end)
-		return fr_up(skb, reason_acks_truncated);
-	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x3f)), data_end, 4, short_pn_size,
-		     &short_pn))
-		return fr_up(skb, reason_acks_truncated);
+		return fr_up(skb, PROG_ACKS + reason_key_phase);
+	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (pkt->short_pn_size > 4)
+		return fr_up(skb, PROG_ACKS + reason_short_pn);
+	__u64 short_pn_end = fr_forget(skb, 51ULL + pkt->short_pn_size);
+	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(short_pn_end, 0x3f));
+	if (pkt->at_short_pn_end > pkt->data_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	if (short_pn_end > pkt->udp_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(short_pn_end - 4, 0x3f)), pkt->data_end, 4,
+		     pkt->short_pn_size, &pkt->short_pn))
+		return fr_up(skb, PROG_ACKS + reason_truncated);
 
 	/* short: {fields: [ */
-	if (udp_end < short_pn_end + 16)
-		return fr_up(skb, reason_acks_truncated);
-	__u64 short_payload_end = udp_end - 16;
+	if (pkt->udp_end < short_pn_end + 16)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	pkt->short_payload_end = pkt->udp_end - 16;
 
 	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
-	ack = at_short_pn_end;
-	if ((void *)(ack + 1) > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (short_pn_end + 1 > short_payload_end)
-		return fr_up(skb, reason_acks_truncated);
+	ack = pkt->at_short_pn_end;
+	if ((void *)(ack + 1) > pkt->data_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	if (short_pn_end + 1 > pkt->short_payload_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
 	if (!(be8(&ack->type) >= 2 && be8(&ack->type) <= 3))
-		return fr_up(skb, reason_acks_other_frame);
-	__u64 ack_largest;
-	__u64 ack_largest_size = fr_varint(at_short_pn_end + 1, data_end, &ack_largest);
+		return fr_up(skb, PROG_ACKS + reason_other_frame);
+	__u64 ack_largest_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end,
+					   &pkt->ack_largest);
 	if (!ack_largest_size)
-		return fr_up(skb, reason_acks_truncated);
-	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	pkt->ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
 
-	return acks_ipv4_further(skb, data, data_end, lease, udp_end, short_pn_size,
-				 at_short_pn_end, short_pn, short_payload_end, ack_largest,
-				 ack_largest_end);
+	return acks_ipv4_further(skb, pkt);
 }
 
-static __always_inline int acks_ipv6_send(struct __sk_buff *skb)
+static __always_inline int acks_ipv6_send(struct __sk_buff *skb, struct acks_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_acks_pass, len);
+	fr_count(PROG_ACKS + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-acks_ipv6_ack_ect0_end(struct __sk_buff *skb, void *data, void *data_end,
-		       const struct fr_lease *lease, __u64 udp_end, __u64 short_pn_size,
-		       void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end,
-		       __u64 ack_largest, __u64 ack_delay, __u64 ack_first, __u64 ack_first_end,
-		       __u64 ack_ect0_size, __u64 ack_ect0)
+static __always_inline int acks_ipv6_ack_ect0_end(struct __sk_buff *skb, struct acks_packet *pkt)
 {
 	void *at_ack_ect0_end;
 	void *at_ack_ect1_end;
 	void *at_ack_ce_end;
-	struct hdr_ack *ack = at_short_pn_end;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_short *v_short = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ack *ack = pkt->at_short_pn_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_short *v_short = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
-	__u64 ack_ect0_end = fr_forget(skb, ack_first_end + ack_ect0_size);
-	at_ack_ect0_end = fr_pin(data + fr_bound(ack_ect0_end, 0x7f));
-	if (at_ack_ect0_end > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (ack_ect0_end > short_payload_end)
-		return fr_up(skb, reason_acks_truncated);
+	__u64 ack_ect0_end = fr_forget(skb, pkt->ack_first_end + pkt->ack_ect0_size);
+	at_ack_ect0_end = fr_pin(pkt->data + fr_bound(ack_ect0_end, 0x7f));
+	if (at_ack_ect0_end > pkt->data_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	if (ack_ect0_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
 	__u64 ack_ect1_present = be8(&ack->type) == 3;
 	__u64 ack_ect1;
 	__u64 ack_ect1_size;
 	if (ack_ect1_present) { /* ect1 */
-		ack_ect1_size = fr_varint(at_ack_ect0_end, data_end, &ack_ect1);
+		ack_ect1_size = fr_varint(at_ack_ect0_end, pkt->data_end, &ack_ect1);
 		if (!ack_ect1_size)
-			return fr_up(skb, reason_acks_truncated);
+			return fr_up(skb, PROG_ACKS + reason_truncated);
 	} else {
 		ack_ect1_size = 0;
 		ack_ect1 = 0;
 	}
 	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
-	at_ack_ect1_end = fr_pin(data + fr_bound(ack_ect1_end, 0x7f));
-	if (at_ack_ect1_end > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (ack_ect1_end > short_payload_end)
-		return fr_up(skb, reason_acks_truncated);
+	at_ack_ect1_end = fr_pin(pkt->data + fr_bound(ack_ect1_end, 0x7f));
+	if (at_ack_ect1_end > pkt->data_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	if (ack_ect1_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
 	__u64 ack_ce_present = be8(&ack->type) == 3;
 	__u64 ack_ce;
 	__u64 ack_ce_size;
 	if (ack_ce_present) { /* ce */
-		ack_ce_size = fr_varint(at_ack_ect1_end, data_end, &ack_ce);
+		ack_ce_size = fr_varint(at_ack_ect1_end, pkt->data_end, &ack_ce);
 		if (!ack_ce_size)
-			return fr_up(skb, reason_acks_truncated);
+			return fr_up(skb, PROG_ACKS + reason_truncated);
 	} else {
 		ack_ce_size = 0;
 		ack_ce = 0;
 	}
 	__u64 ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
-	at_ack_ce_end = fr_pin(data + fr_bound(ack_ce_end, 0xff));
-	if (at_ack_ce_end > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (ack_ce_end > short_payload_end)
-		return fr_up(skb, reason_acks_truncated);
+	at_ack_ce_end = fr_pin(pkt->data + fr_bound(ack_ce_end, 0xff));
+	if (at_ack_ce_end > pkt->data_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	if (ack_ce_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "short", "ack"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_acks_gso_packet);
+		return fr_up(skb, PROG_ACKS + reason_gso_packet);
 
 	/* when: "len(ack.payload) == 0" */
-	if (short_payload_end - ack_ce_end != 0)
-		return fr_up(skb, reason_acks_no_match);
+	if (pkt->short_payload_end - ack_ce_end != 0)
+		return fr_up(skb, PROG_ACKS + reason_no_match);
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
 	struct val_connections *c;
@@ -4281,20 +4144,21 @@ acks_ipv6_ack_ect0_end(struct __sk_buff *skb, void *data, void *data_end,
 	fr_put_endpoint_v6(&key.local, ipv6->dst, be16(&udp->dst_port), 2);
 	st32((void *)&key + 36, ld32(v_short->dcid));
 	st32((void *)&key + 40, ld32(v_short->dcid + 4));
-	enum fr_found found = find_connections(&key, lease, 0, &c);
+	enum fr_found found = find_connections(&key, pkt->lease, 0, &c);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_acks_no_connections, reason_acks_changing);
+		return fr_missed(skb, found, PROG_ACKS + reason_no_connections,
+				 PROG_ACKS + reason_changing);
 
 	/* {when: "c.subscriber == 0 || len(short.pn) == 1", do: ["pass"]}, */
-	if (c->subscriber == 0 || short_pn_size == 1)
-		return acks_ipv6_send(skb);
+	if (c->subscriber == 0 || pkt->short_pn_size == 1)
+		return acks_ipv6_send(skb, pkt);
 
 	/* {drop: "acked"}, */
 
 	/* {emit: acked: {subscriber: "c.subscriber", pn: "short.pn", pn_size: "len(short.pn)"... */
 	struct event_acked *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_acked), 0);
 	if (!event0)
-		return fr_up(skb, reason_acks_ring_full);
+		return fr_up(skb, PROG_ACKS + reason_ring_full_2);
 	fr_head(&event0->head, 0, 3, sizeof(*event0));
 	st8((void *)event0 + 25, 0);
 	st16((void *)event0 + 26, 0);
@@ -4302,179 +4166,167 @@ acks_ipv6_ack_ect0_end(struct __sk_buff *skb, void *data, void *data_end,
 	st16((void *)event0 + 58, 0);
 	st32((void *)event0 + 60, 0);
 	event0->subscriber = c->subscriber;
-	event0->pn = short_pn;
-	event0->pn_size = short_pn_size;
-	event0->size = udp_end - 62;
-	event0->largest = ack_largest;
-	event0->delay = ack_delay;
-	event0->first = ack_first;
+	event0->pn = pkt->short_pn;
+	event0->pn_size = pkt->short_pn_size;
+	event0->size = pkt->udp_end - 62;
+	event0->largest = pkt->ack_largest;
+	event0->delay = pkt->ack_delay;
+	event0->first = pkt->ack_first;
 	event0->type = be8(&ack->type);
-	event0->ect0 = ack_ect0;
+	event0->ect0 = pkt->ack_ect0;
 	event0->ect1 = ack_ect1;
 	event0->ce = ack_ce;
 	fr_submit(&event0->head, bpf_ktime_get_ns());
-	return fr_drop(skb->len, reason_acks_acked);
+	return fr_drop(skb->len, PROG_ACKS + reason_acked);
 }
 
-static __always_inline int
-acks_ipv6_further(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		  __u64 udp_end, __u64 short_pn_size, void *at_short_pn_end, __u64 short_pn,
-		  __u64 short_payload_end, __u64 ack_largest, __u64 ack_largest_end)
+static __always_inline int acks_ipv6_further(struct __sk_buff *skb, struct acks_packet *pkt)
 {
 	void *at_ack_largest_end;
 	void *at_ack_delay_end;
 	void *at_ack_count_end;
 	void *at_ack_first_end;
-	struct hdr_ack *ack = at_short_pn_end;
+	struct hdr_ack *ack = pkt->at_short_pn_end;
 
 	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
-	at_ack_largest_end = fr_pin(data + fr_bound(ack_largest_end, 0x7f));
-	if (at_ack_largest_end > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (ack_largest_end > short_payload_end)
-		return fr_up(skb, reason_acks_truncated);
-	__u64 ack_delay;
-	__u64 ack_delay_size = fr_varint(at_ack_largest_end, data_end, &ack_delay);
+	at_ack_largest_end = fr_pin(pkt->data + fr_bound(pkt->ack_largest_end, 0x7f));
+	if (at_ack_largest_end > pkt->data_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	if (pkt->ack_largest_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	__u64 ack_delay_size = fr_varint(at_ack_largest_end, pkt->data_end, &pkt->ack_delay);
 	if (!ack_delay_size)
-		return fr_up(skb, reason_acks_truncated);
-	__u64 ack_delay_end = fr_forget(skb, ack_largest_end + ack_delay_size);
-	at_ack_delay_end = fr_pin(data + fr_bound(ack_delay_end, 0x7f));
-	if (at_ack_delay_end > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (ack_delay_end > short_payload_end)
-		return fr_up(skb, reason_acks_truncated);
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	__u64 ack_delay_end = fr_forget(skb, pkt->ack_largest_end + ack_delay_size);
+	at_ack_delay_end = fr_pin(pkt->data + fr_bound(ack_delay_end, 0x7f));
+	if (at_ack_delay_end > pkt->data_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	if (ack_delay_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
 
 	/* {name: "count", varint: "quic", is: 0, reason: "ranges"}, {name: "first", varint: "... */
 	__u64 ack_count;
-	__u64 ack_count_size = fr_varint(at_ack_delay_end, data_end, &ack_count);
+	__u64 ack_count_size = fr_varint(at_ack_delay_end, pkt->data_end, &ack_count);
 	if (!ack_count_size)
-		return fr_up(skb, reason_acks_truncated);
+		return fr_up(skb, PROG_ACKS + reason_truncated);
 	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
-	at_ack_count_end = fr_pin(data + fr_bound(ack_count_end, 0x7f));
-	if (at_ack_count_end > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (ack_count_end > short_payload_end)
-		return fr_up(skb, reason_acks_truncated);
+	at_ack_count_end = fr_pin(pkt->data + fr_bound(ack_count_end, 0x7f));
+	if (at_ack_count_end > pkt->data_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	if (ack_count_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
 	if (ack_count != 0)
-		return fr_up(skb, reason_acks_ranges);
-	__u64 ack_first;
-	__u64 ack_first_size = fr_varint(at_ack_count_end, data_end, &ack_first);
+		return fr_up(skb, PROG_ACKS + reason_ranges);
+	__u64 ack_first_size = fr_varint(at_ack_count_end, pkt->data_end, &pkt->ack_first);
 	if (!ack_first_size)
-		return fr_up(skb, reason_acks_truncated);
-	__u64 ack_first_end = fr_forget(skb, ack_count_end + ack_first_size);
-	at_ack_first_end = fr_pin(data + fr_bound(ack_first_end, 0x7f));
-	if (at_ack_first_end > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (ack_first_end > short_payload_end)
-		return fr_up(skb, reason_acks_truncated);
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	pkt->ack_first_end = fr_forget(skb, ack_count_end + ack_first_size);
+	at_ack_first_end = fr_pin(pkt->data + fr_bound(pkt->ack_first_end, 0x7f));
+	if (at_ack_first_end > pkt->data_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	if (pkt->ack_first_end > pkt->short_payload_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
 
 	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
 	__u64 ack_ect0_present = be8(&ack->type) == 3;
-	__u64 ack_ect0;
-	__u64 ack_ect0_size;
 	if (ack_ect0_present) { /* ect0 */
-		ack_ect0_size = fr_varint(at_ack_first_end, data_end, &ack_ect0);
-		if (!ack_ect0_size)
-			return fr_up(skb, reason_acks_truncated);
+		pkt->ack_ect0_size = fr_varint(at_ack_first_end, pkt->data_end, &pkt->ack_ect0);
+		if (!pkt->ack_ect0_size)
+			return fr_up(skb, PROG_ACKS + reason_truncated);
 	} else {
-		ack_ect0_size = 0;
-		ack_ect0 = 0;
+		pkt->ack_ect0_size = 0;
+		pkt->ack_ect0 = 0;
 	}
 
-	return acks_ipv6_ack_ect0_end(skb, data, data_end, lease, udp_end, short_pn_size,
-				      at_short_pn_end, short_pn, short_payload_end, ack_largest,
-				      ack_delay, ack_first, ack_first_end, ack_ect0_size, ack_ect0);
+	return acks_ipv6_ack_ect0_end(skb, pkt);
 }
 
-static __always_inline int acks_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease)
+static __always_inline int acks_ipv6(struct __sk_buff *skb, struct acks_packet *pkt)
 {
-	void *at_short_pn_end;
-	struct hdr_short *v_short = data + 62;
+	struct hdr_short *v_short = pkt->data + 62;
 	struct hdr_ack *ack;
-	__u64 ip_end, udp_end;
+	__u64 ip_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &pkt->udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(streams, acks, truncated),
-		       FR_APART(streams, acks, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
-		      FR_APART(streams, acks, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_ACKS + why);
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end || 71ULL > udp_end)
-		return fr_up(skb, reason_acks_truncated);
+	if ((void *)(v_short + 1) > pkt->data_end || 71ULL > pkt->udp_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
 	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, reason_acks_long_header);
+		return fr_up(skb, PROG_ACKS + reason_long_header);
 	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, reason_acks_short_fixed);
+		return fr_up(skb, PROG_ACKS + reason_short_fixed);
 
 	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
 	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, reason_acks_short_reserved);
+		return fr_up(skb, PROG_ACKS + reason_short_reserved);
 	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, reason_acks_key_phase);
-	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_acks_short_pn);
-	__u64 short_pn_end = fr_forget(skb, 71ULL + short_pn_size);
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
-	if (at_short_pn_end > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (short_pn_end > udp_end)
-		return fr_up(skb, reason_acks_truncated);
-	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound(short_pn_end - 4, 0x7f)), data_end, 4, short_pn_size,
-		     &short_pn))
-		return fr_up(skb, reason_acks_truncated);
+		return fr_up(skb, PROG_ACKS + reason_key_phase);
+	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (pkt->short_pn_size > 4)
+		return fr_up(skb, PROG_ACKS + reason_short_pn);
+	__u64 short_pn_end = fr_forget(skb, 71ULL + pkt->short_pn_size);
+	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(short_pn_end, 0x7f));
+	if (pkt->at_short_pn_end > pkt->data_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	if (short_pn_end > pkt->udp_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(short_pn_end - 4, 0x7f)), pkt->data_end, 4,
+		     pkt->short_pn_size, &pkt->short_pn))
+		return fr_up(skb, PROG_ACKS + reason_truncated);
 
 	/* short: {fields: [ */
-	if (udp_end < short_pn_end + 16)
-		return fr_up(skb, reason_acks_truncated);
-	__u64 short_payload_end = udp_end - 16;
+	if (pkt->udp_end < short_pn_end + 16)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	pkt->short_payload_end = pkt->udp_end - 16;
 
 	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
-	ack = at_short_pn_end;
-	if ((void *)(ack + 1) > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (short_pn_end + 1 > short_payload_end)
-		return fr_up(skb, reason_acks_truncated);
+	ack = pkt->at_short_pn_end;
+	if ((void *)(ack + 1) > pkt->data_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	if (short_pn_end + 1 > pkt->short_payload_end)
+		return fr_up(skb, PROG_ACKS + reason_truncated);
 	if (!(be8(&ack->type) >= 2 && be8(&ack->type) <= 3))
-		return fr_up(skb, reason_acks_other_frame);
-	__u64 ack_largest;
-	__u64 ack_largest_size = fr_varint(at_short_pn_end + 1, data_end, &ack_largest);
+		return fr_up(skb, PROG_ACKS + reason_other_frame);
+	__u64 ack_largest_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end,
+					   &pkt->ack_largest);
 	if (!ack_largest_size)
-		return fr_up(skb, reason_acks_truncated);
-	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
+		return fr_up(skb, PROG_ACKS + reason_truncated);
+	pkt->ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
 
-	return acks_ipv6_further(skb, data, data_end, lease, udp_end, short_pn_size,
-				 at_short_pn_end, short_pn, short_payload_end, ack_largest,
-				 ack_largest_end);
+	return acks_ipv6_further(skb, pkt);
 }
 
 SEC("tc") int prog_acks(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct acks_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 132);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* acks: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_acks_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_ACKS + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(streams, acks, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_ACKS + why);
 
 	/* stack: ["eth", "ip", "udp", "short", "ack"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return acks_ipv4(skb, data, data_end, lease);
+		return acks_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return acks_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_acks_not_ip);
+		return acks_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_ACKS + reason_not_ip);
 }

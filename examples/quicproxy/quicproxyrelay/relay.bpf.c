@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 42
+#define FR_REASONS 44
 #define FR_NEEDS_ROWS 440
 #define FR_NEEDS_SLOTS 65536
 #define FR_USAGES 1
@@ -141,6 +141,20 @@ static __always_inline enum fr_found find_by_id(const struct key_by_id *key,
 	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_changing,
+	reason_address_family, reason_partial_checksum, reason_fault, reason_no_memory,
+	reason_too_big, reason_no_route, reason_local, reason_unreachable, reason_blackhole,
+	reason_prohibit, reason_xfrm, reason_rule, reason_encap, reason_no_neighbour,
+	reason_udp_checksum, reason_no_rule, reason_long_header, reason_no_by_id,
+	reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length, reason_not_ip,
+};
+
 /*
  * prog_swap: tc/ingress
  *	eth ipv4 udp short20
@@ -155,49 +169,103 @@ static __always_inline enum fr_found find_by_id(const struct key_by_id *key,
  *	eth ipv6 udp short0
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_swap_sent, reason_swap_pass, reason_swap_inactive, reason_swap_vlan_tag,
-	reason_swap_other_host, reason_swap_link_broadcast, reason_swap_link_multicast,
-	reason_swap_truncated, reason_swap_ipv4_version, reason_swap_ip_options,
-	reason_swap_ipv4_reserved, reason_swap_fragment, reason_swap_ipv4_total_length,
-	reason_swap_ipv4_checksum, reason_swap_martian_source, reason_swap_multicast,
-	reason_swap_martian_destination, reason_swap_not_udp, reason_swap_udp_length,
-	reason_swap_gso_packet, reason_swap_changing, reason_swap_address_family,
-	reason_swap_partial_checksum, reason_swap_no_memory, reason_swap_fault, reason_swap_too_big,
-	reason_swap_no_route, reason_swap_local, reason_swap_unreachable, reason_swap_blackhole,
-	reason_swap_prohibit, reason_swap_xfrm, reason_swap_rule, reason_swap_encap,
-	reason_swap_udp_checksum, reason_swap_no_rule, reason_swap_long_header,
-	reason_swap_no_by_id, reason_swap_ipv6_version, reason_swap_mapped_address,
-	reason_swap_ipv6_payload_length, reason_swap_not_ip,
+/* What is known of a packet. */
+struct swap_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 partial;
+	__u64 payload_len;
+	__u64 partial_2;
+	__u64 payload_len_2;
+	__u64 payload_len_3;
+	__u64 partial_3;
+	struct val_by_id *r;
+	struct val_by_id *r_2;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_swap_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_swap_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_swap_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_swap_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int swap_ipv4_short20_rule_send(struct __sk_buff *skb, void *data, __u64 now,
-						       __u64 ip_end, __u64 partial,
-						       struct val_by_id *r)
+static __always_inline int swap_ipv4_short20_rule_send(struct __sk_buff *skb,
+						       struct swap_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short20 *short20 = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short20 *short20 = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -209,67 +277,67 @@ static __always_inline int swap_ipv4_short20_rule_send(struct __sk_buff *skb, vo
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short20->a)) +
 			fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
-			  ((__u64)bpf_htonl(r->m_new_c) << 8));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+			  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(r->from.addr) +
-					 fr_v4(r->to.addr) + 64);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 64);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_swap_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 63 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_swap_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 63 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 45);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short20 *new_short20 = data + 42;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short20 *new_short20 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(r->from.addr));
-	st32(new_ipv4->dst, fr_v4(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st64(&new_short20->a, bpf_cpu_to_be64(r->m_new_a));
-	st64(&new_short20->b, bpf_cpu_to_be64(r->m_new_b));
-	st32(&new_short20->c, bpf_htonl(r->m_new_c));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, 18, 45);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short20_rule_send_ipv6(struct __sk_buff *skb, void *data,
-							    __u64 now, __u64 payload_len,
-							    __u64 partial, struct val_by_id *r)
+static __always_inline int swap_ipv4_short20_rule_send_ipv6(struct __sk_buff *skb,
+							    struct swap_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_short20 *short20 = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_short20 *short20 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 63, new_headers_len = 83, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -283,21 +351,24 @@ static __always_inline int swap_ipv4_short20_rule_send_ipv6(struct __sk_buff *sk
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short20->a)) +
 			fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 29) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 29) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
-			  ((__u64)bpf_htonl(r->m_new_c) << 8));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 29) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 29) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+			  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8));
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -305,89 +376,86 @@ static __always_inline int swap_ipv4_short20_rule_send_ipv6(struct __sk_buff *sk
 		csum = fr_complete_without(skb, csum, 78, 5);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short20 *new_short20 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short20 *new_short20 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 29));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 29));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(r->from.addr));
-	st128(new_ipv6->dst, ld128(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 29));
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 29));
 	st8(&new_short20->long_flags, short20_long_flags);
-	st64(&new_short20->a, bpf_cpu_to_be64(r->m_new_a));
-	st64(&new_short20->b, bpf_cpu_to_be64(r->m_new_b));
-	st32(&new_short20->c, bpf_htonl(r->m_new_c));
+	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 5);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short20_rule(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 ip_end, __u64 udp_end, struct val_by_id *r)
+static __always_inline int swap_ipv4_short20_rule(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* {send: {from: "r.from", to: "r.to"}}, */
-	if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-		return fr_up(skb, reason_swap_address_family);
-	if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 63) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_swap_partial_checksum);
-		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_to, reason_swap_no_route,
-					      reason_swap_unreachable));
-		return swap_ipv4_short20_rule_send(skb, data, now, ip_end, partial, r);
+	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+		return fr_up(skb, reason_address_family);
+	if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 63) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+		return swap_ipv4_short20_rule_send(skb, pkt);
 	}
-	__u64 payload_len = udp_end - 63;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 63 && (partial & 0xffff) < 63ULL + payload_len - 1)))
-		return fr_up(skb, reason_swap_partial_checksum);
+	pkt->payload_len = pkt->udp_end - 63;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_2 >> 16) >= 63 &&
+	       (pkt->partial_2 & 0xffff) < 63ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_swap_udp_checksum);
-	if (unlikely(!fr_fits(&r->hop_to, 69ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop_to, reason_swap_no_route, reason_swap_unreachable));
-	return swap_ipv4_short20_rule_send_ipv6(skb, data, now, payload_len, partial, r);
+		return fr_up(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop_to, 69ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+	return swap_ipv4_short20_rule_send_ipv6(skb, pkt);
 }
 
-static __always_inline int swap_ipv4_short20(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 ip_end, __u64 udp_end, struct val_by_id *r)
+static __always_inline int swap_ipv4_short20(struct __sk_buff *skb, struct swap_packet *pkt)
 {
 	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r->m_new_length == 20)
-		return swap_ipv4_short20_rule(skb, data, now, ip_end, udp_end, r);
+	if (pkt->r->m_new_length == 20)
+		return swap_ipv4_short20_rule(skb, pkt);
 
 	/* programs: swap: { */
-	return fr_up(skb, reason_swap_no_rule);
+	return fr_up(skb, reason_no_rule);
 }
 
-static __always_inline int swap_ipv4_short16_rule_send(struct __sk_buff *skb, void *data, __u64 now,
-						       __u64 ip_end, __u64 partial,
-						       struct val_by_id *r)
+static __always_inline int swap_ipv4_short16_rule_send(struct __sk_buff *skb,
+						       struct swap_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short16 *short16 = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short16 *short16 = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -398,66 +466,67 @@ static __always_inline int swap_ipv4_short16_rule_send(struct __sk_buff *skb, vo
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  fr_odd64(ld64(&short16->a)) +
-					  fr_odd64(ld64(&short16->b)));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short16->a)) +
+			fr_odd64(ld64(&short16->b)));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r_2->from.addr) + fr_v4(pkt->r_2->to.addr) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r_2->from.port) + bpf_htons(pkt->r_2->to.port) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_b)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(r->from.addr) +
-					 fr_v4(r->to.addr) + 64);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->r_2->from.addr) + fr_v4(pkt->r_2->to.addr) +
+					 64);
+	int direct = pkt->r_2->hop_to.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_swap_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 59 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_swap_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 59 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 41);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short16 *new_short16 = data + 42;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short16 *new_short16 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r_2->hop_to);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(r->from.addr));
-	st32(new_ipv4->dst, fr_v4(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st64(&new_short16->a, bpf_cpu_to_be64(r->m_new_a));
-	st64(&new_short16->b, bpf_cpu_to_be64(r->m_new_b));
+	st32(new_ipv4->src, fr_v4(pkt->r_2->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r_2->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r_2->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r_2->to.port));
+	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r_2->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r_2->m_new_b));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, 18, 41);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r_2->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r_2->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short16_rule_send_ipv6(struct __sk_buff *skb, void *data,
-							    __u64 now, __u64 payload_len,
-							    __u64 partial, struct val_by_id *r)
+static __always_inline int swap_ipv4_short16_rule_send_ipv6(struct __sk_buff *skb,
+							    struct swap_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_short16 *short16 = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_short16 *short16 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 59, new_headers_len = 79, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -470,21 +539,24 @@ static __always_inline int swap_ipv4_short16_rule_send_ipv6(struct __sk_buff *sk
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_odd64(ld64(&short16->a)) +
-					  fr_odd64(ld64(&short16->b)));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 25) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 25) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short16->a)) +
+			fr_odd64(ld64(&short16->b)));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r_2->from.addr)) +
+		fr_add128(ld128(pkt->r_2->to.addr)) + bpf_htons(pkt->payload_len + 25) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r_2->from.port) + bpf_htons(pkt->r_2->to.port) +
+			  bpf_htons(pkt->payload_len + 25) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_b)));
+	int direct = pkt->r_2->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -492,89 +564,85 @@ static __always_inline int swap_ipv4_short16_rule_send_ipv6(struct __sk_buff *sk
 		csum = fr_complete_without(skb, csum, 78, 1);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short16 *new_short16 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short16 *new_short16 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r_2->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 25));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 25));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(r->from.addr));
-	st128(new_ipv6->dst, ld128(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 25));
+	st128(new_ipv6->src, ld128(pkt->r_2->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r_2->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r_2->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r_2->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 25));
 	st8(&new_short16->long_flags, short16_long_flags);
-	st64(&new_short16->a, bpf_cpu_to_be64(r->m_new_a));
-	st64(&new_short16->b, bpf_cpu_to_be64(r->m_new_b));
+	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r_2->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r_2->m_new_b));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 1);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r_2->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r_2->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short16_rule(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 ip_end, __u64 udp_end, struct val_by_id *r)
+static __always_inline int swap_ipv4_short16_rule(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* {send: {from: "r.from", to: "r.to"}}, */
-	if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-		return fr_up(skb, reason_swap_address_family);
-	if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 59) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_swap_partial_checksum);
-		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_to, reason_swap_no_route,
-					      reason_swap_unreachable));
-		return swap_ipv4_short16_rule_send(skb, data, now, ip_end, partial, r);
+	if (fr_is_v4(pkt->r_2->from.addr) != fr_is_v4(pkt->r_2->to.addr))
+		return fr_up(skb, reason_address_family);
+	if (fr_is_v4(pkt->r_2->to.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 59) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r_2->hop_to, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+		return swap_ipv4_short16_rule_send(skb, pkt);
 	}
-	__u64 payload_len = udp_end - 59;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 59 && (partial & 0xffff) < 59ULL + payload_len - 1)))
-		return fr_up(skb, reason_swap_partial_checksum);
+	pkt->payload_len = pkt->udp_end - 59;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_2 >> 16) >= 59 &&
+	       (pkt->partial_2 & 0xffff) < 59ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_swap_udp_checksum);
-	if (unlikely(!fr_fits(&r->hop_to, 65ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop_to, reason_swap_no_route, reason_swap_unreachable));
-	return swap_ipv4_short16_rule_send_ipv6(skb, data, now, payload_len, partial, r);
+		return fr_up(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->r_2->hop_to, 65ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+	return swap_ipv4_short16_rule_send_ipv6(skb, pkt);
 }
 
-static __always_inline int swap_ipv4_short16_2(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 ip_end, __u64 udp_end, struct val_by_id *r)
+static __always_inline int swap_ipv4_short16(struct __sk_buff *skb, struct swap_packet *pkt)
 {
 	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r->m_new_length == 16)
-		return swap_ipv4_short16_rule(skb, data, now, ip_end, udp_end, r);
+	if (pkt->r_2->m_new_length == 16)
+		return swap_ipv4_short16_rule(skb, pkt);
 
 	/* programs: swap: { */
-	return fr_up(skb, reason_swap_no_rule);
+	return fr_up(skb, reason_no_rule);
 }
 
-static __always_inline int swap_ipv4_short8_send(struct __sk_buff *skb, void *data, __u64 now,
-						 __u64 payload_len, __u64 partial,
-						 struct val_by_id *r)
+static __always_inline int swap_ipv4_short8_send(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_short8 *short8 = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 51, new_headers_len = 63, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -587,72 +655,72 @@ static __always_inline int swap_ipv4_short8_send(struct __sk_buff *skb, void *da
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
-					  ld8((void *)&short8->a + 7));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
-		bpf_htons(payload_len + 29) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 29) + short20_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
-			  ((__u64)bpf_htonl(r->m_new_c) << 8));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		bpf_htons(pkt->payload_len + 29) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 29) + short20_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+			  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(payload_len + 49) +
-					 ipv4_ttl_protocol + fr_v4(r->from.addr) +
-					 fr_v4(r->to.addr) + 64);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 49) +
+					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
+					 fr_v4(pkt->r->to.addr) + 64);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short20 *new_short20 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short20 *new_short20 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 49));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 49));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(r->from.addr));
-	st32(new_ipv4->dst, fr_v4(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 29));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 29));
 	st8(&new_short20->long_flags, short20_long_flags);
-	st64(&new_short20->a, bpf_cpu_to_be64(r->m_new_a));
-	st64(&new_short20->b, bpf_cpu_to_be64(r->m_new_b));
-	st32(&new_short20->c, bpf_htonl(r->m_new_c));
+	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short8_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
-						      __u64 payload_len, __u64 partial,
-						      struct val_by_id *r)
+static __always_inline int swap_ipv4_short8_send_ipv6(struct __sk_buff *skb,
+						      struct swap_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_short8 *short8 = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 51, new_headers_len = 83, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -665,23 +733,25 @@ static __always_inline int swap_ipv4_short8_send_ipv6(struct __sk_buff *skb, voi
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
-					  ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 29) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 29) + short20_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
-			  ((__u64)bpf_htonl(r->m_new_c) << 8));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 29) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 29) + short20_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+			  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8));
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -689,47 +759,45 @@ static __always_inline int swap_ipv4_short8_send_ipv6(struct __sk_buff *skb, voi
 		csum = fr_complete_without(skb, csum, 78, 5);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short20 *new_short20 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short20 *new_short20 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 29));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 29));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(r->from.addr));
-	st128(new_ipv6->dst, ld128(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 29));
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 29));
 	st8(&new_short20->long_flags, short20_long_flags);
-	st64(&new_short20->a, bpf_cpu_to_be64(r->m_new_a));
-	st64(&new_short20->b, bpf_cpu_to_be64(r->m_new_b));
-	st32(&new_short20->c, bpf_htonl(r->m_new_c));
+	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 5);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short8_send_2(struct __sk_buff *skb, void *data, __u64 now,
-						   __u64 payload_len, __u64 partial,
-						   struct val_by_id *r)
+static __always_inline int swap_ipv4_short8_send_2(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_short8 *short8 = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 51, new_headers_len = 59, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -742,70 +810,70 @@ static __always_inline int swap_ipv4_short8_send_2(struct __sk_buff *skb, void *
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
-					  ld8((void *)&short8->a + 7));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
-		bpf_htons(payload_len + 25) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 25) + short16_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		bpf_htons(pkt->payload_len_2 + 25) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len_2 + 25) + short16_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(payload_len + 45) +
-					 ipv4_ttl_protocol + fr_v4(r->from.addr) +
-					 fr_v4(r->to.addr) + 64);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len_2 + 45) +
+					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
+					 fr_v4(pkt->r->to.addr) + 64);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short16 *new_short16 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short16 *new_short16 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 45));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 45));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(r->from.addr));
-	st32(new_ipv4->dst, fr_v4(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 25));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 25));
 	st8(&new_short16->long_flags, short16_long_flags);
-	st64(&new_short16->a, bpf_cpu_to_be64(r->m_new_a));
-	st64(&new_short16->b, bpf_cpu_to_be64(r->m_new_b));
+	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short8_send_ipv6_2(struct __sk_buff *skb, void *data,
-							__u64 now, __u64 payload_len, __u64 partial,
-							struct val_by_id *r)
+static __always_inline int swap_ipv4_short8_send_ipv6_2(struct __sk_buff *skb,
+							struct swap_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_short8 *short8 = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 51, new_headers_len = 79, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -818,22 +886,24 @@ static __always_inline int swap_ipv4_short8_send_ipv6_2(struct __sk_buff *skb, v
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
-					  ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 25) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 25) + short16_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len_2 + 25) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len_2 + 25) + short16_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)));
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -841,45 +911,44 @@ static __always_inline int swap_ipv4_short8_send_ipv6_2(struct __sk_buff *skb, v
 		csum = fr_complete_without(skb, csum, 78, 1);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short16 *new_short16 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short16 *new_short16 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 25));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 25));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(r->from.addr));
-	st128(new_ipv6->dst, ld128(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 25));
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 25));
 	st8(&new_short16->long_flags, short16_long_flags);
-	st64(&new_short16->a, bpf_cpu_to_be64(r->m_new_a));
-	st64(&new_short16->b, bpf_cpu_to_be64(r->m_new_b));
+	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 1);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short8_rule_send(struct __sk_buff *skb, void *data, __u64 now,
-						      __u64 ip_end, __u64 partial,
-						      struct val_by_id *r)
+static __always_inline int swap_ipv4_short8_rule_send(struct __sk_buff *skb,
+						      struct swap_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short8 *short8 = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -890,63 +959,63 @@ static __always_inline int swap_ipv4_short8_rule_send(struct __sk_buff *skb, voi
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  fr_odd64(ld64(&short8->a)));
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short8->a)));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol + fr_v4(r->from.addr) +
-					 fr_v4(r->to.addr) + 64);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 64);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_swap_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 51 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_swap_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 51 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 33);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short8 *new_short8 = data + 42;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short8 *new_short8 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(r->from.addr));
-	st32(new_ipv4->dst, fr_v4(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, 18, 33);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short8_rule_send_ipv6(struct __sk_buff *skb, void *data,
-							   __u64 now, __u64 payload_len,
-							   __u64 partial, struct val_by_id *r)
+static __always_inline int swap_ipv4_short8_rule_send_ipv6(struct __sk_buff *skb,
+							   struct swap_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_short8 *short8 = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 51, new_headers_len = 71, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -959,95 +1028,95 @@ static __always_inline int swap_ipv4_short8_rule_send_ipv6(struct __sk_buff *skb
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_odd64(ld64(&short8->a)));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short8->a)));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 17) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 17) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)));
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short8 *new_short8 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short8 *new_short8 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 17));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(r->from.addr));
-	st128(new_ipv6->dst, ld128(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short8_rule(struct __sk_buff *skb, void *data, __u64 now,
-						 __u64 ip_end, __u64 udp_end, struct val_by_id *r)
+static __always_inline int swap_ipv4_short8_rule(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* {send: {from: "r.from", to: "r.to"}}, */
-	if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-		return fr_up(skb, reason_swap_address_family);
-	if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 51) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_swap_partial_checksum);
-		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_to, reason_swap_no_route,
-					      reason_swap_unreachable));
-		return swap_ipv4_short8_rule_send(skb, data, now, ip_end, partial, r);
+	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+		return fr_up(skb, reason_address_family);
+	if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 51) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+		return swap_ipv4_short8_rule_send(skb, pkt);
 	}
-	__u64 payload_len = udp_end - 51;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 51 && (partial & 0xffff) < 51ULL + payload_len - 1)))
-		return fr_up(skb, reason_swap_partial_checksum);
+	pkt->payload_len = pkt->udp_end - 51;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_2 >> 16) >= 51 &&
+	       (pkt->partial_2 & 0xffff) < 51ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_swap_udp_checksum);
-	if (unlikely(!fr_fits(&r->hop_to, 57ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop_to, reason_swap_no_route, reason_swap_unreachable));
-	return swap_ipv4_short8_rule_send_ipv6(skb, data, now, payload_len, partial, r);
+		return fr_up(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop_to, 57ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+	return swap_ipv4_short8_rule_send_ipv6(skb, pkt);
 }
 
-static __always_inline int swap_ipv4_short8_send_3(struct __sk_buff *skb, void *data, __u64 now,
-						   __u64 payload_len, __u64 partial,
-						   struct val_by_id *r)
+static __always_inline int swap_ipv4_short8_send_3(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_short8 *short8 = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 51, new_headers_len = 47, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
-	__be32 short4_a = bpf_htonl((__u64)r->m_new_a & 0xffffffffULL);
+	__be32 short4_a = bpf_htonl((__u64)pkt->r->m_new_a & 0xffffffffULL);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -1055,68 +1124,68 @@ static __always_inline int swap_ipv4_short8_send_3(struct __sk_buff *skb, void *
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
-					  ld8((void *)&short8->a + 7));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
-		bpf_htons(payload_len + 13) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 13) + short4_long_flags +
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		bpf_htons(pkt->payload_len_3 + 13) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len_3 + 13) + short4_long_flags +
 			  ((__u64)short4_a << 8));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(payload_len + 33) +
-					 ipv4_ttl_protocol + fr_v4(r->from.addr) +
-					 fr_v4(r->to.addr) + 64);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len_3 + 33) +
+					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
+					 fr_v4(pkt->r->to.addr) + 64);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_3,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short4 *new_short4 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short4 *new_short4 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 33));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_3 + 33));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(r->from.addr));
-	st32(new_ipv4->dst, fr_v4(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 13));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_3 + 13));
 	st8(&new_short4->long_flags, short4_long_flags);
 	st32(&new_short4->a, short4_a);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short8_send_ipv6_3(struct __sk_buff *skb, void *data,
-							__u64 now, __u64 payload_len, __u64 partial,
-							struct val_by_id *r)
+static __always_inline int swap_ipv4_short8_send_ipv6_3(struct __sk_buff *skb,
+							struct swap_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_short8 *short8 = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 51, new_headers_len = 67, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -1124,65 +1193,65 @@ static __always_inline int swap_ipv4_short8_send_ipv6_3(struct __sk_buff *skb, v
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
-	__be32 short4_a = bpf_htonl((__u64)r->m_new_a & 0xffffffffULL);
+	__be32 short4_a = bpf_htonl((__u64)pkt->r->m_new_a & 0xffffffffULL);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
-					  ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 13) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 13) + short4_long_flags +
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len_3 + 13) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len_3 + 13) + short4_long_flags +
 			  ((__u64)short4_a << 8));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_3, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short4 *new_short4 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short4 *new_short4 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 13));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_3 + 13));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(r->from.addr));
-	st128(new_ipv6->dst, ld128(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 13));
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_3 + 13));
 	st8(&new_short4->long_flags, short4_long_flags);
 	st32(&new_short4->a, short4_a);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short8_send_4(struct __sk_buff *skb, void *data, __u64 now,
-						   __u64 payload_len, __u64 partial,
-						   struct val_by_id *r)
+static __always_inline int swap_ipv4_short8_send_4(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_short8 *short8 = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 51, new_headers_len = 43, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -1195,66 +1264,66 @@ static __always_inline int swap_ipv4_short8_send_4(struct __sk_buff *skb, void *
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
-					  ld8((void *)&short8->a + 7));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
-		bpf_htons(payload_len + 9) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 9) + short0_long_flags);
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		bpf_htons(pkt->payload_len + 9) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 9) + short0_long_flags);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(payload_len + 29) +
-					 ipv4_ttl_protocol + fr_v4(r->from.addr) +
-					 fr_v4(r->to.addr) + 64);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 29) +
+					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
+					 fr_v4(pkt->r->to.addr) + 64);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short0 *new_short0 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short0 *new_short0 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 29));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 29));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(r->from.addr));
-	st32(new_ipv4->dst, fr_v4(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 9));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 9));
 	st8(&new_short0->long_flags, short0_long_flags);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short8_send_ipv6_4(struct __sk_buff *skb, void *data,
-							__u64 now, __u64 payload_len, __u64 partial,
-							struct val_by_id *r)
+static __always_inline int swap_ipv4_short8_send_ipv6_4(struct __sk_buff *skb,
+							struct swap_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_short8 *short8 = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 51, new_headers_len = 63, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -1267,174 +1336,160 @@ static __always_inline int swap_ipv4_short8_send_ipv6_4(struct __sk_buff *skb, v
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
-					  ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 9) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 9) + short0_long_flags);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 9) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 9) + short0_long_flags);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short0 *new_short0 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short0 *new_short0 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 9));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 9));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(r->from.addr));
-	st128(new_ipv6->dst, ld128(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 9));
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 9));
 	st8(&new_short0->long_flags, short0_long_flags);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short8_rules(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 udp_end, struct val_by_id *r)
+static __always_inline int swap_ipv4_short8_rules(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r->m_new_length == 0) {
+	if (pkt->r->m_new_length == 0) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len = udp_end - 51;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 51 && (partial & 0xffff) < 51ULL + payload_len - 1)))
-			return fr_up(skb, reason_swap_partial_checksum);
-		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&r->hop_to, 29ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&r->hop_to, reason_swap_no_route,
-						      reason_swap_unreachable));
-			return swap_ipv4_short8_send_4(skb, data, now, payload_len, partial, r);
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return fr_up(skb, reason_address_family);
+		pkt->payload_len = pkt->udp_end - 51;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial >> 16) >= 51 &&
+		       (pkt->partial & 0xffff) < 51ULL + pkt->payload_len - 1)))
+			return fr_up(skb, reason_partial_checksum);
+		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 29ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv4_short8_send_4(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (unlikely(!fr_fits(&r->hop_to, 49ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_to, reason_swap_no_route,
-					      reason_swap_unreachable));
-		return swap_ipv4_short8_send_ipv6_4(skb, data, now, payload_len, partial, r);
+			return fr_up(skb, reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+		return swap_ipv4_short8_send_ipv6_4(skb, pkt);
 	}
 
 	/* programs: swap: { */
-	return fr_up(skb, reason_swap_no_rule);
+	return fr_up(skb, reason_no_rule);
 }
 
-static __always_inline int swap_ipv4_short8(struct __sk_buff *skb, void *data, __u64 now,
-					    __u64 ip_end, __u64 udp_end, struct val_by_id *r)
+static __always_inline int swap_ipv4_short8_2(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r->m_new_length == 20) {
+	if (pkt->r->m_new_length == 20) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len = udp_end - 51;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 51 && (partial & 0xffff) < 51ULL + payload_len - 1)))
-			return fr_up(skb, reason_swap_partial_checksum);
-		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&r->hop_to, 49ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&r->hop_to, reason_swap_no_route,
-						      reason_swap_unreachable));
-			return swap_ipv4_short8_send(skb, data, now, payload_len, partial, r);
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return fr_up(skb, reason_address_family);
+		pkt->payload_len = pkt->udp_end - 51;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial >> 16) >= 51 &&
+		       (pkt->partial & 0xffff) < 51ULL + pkt->payload_len - 1)))
+			return fr_up(skb, reason_partial_checksum);
+		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv4_short8_send(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (unlikely(!fr_fits(&r->hop_to, 69ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_to, reason_swap_no_route,
-					      reason_swap_unreachable));
-		return swap_ipv4_short8_send_ipv6(skb, data, now, payload_len, partial, r);
+			return fr_up(skb, reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->r->hop_to, 69ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+		return swap_ipv4_short8_send_ipv6(skb, pkt);
 	}
-	if (r->m_new_length == 16) {
-		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len = udp_end - 51;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 51 && (partial & 0xffff) < 51ULL + payload_len - 1)))
-			return fr_up(skb, reason_swap_partial_checksum);
-		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&r->hop_to, 45ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&r->hop_to, reason_swap_no_route,
-						      reason_swap_unreachable));
-			return swap_ipv4_short8_send_2(skb, data, now, payload_len, partial, r);
+	if (pkt->r->m_new_length == 16) {
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return fr_up(skb, reason_address_family);
+		pkt->payload_len_2 = pkt->udp_end - 51;
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial_2 >> 16) >= 51 &&
+		       (pkt->partial_2 & 0xffff) < 51ULL + pkt->payload_len_2 - 1)))
+			return fr_up(skb, reason_partial_checksum);
+		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 45ULL + pkt->payload_len_2)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv4_short8_send_2(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (unlikely(!fr_fits(&r->hop_to, 65ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_to, reason_swap_no_route,
-					      reason_swap_unreachable));
-		return swap_ipv4_short8_send_ipv6_2(skb, data, now, payload_len, partial, r);
+			return fr_up(skb, reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->r->hop_to, 65ULL + pkt->payload_len_2)))
+			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+		return swap_ipv4_short8_send_ipv6_2(skb, pkt);
 	}
-	if (r->m_new_length == 8)
-		return swap_ipv4_short8_rule(skb, data, now, ip_end, udp_end, r);
-	if (r->m_new_length == 4) {
-		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len = udp_end - 51;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 51 && (partial & 0xffff) < 51ULL + payload_len - 1)))
-			return fr_up(skb, reason_swap_partial_checksum);
-		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&r->hop_to, 33ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&r->hop_to, reason_swap_no_route,
-						      reason_swap_unreachable));
-			return swap_ipv4_short8_send_3(skb, data, now, payload_len, partial, r);
+	if (pkt->r->m_new_length == 8)
+		return swap_ipv4_short8_rule(skb, pkt);
+	if (pkt->r->m_new_length == 4) {
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return fr_up(skb, reason_address_family);
+		pkt->payload_len_3 = pkt->udp_end - 51;
+		pkt->partial_3 = fr_partial(skb);
+		if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial_3 >> 16) >= 51 &&
+		       (pkt->partial_3 & 0xffff) < 51ULL + pkt->payload_len_3 - 1)))
+			return fr_up(skb, reason_partial_checksum);
+		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 33ULL + pkt->payload_len_3)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv4_short8_send_3(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (unlikely(!fr_fits(&r->hop_to, 53ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_to, reason_swap_no_route,
-					      reason_swap_unreachable));
-		return swap_ipv4_short8_send_ipv6_3(skb, data, now, payload_len, partial, r);
+			return fr_up(skb, reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->r->hop_to, 53ULL + pkt->payload_len_3)))
+			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+		return swap_ipv4_short8_send_ipv6_3(skb, pkt);
 	}
 
-	return swap_ipv4_short8_rules(skb, data, now, udp_end, r);
+	return swap_ipv4_short8_rules(skb, pkt);
 }
 
-static __always_inline int swap_ipv4_short4_send(struct __sk_buff *skb, void *data, __u64 now,
-						 __u64 payload_len, __u64 partial,
-						 struct val_by_id *r)
+static __always_inline int swap_ipv4_short4_send(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_short4 *short4 = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_short4 *short4 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 47, new_headers_len = 51, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -1447,68 +1502,68 @@ static __always_inline int swap_ipv4_short4_send(struct __sk_buff *skb, void *da
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld32(&short4->long_flags) +
-					  ld8((void *)&short4->a + 3));
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld32(&short4->long_flags) + ld8((void *)&short4->a + 3));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
-		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r_2->from.addr) + fr_v4(pkt->r_2->to.addr) +
+		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r_2->from.port) + bpf_htons(pkt->r_2->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + short8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_a)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(payload_len + 37) +
-					 ipv4_ttl_protocol + fr_v4(r->from.addr) +
-					 fr_v4(r->to.addr) + 64);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 37) +
+					 ipv4_ttl_protocol + fr_v4(pkt->r_2->from.addr) +
+					 fr_v4(pkt->r_2->to.addr) + 64);
+	int direct = pkt->r_2->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short8 *new_short8 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short8 *new_short8 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r_2->hop_to);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(r->from.addr));
-	st32(new_ipv4->dst, fr_v4(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st32(new_ipv4->src, fr_v4(pkt->r_2->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r_2->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r_2->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r_2->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r_2->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r_2->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r_2->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
-						      __u64 payload_len, __u64 partial,
-						      struct val_by_id *r)
+static __always_inline int swap_ipv4_short4_send_ipv6(struct __sk_buff *skb,
+						      struct swap_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_short4 *short4 = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_short4 *short4 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 47, new_headers_len = 71, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -1521,108 +1576,104 @@ static __always_inline int swap_ipv4_short4_send_ipv6(struct __sk_buff *skb, voi
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld32(&short4->long_flags) +
-					  ld8((void *)&short4->a + 3));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld32(&short4->long_flags) + ld8((void *)&short4->a + 3));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r_2->from.addr)) +
+		fr_add128(ld128(pkt->r_2->to.addr)) + bpf_htons(pkt->payload_len + 17) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r_2->from.port) + bpf_htons(pkt->r_2->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + short8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_a)));
+	int direct = pkt->r_2->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short8 *new_short8 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short8 *new_short8 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r_2->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 17));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(r->from.addr));
-	st128(new_ipv6->dst, ld128(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st128(new_ipv6->src, ld128(pkt->r_2->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r_2->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r_2->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r_2->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r_2->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r_2->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r_2->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short4_2(struct __sk_buff *skb, void *data, __u64 now,
-					      __u64 udp_end, struct val_by_id *r)
+static __always_inline int swap_ipv4_short4(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_udp *udp = data + 34;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r->m_new_length == 8) {
+	if (pkt->r_2->m_new_length == 8) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len = udp_end - 47;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 47 && (partial & 0xffff) < 47ULL + payload_len - 1)))
-			return fr_up(skb, reason_swap_partial_checksum);
-		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&r->hop_to, 37ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&r->hop_to, reason_swap_no_route,
-						      reason_swap_unreachable));
-			return swap_ipv4_short4_send(skb, data, now, payload_len, partial, r);
+		if (fr_is_v4(pkt->r_2->from.addr) != fr_is_v4(pkt->r_2->to.addr))
+			return fr_up(skb, reason_address_family);
+		pkt->payload_len = pkt->udp_end - 47;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial >> 16) >= 47 &&
+		       (pkt->partial & 0xffff) < 47ULL + pkt->payload_len - 1)))
+			return fr_up(skb, reason_partial_checksum);
+		if (fr_is_v4(pkt->r_2->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->r_2->hop_to, 37ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+			return swap_ipv4_short4_send(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (unlikely(!fr_fits(&r->hop_to, 57ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_to, reason_swap_no_route,
-					      reason_swap_unreachable));
-		return swap_ipv4_short4_send_ipv6(skb, data, now, payload_len, partial, r);
+			return fr_up(skb, reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->r_2->hop_to, 57ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+		return swap_ipv4_short4_send_ipv6(skb, pkt);
 	}
 
 	/* programs: swap: { */
-	return fr_up(skb, reason_swap_no_rule);
+	return fr_up(skb, reason_no_rule);
 }
 
-static __always_inline int check_short0(struct __sk_buff *skb, void *data, void *data_end,
-					__u64 udp_end, const __u32 at)
+static __always_inline __u32 check_short0(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 udp_end, const __u32 at)
 {
 	struct hdr_short0 *short0 = data + at;
 
 	if ((void *)(short0 + 1) > data_end || at + sizeof(*short0) > udp_end)
-		return fr_up(skb, reason_swap_truncated);
+		return reason_truncated;
 	if ((be8(&short0->long_flags) >> 7) != 0)
-		return fr_up(skb, reason_swap_long_header);
+		return reason_long_header;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_swap_gso_packet);
-
+		return reason_gso_packet;
 	return 0;
 }
 
-static __always_inline int swap_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
-					  __u64 payload_len, __u64 partial, struct val_by_id *r)
+static __always_inline int swap_ipv4_short0_send(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_short0 *short0 = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_short0 *short0 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 43, new_headers_len = 51, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -1635,67 +1686,67 @@ static __always_inline int swap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld8(&short0->long_flags));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + ld8(&short0->long_flags));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
-		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + short8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(payload_len + 37) +
-					 ipv4_ttl_protocol + fr_v4(r->from.addr) +
-					 fr_v4(r->to.addr) + 64);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 37) +
+					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
+					 fr_v4(pkt->r->to.addr) + 64);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short8 *new_short8 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short8 *new_short8 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(r->from.addr));
-	st32(new_ipv4->dst, fr_v4(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 payload_len, __u64 partial,
-					       struct val_by_id *r)
+static __always_inline int swap_ipv4_short0_send_ipv6(struct __sk_buff *skb,
+						      struct swap_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_short0 *short0 = data + 42;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_short0 *short0 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 43, new_headers_len = 71, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -1708,94 +1759,63 @@ static __always_inline int swap_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld8(&short0->long_flags));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + ld8(&short0->long_flags));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 17) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + short8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)));
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short8 *new_short8 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short8 *new_short8 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 17));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(r->from.addr));
-	st128(new_ipv6->dst, ld128(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short4(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 now, __u64 udp_end)
+static __always_inline int swap_ipv4_short0(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_short4 *short4 = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	struct val_by_id *r;
-	if (47ULL <= skb->len) { /* short4 */
-		if ((void *)(short4 + 1) > data_end)
-			return fr_up(skb, reason_swap_truncated);
-		if (47ULL <= udp_end) { /* short4 */
-			if ((be8(&short4->long_flags) >> 7) == 0) { /* short4 */
-				/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"sho... */
-				if (skb->gso_size != 0)
-					return fr_up(skb, reason_swap_gso_packet);
+	__u32 why = check_short0(skb, pkt->data, pkt->data_end, pkt->udp_end, 42);
+	if (why)
+		return fr_up(skb, why);
 
-				/* lookup: r: by_id: [ */
-				{
-					struct key_by_id key __attribute__((aligned(8))) = {};
-
-					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
-							   be16(&udp->src_port));
-					fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
-							   be16(&udp->dst_port));
-					key.length = 4;
-					key.a = be32(&short4->a);
-					key.b = 0;
-					key.c = 0;
-					enum fr_found found = find_by_id(&key, lease, 264, &r, now);
-					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_swap_changing);
-					if (found == FR_MISSING)
-						r = NULL;
-				}
-				if (fr_has(r))
-					return swap_ipv4_short4_2(skb, data, now, udp_end, r);
-			}
-		}
-	}
-	if (check_short0(skb, data, data_end, udp_end, 42))
-		return TC_ACT_UNSPEC;
-	struct val_by_id *r_2;
+	/* lookup: r: by_id: [ */
 	{
 		struct key_by_id key __attribute__((aligned(8))) = {};
 
@@ -1805,93 +1825,56 @@ static __always_inline int swap_ipv4_short4(struct __sk_buff *skb, void *data, v
 		key.a = 0;
 		key.b = 0;
 		key.c = 0;
-		enum fr_found found = find_by_id(&key, lease, 352, &r_2, now);
+		enum fr_found found = find_by_id(&key, pkt->lease, 352, &pkt->r, pkt->now);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_swap_no_by_id, reason_swap_changing);
+			return fr_missed(skb, found, reason_no_by_id, reason_changing);
 	}
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r_2->m_new_length == 8) {
+	if (pkt->r->m_new_length == 8) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(r_2->from.addr) != fr_is_v4(r_2->to.addr))
-			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len = udp_end - 43;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 43 && (partial & 0xffff) < 43ULL + payload_len - 1)))
-			return fr_up(skb, reason_swap_partial_checksum);
-		if (fr_is_v4(r_2->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&r_2->hop_to, 37ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&r_2->hop_to, reason_swap_no_route,
-						      reason_swap_unreachable));
-			return swap_ipv4_send(skb, data, now, payload_len, partial, r_2);
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return fr_up(skb, reason_address_family);
+		pkt->payload_len = pkt->udp_end - 43;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial >> 16) >= 43 &&
+		       (pkt->partial & 0xffff) < 43ULL + pkt->payload_len - 1)))
+			return fr_up(skb, reason_partial_checksum);
+		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv4_short0_send(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (unlikely(!fr_fits(&r_2->hop_to, 57ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&r_2->hop_to, reason_swap_no_route,
-					      reason_swap_unreachable));
-		return swap_ipv4_send_ipv6(skb, data, now, payload_len, partial, r_2);
+			return fr_up(skb, reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->r->hop_to, 57ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+		return swap_ipv4_short0_send_ipv6(skb, pkt);
 	}
 
 	/* programs: swap: { */
-	return fr_up(skb, reason_swap_no_rule);
+	return fr_up(skb, reason_no_rule);
 }
 
-static __always_inline int swap_ipv4_short16(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 now, __u64 ip_end,
-					     __u64 udp_end)
+static __always_inline int swap_ipv4_short8(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_short16 *short16 = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short8 *short8 = data + 42;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short4 *short4 = pkt->data + 42;
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	struct val_by_id *r;
-	if (59ULL <= skb->len) { /* short16 */
-		if ((void *)(short16 + 1) > data_end)
-			return fr_up(skb, reason_swap_truncated);
-		if (59ULL <= udp_end) { /* short16 */
-			if ((be8(&short16->long_flags) >> 7) == 0) { /* short16 */
+	if (51ULL <= skb->len) { /* short8 */
+		if ((void *)(short8 + 1) > pkt->data_end)
+			return fr_up(skb, reason_truncated);
+		if (51ULL <= pkt->udp_end) { /* short8 */
+			if ((be8(&short8->long_flags) >> 7) == 0) { /* short8 */
 				/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"sho... */
 				if (skb->gso_size != 0)
-					return fr_up(skb, reason_swap_gso_packet);
+					return fr_up(skb, reason_gso_packet);
 
 				/* lookup: r: by_id: [ */
-				{
-					struct key_by_id key __attribute__((aligned(8))) = {};
-
-					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
-							   be16(&udp->src_port));
-					fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
-							   be16(&udp->dst_port));
-					key.length = 16;
-					key.a = be64(&short16->a);
-					key.b = be64(&short16->b);
-					key.c = 0;
-					enum fr_found found = find_by_id(&key, lease, 88, &r, now);
-					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_swap_changing);
-					if (found == FR_MISSING)
-						r = NULL;
-				}
-				if (fr_has(r))
-					return swap_ipv4_short16_2(skb, data, now, ip_end, udp_end,
-						r);
-			}
-		}
-	}
-	struct val_by_id *r_2;
-	if (51ULL <= skb->len) { /* short8 */
-		if ((void *)(short8 + 1) > data_end)
-			return fr_up(skb, reason_swap_truncated);
-		if (51ULL <= udp_end) { /* short8 */
-			if ((be8(&short8->long_flags) >> 7) == 0) { /* short8 */
-				if (skb->gso_size != 0)
-					return fr_up(skb, reason_swap_gso_packet);
 				{
 					struct key_by_id key __attribute__((aligned(8))) = {};
 
@@ -1903,71 +1886,73 @@ static __always_inline int swap_ipv4_short16(struct __sk_buff *skb, void *data, 
 					key.a = be64(&short8->a);
 					key.b = 0;
 					key.c = 0;
-					enum fr_found found = find_by_id(&key, lease, 176, &r_2,
-						now);
+					enum fr_found found = find_by_id(&key, pkt->lease, 176,
+						&pkt->r, pkt->now);
 					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_swap_changing);
+						return fr_up(skb, reason_changing);
 					if (found == FR_MISSING)
-						r_2 = NULL;
+						pkt->r = NULL;
 				}
-				if (fr_has(r_2))
-					return swap_ipv4_short8(skb, data, now, ip_end, udp_end,
-						r_2);
+				if (fr_has(pkt->r))
+					return swap_ipv4_short8_2(skb, pkt);
+			}
+		}
+	}
+	if (47ULL <= skb->len) { /* short4 */
+		if ((void *)(short4 + 1) > pkt->data_end)
+			return fr_up(skb, reason_truncated);
+		if (47ULL <= pkt->udp_end) { /* short4 */
+			if ((be8(&short4->long_flags) >> 7) == 0) { /* short4 */
+				if (skb->gso_size != 0)
+					return fr_up(skb, reason_gso_packet);
+				{
+					struct key_by_id key __attribute__((aligned(8))) = {};
+
+					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							   be16(&udp->src_port));
+					fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
+							   be16(&udp->dst_port));
+					key.length = 4;
+					key.a = be32(&short4->a);
+					key.b = 0;
+					key.c = 0;
+					enum fr_found found = find_by_id(&key, pkt->lease, 264,
+						&pkt->r_2, pkt->now);
+					if (unlikely(found == FR_CHANGING))
+						return fr_up(skb, reason_changing);
+					if (found == FR_MISSING)
+						pkt->r_2 = NULL;
+				}
+				if (fr_has(pkt->r_2))
+					return swap_ipv4_short4(skb, pkt);
 			}
 		}
 	}
 
-	return swap_ipv4_short4(skb, data, data_end, lease, now, udp_end);
+	return swap_ipv4_short0(skb, pkt);
 }
 
-static __always_inline int swap_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease, __u64 now)
+static __always_inline int swap_ipv4(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_short20 *short20 = data + 42;
-	struct hdr_udp *udp = data + 34;
-	__u64 udp_end;
+	struct hdr_short20 *short20 = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short16 *short16 = pkt->data + 42;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_swap_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_swap_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_swap_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_swap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_swap_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_swap_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_swap_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_swap_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_swap_multicast);
-		return fr_up(skb, reason_swap_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"short?(n)"}], by: "lookup"}] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_swap_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	struct val_by_id *r;
 	if (63ULL <= skb->len) { /* short20 */
-		if ((void *)(short20 + 1) > data_end)
-			return fr_up(skb, reason_swap_truncated);
-		if (63ULL <= udp_end) { /* short20 */
+		if ((void *)(short20 + 1) > pkt->data_end)
+			return fr_up(skb, reason_truncated);
+		if (63ULL <= pkt->udp_end) { /* short20 */
 			if ((be8(&short20->long_flags) >> 7) == 0) { /* short20 */
+				/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"sho... */
 				if (skb->gso_size != 0)
-					return fr_up(skb, reason_swap_gso_packet);
+					return fr_up(skb, reason_gso_packet);
 
 				/* lookup: r: by_id: [ */
 				{
@@ -1981,29 +1966,86 @@ static __always_inline int swap_ipv4(struct __sk_buff *skb, void *data, void *da
 					key.a = be64(&short20->a);
 					key.b = be64(&short20->b);
 					key.c = be32(&short20->c);
-					enum fr_found found = find_by_id(&key, lease, 0, &r, now);
+					enum fr_found found = find_by_id(&key, pkt->lease, 0,
+						&pkt->r, pkt->now);
 					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_swap_changing);
+						return fr_up(skb, reason_changing);
 					if (found == FR_MISSING)
-						r = NULL;
+						pkt->r = NULL;
 				}
-				if (fr_has(r))
-					return swap_ipv4_short20(skb, data, now, ip_end, udp_end,
-						r);
+				if (fr_has(pkt->r))
+					return swap_ipv4_short20(skb, pkt);
+			}
+		}
+	}
+	if (59ULL <= skb->len) { /* short16 */
+		if ((void *)(short16 + 1) > pkt->data_end)
+			return fr_up(skb, reason_truncated);
+		if (59ULL <= pkt->udp_end) { /* short16 */
+			if ((be8(&short16->long_flags) >> 7) == 0) { /* short16 */
+				if (skb->gso_size != 0)
+					return fr_up(skb, reason_gso_packet);
+				{
+					struct key_by_id key __attribute__((aligned(8))) = {};
+
+					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							   be16(&udp->src_port));
+					fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
+							   be16(&udp->dst_port));
+					key.length = 16;
+					key.a = be64(&short16->a);
+					key.b = be64(&short16->b);
+					key.c = 0;
+					enum fr_found found = find_by_id(&key, pkt->lease, 88,
+						&pkt->r_2, pkt->now);
+					if (unlikely(found == FR_CHANGING))
+						return fr_up(skb, reason_changing);
+					if (found == FR_MISSING)
+						pkt->r_2 = NULL;
+				}
+				if (fr_has(pkt->r_2))
+					return swap_ipv4_short16(skb, pkt);
 			}
 		}
 	}
 
-	return swap_ipv4_short16(skb, data, data_end, lease, now, ip_end, udp_end);
+	return swap_ipv4_short8(skb, pkt);
 }
 
-static __always_inline int swap_ipv6_short20_rule_send(struct __sk_buff *skb, void *data, __u64 now,
-						       __u64 ip_end, __u64 partial,
-						       struct val_by_id *r)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_short20 *short20 = data + 62;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int swap_ipv6_short20_rule_send(struct __sk_buff *skb,
+						       struct swap_packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short20 *short20 = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -2016,24 +2058,25 @@ static __always_inline int swap_ipv6_short20_rule_send(struct __sk_buff *skb, vo
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short20->a)) +
 			fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
-			  ((__u64)bpf_htonl(r->m_new_c) << 8));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+		fr_add128(ld128(pkt->r->to.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+			  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8));
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_swap_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 83 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_swap_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 83 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = bpf_csum_update(skb, 0);
@@ -2042,41 +2085,40 @@ static __always_inline int swap_ipv6_short20_rule_send(struct __sk_buff *skb, vo
 		csum = fr_complete_without(skb, csum, 78, 5);
 	}
 
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short20 *new_short20 = data + 62;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short20 *new_short20 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(r->from.addr));
-	st128(new_ipv6->dst, ld128(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st64(&new_short20->a, bpf_cpu_to_be64(r->m_new_a));
-	st64(&new_short20->b, bpf_cpu_to_be64(r->m_new_b));
-	st32(&new_short20->c, bpf_htonl(r->m_new_c));
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 5);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short20_rule_send_ipv4(struct __sk_buff *skb, void *data,
-							    __u64 now, __u64 payload_len,
-							    __u64 partial, struct val_by_id *r)
+static __always_inline int swap_ipv6_short20_rule_send_ipv4(struct __sk_buff *skb,
+							    struct swap_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_short20 *short20 = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_short20 *short20 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 83, new_headers_len = 63, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -2090,113 +2132,112 @@ static __always_inline int swap_ipv6_short20_rule_send_ipv4(struct __sk_buff *sk
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short20->a)) +
 			fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
-		bpf_htons(payload_len + 29) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 29) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
-			  ((__u64)bpf_htonl(r->m_new_c) << 8));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		bpf_htons(pkt->payload_len + 29) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 29) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+			  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 49) + fr_v4(r->from.addr) +
-					   fr_v4(r->to.addr) + 0x1180);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 49) +
+			    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 0x1180);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short20 *new_short20 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short20 *new_short20 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 49));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 49));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(r->from.addr));
-	st32(new_ipv4->dst, fr_v4(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 29));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 29));
 	st8(&new_short20->long_flags, short20_long_flags);
-	st64(&new_short20->a, bpf_cpu_to_be64(r->m_new_a));
-	st64(&new_short20->b, bpf_cpu_to_be64(r->m_new_b));
-	st32(&new_short20->c, bpf_htonl(r->m_new_c));
+	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short20_rule(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 ip_end, __u64 udp_end, struct val_by_id *r)
+static __always_inline int swap_ipv6_short20_rule(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* {send: {from: "r.from", to: "r.to"}}, */
-	if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-		return fr_up(skb, reason_swap_address_family);
-	if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 83))
-			return fr_up(skb, reason_swap_partial_checksum);
+	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+		return fr_up(skb, reason_address_family);
+	if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 83))
+			return fr_up(skb, reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_swap_partial_checksum);
-		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_to, reason_swap_no_route,
-					      reason_swap_unreachable));
-		return swap_ipv6_short20_rule_send(skb, data, now, ip_end, partial, r);
+			return fr_up(skb, reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+		return swap_ipv6_short20_rule_send(skb, pkt);
 	}
-	__u64 payload_len = udp_end - 83;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 83 && (partial & 0xffff) < 83ULL + payload_len - 1)))
-		return fr_up(skb, reason_swap_partial_checksum);
+	pkt->payload_len = pkt->udp_end - 83;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 83 &&
+	       (pkt->partial_2 & 0xffff) < 83ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_swap_udp_checksum);
-	if (unlikely(!fr_fits(&r->hop_to, 49ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop_to, reason_swap_no_route, reason_swap_unreachable));
-	return swap_ipv6_short20_rule_send_ipv4(skb, data, now, payload_len, partial, r);
+		return fr_up(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+	return swap_ipv6_short20_rule_send_ipv4(skb, pkt);
 }
 
-static __always_inline int swap_ipv6_short20(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 ip_end, __u64 udp_end, struct val_by_id *r)
+static __always_inline int swap_ipv6_short20(struct __sk_buff *skb, struct swap_packet *pkt)
 {
 	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r->m_new_length == 20)
-		return swap_ipv6_short20_rule(skb, data, now, ip_end, udp_end, r);
+	if (pkt->r->m_new_length == 20)
+		return swap_ipv6_short20_rule(skb, pkt);
 
 	/* programs: swap: { */
-	return fr_up(skb, reason_swap_no_rule);
+	return fr_up(skb, reason_no_rule);
 }
 
-static __always_inline int swap_ipv6_short16_rule_send(struct __sk_buff *skb, void *data, __u64 now,
-						       __u64 ip_end, __u64 partial,
-						       struct val_by_id *r)
+static __always_inline int swap_ipv6_short16_rule_send(struct __sk_buff *skb,
+						       struct swap_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_short16 *short16 = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short16 *short16 = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -2208,24 +2249,25 @@ static __always_inline int swap_ipv6_short16_rule_send(struct __sk_buff *skb, vo
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  fr_odd64(ld64(&short16->a)) +
-					  fr_odd64(ld64(&short16->b)));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short16->a)) +
+			fr_odd64(ld64(&short16->b)));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r_2->from.addr)) +
+		fr_add128(ld128(pkt->r_2->to.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r_2->from.port) + bpf_htons(pkt->r_2->to.port) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_b)));
+	int direct = pkt->r_2->hop_to.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_swap_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 79 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_swap_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 79 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = bpf_csum_update(skb, 0);
@@ -2234,40 +2276,39 @@ static __always_inline int swap_ipv6_short16_rule_send(struct __sk_buff *skb, vo
 		csum = fr_complete_without(skb, csum, 78, 1);
 	}
 
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short16 *new_short16 = data + 62;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short16 *new_short16 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r_2->hop_to);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(r->from.addr));
-	st128(new_ipv6->dst, ld128(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st64(&new_short16->a, bpf_cpu_to_be64(r->m_new_a));
-	st64(&new_short16->b, bpf_cpu_to_be64(r->m_new_b));
+	st128(new_ipv6->src, ld128(pkt->r_2->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r_2->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r_2->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r_2->to.port));
+	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r_2->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r_2->m_new_b));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 1);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r_2->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r_2->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short16_rule_send_ipv4(struct __sk_buff *skb, void *data,
-							    __u64 now, __u64 payload_len,
-							    __u64 partial, struct val_by_id *r)
+static __always_inline int swap_ipv6_short16_rule_send_ipv4(struct __sk_buff *skb,
+							    struct swap_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_short16 *short16 = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_short16 *short16 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 79, new_headers_len = 59, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -2280,113 +2321,111 @@ static __always_inline int swap_ipv6_short16_rule_send_ipv4(struct __sk_buff *sk
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_odd64(ld64(&short16->a)) +
-					  fr_odd64(ld64(&short16->b)));
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
-		bpf_htons(payload_len + 25) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 25) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short16->a)) +
+			fr_odd64(ld64(&short16->b)));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r_2->from.addr) + fr_v4(pkt->r_2->to.addr) +
+		bpf_htons(pkt->payload_len + 25) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r_2->from.port) + bpf_htons(pkt->r_2->to.port) +
+			  bpf_htons(pkt->payload_len + 25) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_b)));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 45) + fr_v4(r->from.addr) +
-					   fr_v4(r->to.addr) + 0x1180);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 45) +
+			    fr_v4(pkt->r_2->from.addr) + fr_v4(pkt->r_2->to.addr) + 0x1180);
+	int direct = pkt->r_2->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short16 *new_short16 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short16 *new_short16 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r_2->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 45));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 45));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(r->from.addr));
-	st32(new_ipv4->dst, fr_v4(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 25));
+	st32(new_ipv4->src, fr_v4(pkt->r_2->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r_2->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r_2->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r_2->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 25));
 	st8(&new_short16->long_flags, short16_long_flags);
-	st64(&new_short16->a, bpf_cpu_to_be64(r->m_new_a));
-	st64(&new_short16->b, bpf_cpu_to_be64(r->m_new_b));
+	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r_2->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r_2->m_new_b));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r_2->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r_2->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short16_rule(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 ip_end, __u64 udp_end, struct val_by_id *r)
+static __always_inline int swap_ipv6_short16_rule(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* {send: {from: "r.from", to: "r.to"}}, */
-	if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-		return fr_up(skb, reason_swap_address_family);
-	if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 79))
-			return fr_up(skb, reason_swap_partial_checksum);
+	if (fr_is_v4(pkt->r_2->from.addr) != fr_is_v4(pkt->r_2->to.addr))
+		return fr_up(skb, reason_address_family);
+	if (!fr_is_v4(pkt->r_2->to.addr)) { /* ipv6 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 79))
+			return fr_up(skb, reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_swap_partial_checksum);
-		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_to, reason_swap_no_route,
-					      reason_swap_unreachable));
-		return swap_ipv6_short16_rule_send(skb, data, now, ip_end, partial, r);
+			return fr_up(skb, reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r_2->hop_to, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+		return swap_ipv6_short16_rule_send(skb, pkt);
 	}
-	__u64 payload_len = udp_end - 79;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 79 && (partial & 0xffff) < 79ULL + payload_len - 1)))
-		return fr_up(skb, reason_swap_partial_checksum);
+	pkt->payload_len = pkt->udp_end - 79;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 79 &&
+	       (pkt->partial_2 & 0xffff) < 79ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_swap_udp_checksum);
-	if (unlikely(!fr_fits(&r->hop_to, 45ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop_to, reason_swap_no_route, reason_swap_unreachable));
-	return swap_ipv6_short16_rule_send_ipv4(skb, data, now, payload_len, partial, r);
+		return fr_up(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->r_2->hop_to, 45ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+	return swap_ipv6_short16_rule_send_ipv4(skb, pkt);
 }
 
-static __always_inline int swap_ipv6_short16_2(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 ip_end, __u64 udp_end, struct val_by_id *r)
+static __always_inline int swap_ipv6_short16(struct __sk_buff *skb, struct swap_packet *pkt)
 {
 	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r->m_new_length == 16)
-		return swap_ipv6_short16_rule(skb, data, now, ip_end, udp_end, r);
+	if (pkt->r_2->m_new_length == 16)
+		return swap_ipv6_short16_rule(skb, pkt);
 
 	/* programs: swap: { */
-	return fr_up(skb, reason_swap_no_rule);
+	return fr_up(skb, reason_no_rule);
 }
 
-static __always_inline int swap_ipv6_short8_send(struct __sk_buff *skb, void *data, __u64 now,
-						 __u64 payload_len, __u64 partial,
-						 struct val_by_id *r)
+static __always_inline int swap_ipv6_short8_send(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_short8 *short8 = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_short8 *short8 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 83, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -2400,23 +2439,25 @@ static __always_inline int swap_ipv6_short8_send(struct __sk_buff *skb, void *da
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
-					  ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 29) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 29) + short20_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
-			  ((__u64)bpf_htonl(r->m_new_c) << 8));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 29) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 29) + short20_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+			  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8));
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -2424,46 +2465,45 @@ static __always_inline int swap_ipv6_short8_send(struct __sk_buff *skb, void *da
 		csum = fr_complete_without(skb, csum, 78, 5);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short20 *new_short20 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short20 *new_short20 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 29));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 29));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(r->from.addr));
-	st128(new_ipv6->dst, ld128(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 29));
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 29));
 	st8(&new_short20->long_flags, short20_long_flags);
-	st64(&new_short20->a, bpf_cpu_to_be64(r->m_new_a));
-	st64(&new_short20->b, bpf_cpu_to_be64(r->m_new_b));
-	st32(&new_short20->c, bpf_htonl(r->m_new_c));
+	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 5);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short8_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
-						      __u64 payload_len, __u64 partial,
-						      struct val_by_id *r)
+static __always_inline int swap_ipv6_short8_send_ipv4(struct __sk_buff *skb,
+						      struct swap_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_short8 *short8 = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_short8 *short8 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 63, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -2476,70 +2516,69 @@ static __always_inline int swap_ipv6_short8_send_ipv4(struct __sk_buff *skb, voi
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
-					  ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
-		bpf_htons(payload_len + 29) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 29) + short20_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
-			  ((__u64)bpf_htonl(r->m_new_c) << 8));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		bpf_htons(pkt->payload_len + 29) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 29) + short20_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+			  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 49) + fr_v4(r->from.addr) +
-					   fr_v4(r->to.addr) + 0x1180);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 49) +
+			    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 0x1180);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short20 *new_short20 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short20 *new_short20 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 49));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 49));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(r->from.addr));
-	st32(new_ipv4->dst, fr_v4(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 29));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 29));
 	st8(&new_short20->long_flags, short20_long_flags);
-	st64(&new_short20->a, bpf_cpu_to_be64(r->m_new_a));
-	st64(&new_short20->b, bpf_cpu_to_be64(r->m_new_b));
-	st32(&new_short20->c, bpf_htonl(r->m_new_c));
+	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short8_send_2(struct __sk_buff *skb, void *data, __u64 now,
-						   __u64 payload_len, __u64 partial,
-						   struct val_by_id *r)
+static __always_inline int swap_ipv6_short8_send_2(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_short8 *short8 = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_short8 *short8 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 79, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -2553,22 +2592,24 @@ static __always_inline int swap_ipv6_short8_send_2(struct __sk_buff *skb, void *
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
-					  ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 25) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 25) + short16_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len_2 + 25) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len_2 + 25) + short16_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)));
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -2576,45 +2617,44 @@ static __always_inline int swap_ipv6_short8_send_2(struct __sk_buff *skb, void *
 		csum = fr_complete_without(skb, csum, 78, 1);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short16 *new_short16 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short16 *new_short16 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 25));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 25));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(r->from.addr));
-	st128(new_ipv6->dst, ld128(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 25));
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 25));
 	st8(&new_short16->long_flags, short16_long_flags);
-	st64(&new_short16->a, bpf_cpu_to_be64(r->m_new_a));
-	st64(&new_short16->b, bpf_cpu_to_be64(r->m_new_b));
+	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 1);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short8_send_ipv4_2(struct __sk_buff *skb, void *data,
-							__u64 now, __u64 payload_len, __u64 partial,
-							struct val_by_id *r)
+static __always_inline int swap_ipv6_short8_send_ipv4_2(struct __sk_buff *skb,
+							struct swap_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_short8 *short8 = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_short8 *short8 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 59, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -2627,67 +2667,67 @@ static __always_inline int swap_ipv6_short8_send_ipv4_2(struct __sk_buff *skb, v
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
-					  ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
-		bpf_htons(payload_len + 25) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 25) + short16_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		bpf_htons(pkt->payload_len_2 + 25) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len_2 + 25) + short16_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 45) + fr_v4(r->from.addr) +
-					   fr_v4(r->to.addr) + 0x1180);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_2 + 45) +
+			    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 0x1180);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV4 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short16 *new_short16 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short16 *new_short16 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 45));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 45));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(r->from.addr));
-	st32(new_ipv4->dst, fr_v4(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 25));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 25));
 	st8(&new_short16->long_flags, short16_long_flags);
-	st64(&new_short16->a, bpf_cpu_to_be64(r->m_new_a));
-	st64(&new_short16->b, bpf_cpu_to_be64(r->m_new_b));
+	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short8_rule_send(struct __sk_buff *skb, void *data, __u64 now,
-						      __u64 ip_end, __u64 partial,
-						      struct val_by_id *r)
+static __always_inline int swap_ipv6_short8_rule_send(struct __sk_buff *skb,
+						      struct swap_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_short8 *short8 = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short8 *short8 = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -2699,55 +2739,55 @@ static __always_inline int swap_ipv6_short8_rule_send(struct __sk_buff *skb, voi
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  fr_odd64(ld64(&short8->a)));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short8->a)));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+		fr_add128(ld128(pkt->r->to.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)));
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_swap_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 71 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_swap_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 71 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 57);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short8 *new_short8 = data + 62;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short8 *new_short8 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(r->from.addr));
-	st128(new_ipv6->dst, ld128(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 57);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short8_rule_send_ipv4(struct __sk_buff *skb, void *data,
-							   __u64 now, __u64 payload_len,
-							   __u64 partial, struct val_by_id *r)
+static __always_inline int swap_ipv6_short8_rule_send_ipv4(struct __sk_buff *skb,
+							   struct swap_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_short8 *short8 = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_short8 *short8 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 51, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -2760,99 +2800,98 @@ static __always_inline int swap_ipv6_short8_rule_send_ipv4(struct __sk_buff *skb
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_odd64(ld64(&short8->a)));
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
-		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short8->a)));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 17) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 37) + fr_v4(r->from.addr) +
-					   fr_v4(r->to.addr) + 0x1180);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 37) +
+			    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 0x1180);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short8 *new_short8 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short8 *new_short8 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(r->from.addr));
-	st32(new_ipv4->dst, fr_v4(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short8_rule(struct __sk_buff *skb, void *data, __u64 now,
-						 __u64 ip_end, __u64 udp_end, struct val_by_id *r)
+static __always_inline int swap_ipv6_short8_rule(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* {send: {from: "r.from", to: "r.to"}}, */
-	if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-		return fr_up(skb, reason_swap_address_family);
-	if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 71))
-			return fr_up(skb, reason_swap_partial_checksum);
+	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+		return fr_up(skb, reason_address_family);
+	if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 71))
+			return fr_up(skb, reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-			return fr_up(skb, reason_swap_partial_checksum);
-		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_to, reason_swap_no_route,
-					      reason_swap_unreachable));
-		return swap_ipv6_short8_rule_send(skb, data, now, ip_end, partial, r);
+			return fr_up(skb, reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+		return swap_ipv6_short8_rule_send(skb, pkt);
 	}
-	__u64 payload_len = udp_end - 71;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 71 && (partial & 0xffff) < 71ULL + payload_len - 1)))
-		return fr_up(skb, reason_swap_partial_checksum);
+	pkt->payload_len = pkt->udp_end - 71;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 71 &&
+	       (pkt->partial_2 & 0xffff) < 71ULL + pkt->payload_len - 1)))
+		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_swap_udp_checksum);
-	if (unlikely(!fr_fits(&r->hop_to, 37ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&r->hop_to, reason_swap_no_route, reason_swap_unreachable));
-	return swap_ipv6_short8_rule_send_ipv4(skb, data, now, payload_len, partial, r);
+		return fr_up(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+	return swap_ipv6_short8_rule_send_ipv4(skb, pkt);
 }
 
-static __always_inline int swap_ipv6_short8_send_3(struct __sk_buff *skb, void *data, __u64 now,
-						   __u64 payload_len, __u64 partial,
-						   struct val_by_id *r)
+static __always_inline int swap_ipv6_short8_send_3(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_short8 *short8 = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_short8 *short8 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 67, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -2861,64 +2900,65 @@ static __always_inline int swap_ipv6_short8_send_3(struct __sk_buff *skb, void *
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
-	__be32 short4_a = bpf_htonl((__u64)r->m_new_a & 0xffffffffULL);
+	__be32 short4_a = bpf_htonl((__u64)pkt->r->m_new_a & 0xffffffffULL);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
-					  ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 13) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 13) + short4_long_flags +
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len_3 + 13) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len_3 + 13) + short4_long_flags +
 			  ((__u64)short4_a << 8));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_3,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short4 *new_short4 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short4 *new_short4 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 13));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_3 + 13));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(r->from.addr));
-	st128(new_ipv6->dst, ld128(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 13));
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_3 + 13));
 	st8(&new_short4->long_flags, short4_long_flags);
 	st32(&new_short4->a, short4_a);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short8_send_ipv4_3(struct __sk_buff *skb, void *data,
-							__u64 now, __u64 payload_len, __u64 partial,
-							struct val_by_id *r)
+static __always_inline int swap_ipv6_short8_send_ipv4_3(struct __sk_buff *skb,
+							struct swap_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_short8 *short8 = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_short8 *short8 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 47, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -2926,72 +2966,71 @@ static __always_inline int swap_ipv6_short8_send_ipv4_3(struct __sk_buff *skb, v
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
-	__be32 short4_a = bpf_htonl((__u64)r->m_new_a & 0xffffffffULL);
+	__be32 short4_a = bpf_htonl((__u64)pkt->r->m_new_a & 0xffffffffULL);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
-					  ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
-		bpf_htons(payload_len + 13) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 13) + short4_long_flags +
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		bpf_htons(pkt->payload_len_3 + 13) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len_3 + 13) + short4_long_flags +
 			  ((__u64)short4_a << 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 33) + fr_v4(r->from.addr) +
-					   fr_v4(r->to.addr) + 0x1180);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_3 + 33) +
+			    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 0x1180);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_3, FR_TO_IPV4 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short4 *new_short4 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short4 *new_short4 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 33));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_3 + 33));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(r->from.addr));
-	st32(new_ipv4->dst, fr_v4(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 13));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_3 + 13));
 	st8(&new_short4->long_flags, short4_long_flags);
 	st32(&new_short4->a, short4_a);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short8_send_4(struct __sk_buff *skb, void *data, __u64 now,
-						   __u64 payload_len, __u64 partial,
-						   struct val_by_id *r)
+static __always_inline int swap_ipv6_short8_send_4(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_short8 *short8 = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_short8 *short8 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 63, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -3005,56 +3044,57 @@ static __always_inline int swap_ipv6_short8_send_4(struct __sk_buff *skb, void *
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
-					  ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 9) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 9) + short0_long_flags);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 9) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 9) + short0_long_flags);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short0 *new_short0 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short0 *new_short0 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 9));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 9));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(r->from.addr));
-	st128(new_ipv6->dst, ld128(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 9));
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 9));
 	st8(&new_short0->long_flags, short0_long_flags);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short8_send_ipv4_4(struct __sk_buff *skb, void *data,
-							__u64 now, __u64 payload_len, __u64 partial,
-							struct val_by_id *r)
+static __always_inline int swap_ipv6_short8_send_ipv4_4(struct __sk_buff *skb,
+							struct swap_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_short8 *short8 = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_short8 *short8 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 43, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -3067,181 +3107,166 @@ static __always_inline int swap_ipv6_short8_send_ipv4_4(struct __sk_buff *skb, v
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
-					  ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
-		bpf_htons(payload_len + 9) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 9) + short0_long_flags);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		bpf_htons(pkt->payload_len + 9) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 9) + short0_long_flags);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 29) + fr_v4(r->from.addr) +
-					   fr_v4(r->to.addr) + 0x1180);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 29) +
+			    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 0x1180);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short0 *new_short0 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short0 *new_short0 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 29));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 29));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(r->from.addr));
-	st32(new_ipv4->dst, fr_v4(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 9));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 9));
 	st8(&new_short0->long_flags, short0_long_flags);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short8_rules(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 udp_end, struct val_by_id *r)
+static __always_inline int swap_ipv6_short8_rules(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r->m_new_length == 0) {
+	if (pkt->r->m_new_length == 0) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len = udp_end - 71;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 71 && (partial & 0xffff) < 71ULL + payload_len - 1)))
-			return fr_up(skb, reason_swap_partial_checksum);
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return fr_up(skb, reason_address_family);
+		pkt->payload_len = pkt->udp_end - 71;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 71 &&
+		       (pkt->partial & 0xffff) < 71ULL + pkt->payload_len - 1)))
+			return fr_up(skb, reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&r->hop_to, 49ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&r->hop_to, reason_swap_no_route,
-						      reason_swap_unreachable));
-			return swap_ipv6_short8_send_4(skb, data, now, payload_len, partial, r);
+			return fr_up(skb, reason_udp_checksum);
+		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv6_short8_send_4(skb, pkt);
 		}
-		if (unlikely(!fr_fits(&r->hop_to, 29ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_to, reason_swap_no_route,
-					      reason_swap_unreachable));
-		return swap_ipv6_short8_send_ipv4_4(skb, data, now, payload_len, partial, r);
+		if (unlikely(!fr_fits(&pkt->r->hop_to, 29ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+		return swap_ipv6_short8_send_ipv4_4(skb, pkt);
 	}
 
 	/* programs: swap: { */
-	return fr_up(skb, reason_swap_no_rule);
+	return fr_up(skb, reason_no_rule);
 }
 
-static __always_inline int swap_ipv6_short8(struct __sk_buff *skb, void *data, __u64 now,
-					    __u64 ip_end, __u64 udp_end, struct val_by_id *r)
+static __always_inline int swap_ipv6_short8_2(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r->m_new_length == 20) {
+	if (pkt->r->m_new_length == 20) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len = udp_end - 71;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 71 && (partial & 0xffff) < 71ULL + payload_len - 1)))
-			return fr_up(skb, reason_swap_partial_checksum);
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return fr_up(skb, reason_address_family);
+		pkt->payload_len = pkt->udp_end - 71;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 71 &&
+		       (pkt->partial & 0xffff) < 71ULL + pkt->payload_len - 1)))
+			return fr_up(skb, reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&r->hop_to, 69ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&r->hop_to, reason_swap_no_route,
-						      reason_swap_unreachable));
-			return swap_ipv6_short8_send(skb, data, now, payload_len, partial, r);
+			return fr_up(skb, reason_udp_checksum);
+		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 69ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv6_short8_send(skb, pkt);
 		}
-		if (unlikely(!fr_fits(&r->hop_to, 49ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_to, reason_swap_no_route,
-					      reason_swap_unreachable));
-		return swap_ipv6_short8_send_ipv4(skb, data, now, payload_len, partial, r);
+		if (unlikely(!fr_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+		return swap_ipv6_short8_send_ipv4(skb, pkt);
 	}
-	if (r->m_new_length == 16) {
-		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len = udp_end - 71;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 71 && (partial & 0xffff) < 71ULL + payload_len - 1)))
-			return fr_up(skb, reason_swap_partial_checksum);
+	if (pkt->r->m_new_length == 16) {
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return fr_up(skb, reason_address_family);
+		pkt->payload_len_2 = pkt->udp_end - 71;
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial_2 >> 16) >= 71 &&
+		       (pkt->partial_2 & 0xffff) < 71ULL + pkt->payload_len_2 - 1)))
+			return fr_up(skb, reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&r->hop_to, 65ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&r->hop_to, reason_swap_no_route,
-						      reason_swap_unreachable));
-			return swap_ipv6_short8_send_2(skb, data, now, payload_len, partial, r);
+			return fr_up(skb, reason_udp_checksum);
+		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 65ULL + pkt->payload_len_2)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv6_short8_send_2(skb, pkt);
 		}
-		if (unlikely(!fr_fits(&r->hop_to, 45ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_to, reason_swap_no_route,
-					      reason_swap_unreachable));
-		return swap_ipv6_short8_send_ipv4_2(skb, data, now, payload_len, partial, r);
+		if (unlikely(!fr_fits(&pkt->r->hop_to, 45ULL + pkt->payload_len_2)))
+			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+		return swap_ipv6_short8_send_ipv4_2(skb, pkt);
 	}
-	if (r->m_new_length == 8)
-		return swap_ipv6_short8_rule(skb, data, now, ip_end, udp_end, r);
-	if (r->m_new_length == 4) {
-		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len = udp_end - 71;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 71 && (partial & 0xffff) < 71ULL + payload_len - 1)))
-			return fr_up(skb, reason_swap_partial_checksum);
+	if (pkt->r->m_new_length == 8)
+		return swap_ipv6_short8_rule(skb, pkt);
+	if (pkt->r->m_new_length == 4) {
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return fr_up(skb, reason_address_family);
+		pkt->payload_len_3 = pkt->udp_end - 71;
+		pkt->partial_3 = fr_partial(skb);
+		if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial_3 >> 16) >= 71 &&
+		       (pkt->partial_3 & 0xffff) < 71ULL + pkt->payload_len_3 - 1)))
+			return fr_up(skb, reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&r->hop_to, 53ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&r->hop_to, reason_swap_no_route,
-						      reason_swap_unreachable));
-			return swap_ipv6_short8_send_3(skb, data, now, payload_len, partial, r);
+			return fr_up(skb, reason_udp_checksum);
+		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 53ULL + pkt->payload_len_3)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv6_short8_send_3(skb, pkt);
 		}
-		if (unlikely(!fr_fits(&r->hop_to, 33ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_to, reason_swap_no_route,
-					      reason_swap_unreachable));
-		return swap_ipv6_short8_send_ipv4_3(skb, data, now, payload_len, partial, r);
+		if (unlikely(!fr_fits(&pkt->r->hop_to, 33ULL + pkt->payload_len_3)))
+			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+		return swap_ipv6_short8_send_ipv4_3(skb, pkt);
 	}
 
-	return swap_ipv6_short8_rules(skb, data, now, udp_end, r);
+	return swap_ipv6_short8_rules(skb, pkt);
 }
 
-static __always_inline int swap_ipv6_short4_send(struct __sk_buff *skb, void *data, __u64 now,
-						 __u64 payload_len, __u64 partial,
-						 struct val_by_id *r)
+static __always_inline int swap_ipv6_short4_send(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_short4 *short4 = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_short4 *short4 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 67, new_headers_len = 71, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -3255,58 +3280,59 @@ static __always_inline int swap_ipv6_short4_send(struct __sk_buff *skb, void *da
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld32(&short4->long_flags) +
-					  ld8((void *)&short4->a + 3));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld32(&short4->long_flags) + ld8((void *)&short4->a + 3));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r_2->from.addr)) +
+		fr_add128(ld128(pkt->r_2->to.addr)) + bpf_htons(pkt->payload_len + 17) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r_2->from.port) + bpf_htons(pkt->r_2->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + short8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_a)));
+	int direct = pkt->r_2->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short8 *new_short8 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short8 *new_short8 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r_2->hop_to);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 17));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(r->from.addr));
-	st128(new_ipv6->dst, ld128(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st128(new_ipv6->src, ld128(pkt->r_2->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r_2->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r_2->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r_2->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r_2->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r_2->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r_2->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short4_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
-						      __u64 payload_len, __u64 partial,
-						      struct val_by_id *r)
+static __always_inline int swap_ipv6_short4_send_ipv4(struct __sk_buff *skb,
+						      struct swap_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_short4 *short4 = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_short4 *short4 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 67, new_headers_len = 51, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -3319,100 +3345,96 @@ static __always_inline int swap_ipv6_short4_send_ipv4(struct __sk_buff *skb, voi
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld32(&short4->long_flags) +
-					  ld8((void *)&short4->a + 3));
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
-		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld32(&short4->long_flags) + ld8((void *)&short4->a + 3));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r_2->from.addr) + fr_v4(pkt->r_2->to.addr) +
+		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r_2->from.port) + bpf_htons(pkt->r_2->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + short8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_a)));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 37) + fr_v4(r->from.addr) +
-					   fr_v4(r->to.addr) + 0x1180);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 37) +
+			    fr_v4(pkt->r_2->from.addr) + fr_v4(pkt->r_2->to.addr) + 0x1180);
+	int direct = pkt->r_2->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short8 *new_short8 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short8 *new_short8 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r_2->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(r->from.addr));
-	st32(new_ipv4->dst, fr_v4(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st32(new_ipv4->src, fr_v4(pkt->r_2->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r_2->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r_2->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r_2->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r_2->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r_2->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r_2->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short4_2(struct __sk_buff *skb, void *data, __u64 now,
-					      __u64 udp_end, struct val_by_id *r)
+static __always_inline int swap_ipv6_short4(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_udp *udp = data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r->m_new_length == 8) {
+	if (pkt->r_2->m_new_length == 8) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len = udp_end - 67;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 67 && (partial & 0xffff) < 67ULL + payload_len - 1)))
-			return fr_up(skb, reason_swap_partial_checksum);
+		if (fr_is_v4(pkt->r_2->from.addr) != fr_is_v4(pkt->r_2->to.addr))
+			return fr_up(skb, reason_address_family);
+		pkt->payload_len = pkt->udp_end - 67;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 67 &&
+		       (pkt->partial & 0xffff) < 67ULL + pkt->payload_len - 1)))
+			return fr_up(skb, reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&r->hop_to, 57ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&r->hop_to, reason_swap_no_route,
-						      reason_swap_unreachable));
-			return swap_ipv6_short4_send(skb, data, now, payload_len, partial, r);
+			return fr_up(skb, reason_udp_checksum);
+		if (!fr_is_v4(pkt->r_2->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->r_2->hop_to, 57ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+			return swap_ipv6_short4_send(skb, pkt);
 		}
-		if (unlikely(!fr_fits(&r->hop_to, 37ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&r->hop_to, reason_swap_no_route,
-					      reason_swap_unreachable));
-		return swap_ipv6_short4_send_ipv4(skb, data, now, payload_len, partial, r);
+		if (unlikely(!fr_fits(&pkt->r_2->hop_to, 37ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+		return swap_ipv6_short4_send_ipv4(skb, pkt);
 	}
 
 	/* programs: swap: { */
-	return fr_up(skb, reason_swap_no_rule);
+	return fr_up(skb, reason_no_rule);
 }
 
-static __always_inline int swap_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
-					  __u64 payload_len, __u64 partial, struct val_by_id *r)
+static __always_inline int swap_ipv6_short0_send(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_short0 *short0 = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_short0 *short0 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 63, new_headers_len = 71, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -3426,57 +3448,58 @@ static __always_inline int swap_ipv6_send(struct __sk_buff *skb, void *data, __u
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld8(&short0->long_flags));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + ld8(&short0->long_flags));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 17) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + short8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)));
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short8 *new_short8 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short8 *new_short8 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 17));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(r->from.addr));
-	st128(new_ipv6->dst, ld128(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 payload_len, __u64 partial,
-					       struct val_by_id *r)
+static __always_inline int swap_ipv6_short0_send_ipv4(struct __sk_buff *skb,
+						      struct swap_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_short0 *short0 = data + 62;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_short0 *short0 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 63, new_headers_len = 51, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -3489,101 +3512,69 @@ static __always_inline int swap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld8(&short0->long_flags));
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
-		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
-			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + ld8(&short0->long_flags));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + short8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 37) + fr_v4(r->from.addr) +
-					   fr_v4(r->to.addr) + 0x1180);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 37) +
+			    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 0x1180);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_swap_fault, reason_swap_no_memory);
+		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short8 *new_short8 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short8 *new_short8 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &r->hop_to);
+		fr_link(pkt->data, &pkt->r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(r->from.addr));
-	st32(new_ipv4->dst, fr_v4(r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(r->to.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 17));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_swap_fault);
+		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_swap_sent, len);
-	fr_use(r->slot, 0, len, now);
-	return fr_send(&r->hop_to, direct);
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short4(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 now, __u64 udp_end)
+static __always_inline int swap_ipv6_short0(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_short4 *short4 = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	struct val_by_id *r;
-	if (67ULL <= skb->len) { /* short4 */
-		if ((void *)(short4 + 1) > data_end)
-			return fr_up(skb, reason_swap_truncated);
-		if (67ULL <= udp_end) { /* short4 */
-			if ((be8(&short4->long_flags) >> 7) == 0) { /* short4 */
-				/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"sho... */
-				if (skb->gso_size != 0)
-					return fr_up(skb, reason_swap_gso_packet);
+	__u32 why = check_short0(skb, pkt->data, pkt->data_end, pkt->udp_end, 62);
+	if (why)
+		return fr_up(skb, why);
 
-				/* lookup: r: by_id: [ */
-				{
-					struct key_by_id key __attribute__((aligned(8))) = {};
-
-					fr_put_endpoint_v6(&key.src, ipv6->src,
-							   be16(&udp->src_port), 0);
-					fr_put_endpoint_v6(&key.dst, ipv6->dst,
-							   be16(&udp->dst_port), 2);
-					key.length = 4;
-					key.a = be32(&short4->a);
-					key.b = 0;
-					key.c = 0;
-					enum fr_found found = find_by_id(&key, lease, 264, &r, now);
-					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_swap_changing);
-					if (found == FR_MISSING)
-						r = NULL;
-				}
-				if (fr_has(r))
-					return swap_ipv6_short4_2(skb, data, now, udp_end, r);
-			}
-		}
-	}
-	if (check_short0(skb, data, data_end, udp_end, 62))
-		return TC_ACT_UNSPEC;
-	struct val_by_id *r_2;
+	/* lookup: r: by_id: [ */
 	{
 		struct key_by_id key __attribute__((aligned(8))) = {};
 
@@ -3593,93 +3584,56 @@ static __always_inline int swap_ipv6_short4(struct __sk_buff *skb, void *data, v
 		key.a = 0;
 		key.b = 0;
 		key.c = 0;
-		enum fr_found found = find_by_id(&key, lease, 352, &r_2, now);
+		enum fr_found found = find_by_id(&key, pkt->lease, 352, &pkt->r, pkt->now);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_swap_no_by_id, reason_swap_changing);
+			return fr_missed(skb, found, reason_no_by_id, reason_changing);
 	}
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r_2->m_new_length == 8) {
+	if (pkt->r->m_new_length == 8) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(r_2->from.addr) != fr_is_v4(r_2->to.addr))
-			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len = udp_end - 63;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 63 && (partial & 0xffff) < 63ULL + payload_len - 1)))
-			return fr_up(skb, reason_swap_partial_checksum);
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return fr_up(skb, reason_address_family);
+		pkt->payload_len = pkt->udp_end - 63;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 63 &&
+		       (pkt->partial & 0xffff) < 63ULL + pkt->payload_len - 1)))
+			return fr_up(skb, reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (!fr_is_v4(r_2->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&r_2->hop_to, 57ULL + payload_len)))
-				return fr_up(skb,
-					     fr_unfit(&r_2->hop_to, reason_swap_no_route,
-						      reason_swap_unreachable));
-			return swap_ipv6_send(skb, data, now, payload_len, partial, r_2);
+			return fr_up(skb, reason_udp_checksum);
+		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 57ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv6_short0_send(skb, pkt);
 		}
-		if (unlikely(!fr_fits(&r_2->hop_to, 37ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&r_2->hop_to, reason_swap_no_route,
-					      reason_swap_unreachable));
-		return swap_ipv6_send_ipv4(skb, data, now, payload_len, partial, r_2);
+		if (unlikely(!fr_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+		return swap_ipv6_short0_send_ipv4(skb, pkt);
 	}
 
 	/* programs: swap: { */
-	return fr_up(skb, reason_swap_no_rule);
+	return fr_up(skb, reason_no_rule);
 }
 
-static __always_inline int swap_ipv6_short16(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 now, __u64 ip_end,
-					     __u64 udp_end)
+static __always_inline int swap_ipv6_short8(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_short16 *short16 = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_short8 *short8 = data + 62;
+	struct hdr_short8 *short8 = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short4 *short4 = pkt->data + 62;
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	struct val_by_id *r;
-	if (79ULL <= skb->len) { /* short16 */
-		if ((void *)(short16 + 1) > data_end)
-			return fr_up(skb, reason_swap_truncated);
-		if (79ULL <= udp_end) { /* short16 */
-			if ((be8(&short16->long_flags) >> 7) == 0) { /* short16 */
+	if (71ULL <= skb->len) { /* short8 */
+		if ((void *)(short8 + 1) > pkt->data_end)
+			return fr_up(skb, reason_truncated);
+		if (71ULL <= pkt->udp_end) { /* short8 */
+			if ((be8(&short8->long_flags) >> 7) == 0) { /* short8 */
 				/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"sho... */
 				if (skb->gso_size != 0)
-					return fr_up(skb, reason_swap_gso_packet);
+					return fr_up(skb, reason_gso_packet);
 
 				/* lookup: r: by_id: [ */
-				{
-					struct key_by_id key __attribute__((aligned(8))) = {};
-
-					fr_put_endpoint_v6(&key.src, ipv6->src,
-							   be16(&udp->src_port), 0);
-					fr_put_endpoint_v6(&key.dst, ipv6->dst,
-							   be16(&udp->dst_port), 2);
-					key.length = 16;
-					key.a = be64(&short16->a);
-					key.b = be64(&short16->b);
-					key.c = 0;
-					enum fr_found found = find_by_id(&key, lease, 88, &r, now);
-					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_swap_changing);
-					if (found == FR_MISSING)
-						r = NULL;
-				}
-				if (fr_has(r))
-					return swap_ipv6_short16_2(skb, data, now, ip_end, udp_end,
-						r);
-			}
-		}
-	}
-	struct val_by_id *r_2;
-	if (71ULL <= skb->len) { /* short8 */
-		if ((void *)(short8 + 1) > data_end)
-			return fr_up(skb, reason_swap_truncated);
-		if (71ULL <= udp_end) { /* short8 */
-			if ((be8(&short8->long_flags) >> 7) == 0) { /* short8 */
-				if (skb->gso_size != 0)
-					return fr_up(skb, reason_swap_gso_packet);
 				{
 					struct key_by_id key __attribute__((aligned(8))) = {};
 
@@ -3691,63 +3645,73 @@ static __always_inline int swap_ipv6_short16(struct __sk_buff *skb, void *data, 
 					key.a = be64(&short8->a);
 					key.b = 0;
 					key.c = 0;
-					enum fr_found found = find_by_id(&key, lease, 176, &r_2,
-						now);
+					enum fr_found found = find_by_id(&key, pkt->lease, 176,
+						&pkt->r, pkt->now);
 					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_swap_changing);
+						return fr_up(skb, reason_changing);
 					if (found == FR_MISSING)
-						r_2 = NULL;
+						pkt->r = NULL;
 				}
-				if (fr_has(r_2))
-					return swap_ipv6_short8(skb, data, now, ip_end, udp_end,
-						r_2);
+				if (fr_has(pkt->r))
+					return swap_ipv6_short8_2(skb, pkt);
+			}
+		}
+	}
+	if (67ULL <= skb->len) { /* short4 */
+		if ((void *)(short4 + 1) > pkt->data_end)
+			return fr_up(skb, reason_truncated);
+		if (67ULL <= pkt->udp_end) { /* short4 */
+			if ((be8(&short4->long_flags) >> 7) == 0) { /* short4 */
+				if (skb->gso_size != 0)
+					return fr_up(skb, reason_gso_packet);
+				{
+					struct key_by_id key __attribute__((aligned(8))) = {};
+
+					fr_put_endpoint_v6(&key.src, ipv6->src,
+							   be16(&udp->src_port), 0);
+					fr_put_endpoint_v6(&key.dst, ipv6->dst,
+							   be16(&udp->dst_port), 2);
+					key.length = 4;
+					key.a = be32(&short4->a);
+					key.b = 0;
+					key.c = 0;
+					enum fr_found found = find_by_id(&key, pkt->lease, 264,
+						&pkt->r_2, pkt->now);
+					if (unlikely(found == FR_CHANGING))
+						return fr_up(skb, reason_changing);
+					if (found == FR_MISSING)
+						pkt->r_2 = NULL;
+				}
+				if (fr_has(pkt->r_2))
+					return swap_ipv6_short4(skb, pkt);
 			}
 		}
 	}
 
-	return swap_ipv6_short4(skb, data, data_end, lease, now, udp_end);
+	return swap_ipv6_short0(skb, pkt);
 }
 
-static __always_inline int swap_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease, __u64 now)
+static __always_inline int swap_ipv6(struct __sk_buff *skb, struct swap_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_short20 *short20 = data + 62;
-	struct hdr_udp *udp = data + 54;
-	__u64 udp_end;
+	struct hdr_short20 *short20 = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short16 *short16 = pkt->data + 62;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_swap_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_swap_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_swap_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_swap_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_swap_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_swap_multicast);
-		return fr_up(skb, reason_swap_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"short?(n)"}], by: "lookup"}] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_swap_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	struct val_by_id *r;
 	if (83ULL <= skb->len) { /* short20 */
-		if ((void *)(short20 + 1) > data_end)
-			return fr_up(skb, reason_swap_truncated);
-		if (83ULL <= udp_end) { /* short20 */
+		if ((void *)(short20 + 1) > pkt->data_end)
+			return fr_up(skb, reason_truncated);
+		if (83ULL <= pkt->udp_end) { /* short20 */
 			if ((be8(&short20->long_flags) >> 7) == 0) { /* short20 */
+				/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"sho... */
 				if (skb->gso_size != 0)
-					return fr_up(skb, reason_swap_gso_packet);
+					return fr_up(skb, reason_gso_packet);
 
 				/* lookup: r: by_id: [ */
 				{
@@ -3761,53 +3725,77 @@ static __always_inline int swap_ipv6(struct __sk_buff *skb, void *data, void *da
 					key.a = be64(&short20->a);
 					key.b = be64(&short20->b);
 					key.c = be32(&short20->c);
-					enum fr_found found = find_by_id(&key, lease, 0, &r, now);
+					enum fr_found found = find_by_id(&key, pkt->lease, 0,
+						&pkt->r, pkt->now);
 					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_swap_changing);
+						return fr_up(skb, reason_changing);
 					if (found == FR_MISSING)
-						r = NULL;
+						pkt->r = NULL;
 				}
-				if (fr_has(r))
-					return swap_ipv6_short20(skb, data, now, ip_end, udp_end,
-						r);
+				if (fr_has(pkt->r))
+					return swap_ipv6_short20(skb, pkt);
+			}
+		}
+	}
+	if (79ULL <= skb->len) { /* short16 */
+		if ((void *)(short16 + 1) > pkt->data_end)
+			return fr_up(skb, reason_truncated);
+		if (79ULL <= pkt->udp_end) { /* short16 */
+			if ((be8(&short16->long_flags) >> 7) == 0) { /* short16 */
+				if (skb->gso_size != 0)
+					return fr_up(skb, reason_gso_packet);
+				{
+					struct key_by_id key __attribute__((aligned(8))) = {};
+
+					fr_put_endpoint_v6(&key.src, ipv6->src,
+							   be16(&udp->src_port), 0);
+					fr_put_endpoint_v6(&key.dst, ipv6->dst,
+							   be16(&udp->dst_port), 2);
+					key.length = 16;
+					key.a = be64(&short16->a);
+					key.b = be64(&short16->b);
+					key.c = 0;
+					enum fr_found found = find_by_id(&key, pkt->lease, 88,
+						&pkt->r_2, pkt->now);
+					if (unlikely(found == FR_CHANGING))
+						return fr_up(skb, reason_changing);
+					if (found == FR_MISSING)
+						pkt->r_2 = NULL;
+				}
+				if (fr_has(pkt->r_2))
+					return swap_ipv6_short16(skb, pkt);
 			}
 		}
 	}
 
-	return swap_ipv6_short16(skb, data, data_end, lease, now, ip_end, udp_end);
+	return swap_ipv6_short8(skb, pkt);
 }
 
 SEC("tc") int prog_swap(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct swap_packet pkt;
+
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 83);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: swap: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_swap_inactive);
+	if (!fr_lease_valid(pkt.lease, pkt.now))
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_swap_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_swap_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_swap_link_broadcast);
-		return fr_up(skb, reason_swap_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_swap_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"short?(n)"}], by: "lookup"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return swap_ipv4(skb, data, data_end, lease, now);
+		return swap_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return swap_ipv6(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_swap_not_ip);
+		return swap_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

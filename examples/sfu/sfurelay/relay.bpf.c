@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 113
+#define FR_REASONS 134
 #define FR_NEEDS_ROWS 8
 #define FR_NEEDS_LEARNED 1
 #define FR_NEEDS_SHARED 24577
@@ -207,135 +207,154 @@ receiver_of_subscribers(const struct list_subscribers *list, __u32 i)
 	return bpf_map_lookup_elem(&rcv_subscribers, &row);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_rtp_version, reason_rtcp,
+	reason_rtp_csrc_list, reason_rtp_extensions, reason_no_match, reason_no_streams,
+	reason_changing, reason_too_big, reason_no_route, reason_local, reason_unreachable,
+	reason_blackhole, reason_prohibit, reason_xfrm, reason_rule, reason_encap,
+	reason_no_neighbour, reason_udp_checksum, reason_full_streams, reason_partial_checksum,
+	reason_no_subscribers, reason_fault, reason_no_memory, reason_no_key_frame, reason_layer,
+	reason_refused_rate, reason_contended, reason_unfit_rtp_payload_type, reason_address_family,
+	reason_too_big_2, reason_no_route_2, reason_local_2, reason_unreachable_2,
+	reason_blackhole_2, reason_prohibit_2, reason_xfrm_2, reason_rule_2, reason_encap_2,
+	reason_no_neighbour_2, reason_copy, reason_refused_by_device, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum_2, reason_not_ip,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_VIDEO = 0, PROG_AUDIO = 67 };
+
 /*
  * prog_video: tc/ingress
  *	eth ipv4 udp rtp vp8
  *	eth ipv6 udp rtp vp8
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_video_sent, reason_video_pass, reason_video_inactive, reason_video_vlan_tag,
-	reason_video_other_host, reason_video_link_broadcast, reason_video_link_multicast,
-	reason_video_truncated, reason_video_ipv4_version, reason_video_ip_options,
-	reason_video_ipv4_reserved, reason_video_fragment, reason_video_ipv4_total_length,
-	reason_video_ipv4_checksum, reason_video_martian_source, reason_video_multicast,
-	reason_video_martian_destination, reason_video_not_udp, reason_video_udp_length,
-	reason_video_gso_packet, reason_video_rtp_version, reason_video_rtcp,
-	reason_video_rtp_csrc_list, reason_video_rtp_extensions, reason_video_no_match,
-	reason_video_no_streams, reason_video_changing, reason_video_too_big,
-	reason_video_udp_checksum, reason_video_full_streams, reason_video_partial_checksum,
-	reason_video_no_subscribers, reason_video_no_memory, reason_video_fault,
-	reason_video_no_key_frame, reason_video_layer, reason_video_refused_rate,
-	reason_video_contended, reason_video_unfit_rtp_payload_type, reason_video_address_family,
-	reason_video_too_big_2, reason_video_no_route, reason_video_local, reason_video_unreachable,
-	reason_video_blackhole, reason_video_prohibit, reason_video_xfrm, reason_video_rule,
-	reason_video_encap, reason_video_no_neighbour, reason_video_copy,
-	reason_video_refused_by_device, reason_video_ipv6_version, reason_video_mapped_address,
-	reason_video_ipv6_payload_length, reason_video_udp_checksum_2, reason_video_not_ip,
+/* What is known of a packet. */
+struct video_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 rtp_profile;
+	__u64 rtp_words;
+	__u64 rtp_words_end;
+	__u64 rtp_extensions_size;
+	__u64 rtp_extensions_end;
+	__u64 vp8_has;
+	__u64 vp8_has_end;
+	void *at_vp8_has_end;
+	__u64 vp8_picture_present;
+	__u64 vp8_tl0picidx_end;
+	__u64 vp8_layer_end;
+	__u64 priority;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_video_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_video_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_video_link_broadcast + of);
-		return fr_up(skb, reason_video_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_video_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_video_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_video_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_video_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_video_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_video_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_video_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_video_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_video_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_video_multicast + of);
-		return fr_up(skb, reason_video_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_video_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_video_truncated + of);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_video_udp_length + of);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_video_gso_packet + of);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_video_udp_length + of);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int check_rtp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 udp_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_rtp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_rtp *rtp = data + at;
 
 	if ((void *)(rtp + 1) > data_end || at + sizeof(*rtp) > udp_end)
-		return fr_up(skb, reason_video_truncated + of);
+		return reason_truncated;
 	if ((be8(&rtp->version_to_csrcs) >> 6) != 2)
-		return fr_up(skb, reason_video_rtp_version + of);
+		return reason_rtp_version;
 	if (!((be8(&rtp->marker_payload_type) & 127) <= 63 ||
 	      (be8(&rtp->marker_payload_type) & 127) >= 96))
-		return fr_up(skb, reason_video_rtcp + of);
+		return reason_rtcp;
 	__u64 rtp_csrc_list_size = (be8(&rtp->version_to_csrcs) & 15) * 4;
 	if (rtp_csrc_list_size > 60)
-		return fr_up(skb, reason_video_rtp_csrc_list + of);
+		return reason_rtp_csrc_list;
 	__u64 rtp_csrc_list_end = fr_forget(skb, at + sizeof(*rtp) + rtp_csrc_list_size);
 
 	*end = rtp_csrc_list_end;
 	return 0;
 }
 
-static __always_inline int video_ipv4_send(struct __sk_buff *skb)
+static __always_inline int video_ipv4_send(struct __sk_buff *skb, struct video_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_video_pass, len);
+	fr_count(PROG_VIDEO + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
@@ -362,8 +381,8 @@ struct video_fan1 {
 	void *front;
 };
 
-static __always_inline int video_write1(struct video_same1 *same, struct __sk_buff *skb,
-					void *front, __u64 number, struct receiver_subscribers *r)
+static __always_inline int video_write1(struct __sk_buff *skb, void *front, __u64 number,
+					struct receiver_subscribers *r, struct video_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 42;
@@ -429,10 +448,10 @@ static __always_inline int video_write1(struct video_same1 *same, struct __sk_bu
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long video_copy1(struct video_same1 *same, struct __sk_buff *skb,
-					void *front, __u64 udp_end, __u64 rtp_extensions_end,
-					__u64 priority, __u64 came, __u64 number,
-					struct receiver_subscribers *r)
+static __always_inline long video_copy1(struct __sk_buff *skb, void *front, __u64 udp_end,
+					__u64 rtp_extensions_end, __u64 priority, __u64 came,
+					__u64 number, struct receiver_subscribers *r,
+					struct video_same1 *same)
 {
 	struct hdr_rtp *saved_rtp = front + 42;
 
@@ -444,14 +463,14 @@ static __always_inline long video_copy1(struct video_same1 *same, struct __sk_bu
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, reason_video_refused_rate);
+		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_refused_rate);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, reason_video_contended);
+		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_contended);
 
-	if (unlikely(video_write1(same, skb, front, number, r))) {
+	if (unlikely(video_write1(skb, front, number, r, same))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, reason_video_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_VIDEO + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -502,14 +521,14 @@ static __noinline long video_turn1(__u32 i, struct video_fan1 *fan)
 	    (((be8(&saved_vp8->extended_to_partition) >> 4) & 1) == 0 ||
 	     !((be8(&saved_vp8->extended_to_partition) & 7) == 0) ||
 	     (be8(&saved_vp8_2->size0_to_inter) & 1) == 1))
-		return fr_decline(r->receiver, skb->len, reason_video_no_key_frame);
+		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_no_key_frame);
 
 	/* {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.b... */
 	if (priority >
 	    (((be32(&saved_rtp->timestamp) - (__u64)r->since) & 0xffffffffULL) < 0x80000000ULL ?
 	     (__u64)r->layer : (__u64)r->before)) {
 		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, reason_video_layer);
+		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_layer);
 	}
 
 	/* {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.se... */
@@ -520,29 +539,26 @@ static __noinline long video_turn1(__u32 i, struct video_fan1 *fan)
 
 	/* {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": ... */
 	if (!(r->payload_type <= 63 || r->payload_type >= 96))
-		return fr_decline(r->receiver, skb->len, reason_video_unfit_rtp_payload_type);
+		return fr_decline(r->receiver, skb->len,
+				  PROG_VIDEO + reason_unfit_rtp_payload_type);
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_video_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_video_unreachable,
-					      fr_unusable(&r->hop_remote, reason_video_no_route,
-							  reason_video_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_VIDEO + reason_no_route_2));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_video_too_big_2);
-	return video_copy1(same, skb, front, udp_end, rtp_extensions_end, priority, came, number,
-			   r);
+		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_too_big_2);
+	return video_copy1(skb, front, udp_end, rtp_extensions_end, priority, came, number, r,
+			   same);
 }
 
-static __always_inline int video_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
-				      __u64 udp_end, __u64 rtp_extensions_end, __u64 vp8_layer_end,
-				      __u64 priority)
+static __always_inline int video_fan1(struct __sk_buff *skb, struct video_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_rtp *rtp = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_rtp *rtp = pkt->data + 42;
 	__u32 len = skb->len;
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
@@ -554,17 +570,17 @@ static __always_inline int video_fan1(struct __sk_buff *skb, void *data, __u64 i
 	key.ssrc = be32(&rtp->ssrc);
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, reason_video_no_subscribers);
+		return fr_up(skb, PROG_VIDEO + reason_no_subscribers);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_video_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_VIDEO + reason_no_memory);
 
-	__u32 size = fr_size(vp8_layer_end + 1, 256);
+	__u32 size = fr_size(pkt->vp8_layer_end + 1, 256);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, reason_video_no_memory);
+		return fr_up(skb, PROG_VIDEO + reason_no_memory);
 	struct video_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_rtp *saved_rtp = front + 42;
@@ -579,7 +595,7 @@ static __always_inline int video_fan1(struct __sk_buff *skb, void *data, __u64 i
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_video_no_memory);
+		return fr_up(skb, PROG_VIDEO + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -592,11 +608,11 @@ static __always_inline int video_fan1(struct __sk_buff *skb, void *data, __u64 i
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
 		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->quiet = 0;
-	same->ip_end = ip_end;
-	same->udp_end = udp_end;
-	same->rtp_extensions_end = rtp_extensions_end;
-	same->vp8_layer_end = vp8_layer_end;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->rtp_extensions_end = pkt->rtp_extensions_end;
+	same->vp8_layer_end = pkt->vp8_layer_end;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -617,22 +633,20 @@ static __always_inline int video_fan1(struct __sk_buff *skb, void *data, __u64 i
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 256), 0))
-		return fr_drop(len, reason_video_fault);
+		return fr_drop(len, PROG_VIDEO + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
 
-	fr_count_copies(reason_video_copy, same->copies0, skb->len);
-	fr_count(reason_video_pass, len);
+	fr_count_copies(PROG_VIDEO + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_VIDEO + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-video_ipv4_streams(struct __sk_buff *skb, void *data, const struct fr_lease *lease, __u64 ip_end,
-		   __u64 udp_end, __u64 rtp_extensions_end, __u64 vp8_layer_end, __u64 priority)
+static __always_inline int video_ipv4_streams(struct __sk_buff *skb, struct video_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_rtp *rtp = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_rtp *rtp = pkt->data + 42;
 
 	/* lookup: stream: streams: names */
 	struct val_streams *stream;
@@ -642,31 +656,31 @@ video_ipv4_streams(struct __sk_buff *skb, void *data, const struct fr_lease *lea
 		fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
 		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
 		key.ssrc = be32(&rtp->ssrc);
-		enum fr_found found = find_streams(&key, lease, 0, &stream);
+		enum fr_found found = find_streams(&key, pkt->lease, 0, &stream);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_video_no_streams,
-					 reason_video_changing);
+			return fr_missed(skb, found, PROG_VIDEO + reason_no_streams,
+					 PROG_VIDEO + reason_changing);
 	}
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
 	if (((be16(&rtp->sequence) - (__u64)stream->highest - 1) & 0xffff) >= 0x8000) {
 		fr_named_add(0, 1);
-		return video_ipv4_send(skb);
+		return video_ipv4_send(skb, pkt);
 	}
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
-	if (udp_end - 34 > 0x4000)
-		return fr_up(skb, reason_video_too_big);
+	if (pkt->udp_end - 34 > 0x4000)
+		return fr_up(skb, PROG_VIDEO + reason_too_big);
 	if (be16(&udp->checksum) == 0 ||
 	    !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb))))
-		return fr_up(skb, reason_video_udp_checksum);
+		       fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb))))
+		return fr_up(skb, PROG_VIDEO + reason_udp_checksum);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= vp8_layer_end + 1) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_video_partial_checksum);
+	      (partial >> 16) >= pkt->vp8_layer_end + 1) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_VIDEO + reason_partial_checksum);
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
 		struct val_streams val __attribute__((aligned(8))) = {};
@@ -677,69 +691,66 @@ video_ipv4_streams(struct __sk_buff *skb, void *data, const struct fr_lease *lea
 		val.highest = be16(&rtp->sequence);
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_video_full_streams);
+			return fr_up(skb, PROG_VIDEO + reason_full_streams);
 	}
-	return video_fan1(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end, priority);
+	return video_fan1(skb, pkt);
 }
 
-static __always_inline int
-video_ipv4_further_2(struct __sk_buff *skb, void *data, void *data_end,
-		     const struct fr_lease *lease, __u64 ip_end, __u64 udp_end, __u64 rtp_profile,
-		     __u64 rtp_words_end, __u64 rtp_extensions_size, __u64 rtp_extensions_end,
-		     __u64 vp8_has, __u64 vp8_tl0picidx_end)
+static __always_inline int video_ipv4_further_2(struct __sk_buff *skb, struct video_packet *pkt)
 {
 	void *at_vp8_tl0picidx_end;
 	void *at_vp8_layer_end;
 	struct hdr_vp8_2 *vp8;
-	struct hdr_rtp *rtp = data + 42;
+	struct hdr_rtp *rtp = pkt->data + 42;
 
 	/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
-	at_vp8_tl0picidx_end = fr_pin(data + fr_bound(vp8_tl0picidx_end, 0xff));
-	if (at_vp8_tl0picidx_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (vp8_tl0picidx_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	at_vp8_tl0picidx_end = fr_pin(pkt->data + fr_bound(pkt->vp8_tl0picidx_end, 0xff));
+	if (at_vp8_tl0picidx_end > pkt->data_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
+	if (pkt->vp8_tl0picidx_end > pkt->udp_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
 
 	/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
-	__u64 vp8_layer_present = !((vp8_has & 48) == 0);
+	__u64 vp8_layer_present = !((pkt->vp8_has & 48) == 0);
 	__u64 vp8_layer_size;
 	__u64 vp8_layer;
 	if (vp8_layer_present) { /* layer */
-		if (at_vp8_tl0picidx_end + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
+		if (at_vp8_tl0picidx_end + 1 > pkt->data_end)
+			return fr_up(skb, PROG_VIDEO + reason_truncated);
 		vp8_layer_size = 1;
 		vp8_layer = be8(at_vp8_tl0picidx_end);
 	} else {
 		vp8_layer_size = 0;
 		vp8_layer = 0;
 	}
-	__u64 vp8_layer_end = fr_forget(skb, vp8_tl0picidx_end + vp8_layer_size);
-	at_vp8_layer_end = fr_pin(data + fr_bound(vp8_layer_end, 0xff));
-	if (at_vp8_layer_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (vp8_layer_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	pkt->vp8_layer_end = fr_forget(skb, pkt->vp8_tl0picidx_end + vp8_layer_size);
+	at_vp8_layer_end = fr_pin(pkt->data + fr_bound(pkt->vp8_layer_end, 0xff));
+	if (at_vp8_layer_end > pkt->data_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
+	if (pkt->vp8_layer_end > pkt->udp_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
 
 	/* vp8: fields: [// RFC 7741 §4.2, and the first byte after it: of a frame, where star... */
 	vp8 = at_vp8_layer_end;
-	if ((void *)(vp8 + 1) > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (vp8_layer_end + 1 > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	if ((void *)(vp8 + 1) > pkt->data_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
+	if (pkt->vp8_layer_end + 1 > pkt->udp_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_video_gso_packet);
+		return fr_up(skb, PROG_VIDEO + reason_gso_packet);
 
 	/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, set... */
 	__u64 rtp_extensions_found;
 	__u64 rtp_extensions_element;
 	{
-		__u64 form = rtp_profile == 0xbede ? FR_FORM(1, 1, 0, 15) :
-			(rtp_profile & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
+		__u64 form = pkt->rtp_profile == 0xbede ? FR_FORM(1, 1, 0, 15) :
+			(pkt->rtp_profile & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
 		__u64 element = form == FR_NO_FORM ? 0 :
-			fr_find_element(skb, rtp_words_end, rtp_words_end + rtp_extensions_size,
-					form, set_extension);
+			fr_find_element(skb, pkt->rtp_words_end,
+					pkt->rtp_words_end + pkt->rtp_extensions_size, form,
+					set_extension);
 
 		rtp_extensions_found = element != 0;
 		rtp_extensions_element = element ?
@@ -747,21 +758,16 @@ video_ipv4_further_2(struct __sk_buff *skb, void *data, void *data_end,
 	}
 	__u64 priority_value = rtp_extensions_found ? (rtp_extensions_element >> 56) & 255 :
 		vp8_layer >> 6;
-	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
+	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* when:   "rtp.payload_type == setting.vp8" */
 	if ((be8(&rtp->marker_payload_type) & 127) != set_vp8)
-		return fr_up(skb, reason_video_no_match);
+		return fr_up(skb, PROG_VIDEO + reason_no_match);
 
-	return video_ipv4_streams(skb, data, lease, ip_end, udp_end, rtp_extensions_end,
-				  vp8_layer_end, priority);
+	return video_ipv4_streams(skb, pkt);
 }
 
-static __always_inline int
-video_ipv4_picture(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		   __u64 ip_end, __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
-		   __u64 rtp_extensions_size, __u64 rtp_extensions_end, __u64 vp8_has,
-		   __u64 vp8_has_end, void *at_vp8_has_end, __u64 vp8_picture_present)
+static __always_inline int video_ipv4_picture(struct __sk_buff *skb, struct video_packet *pkt)
 {
 	void *at_vp8_picture_end;
 	void *at_vp8_picture_low_end;
@@ -769,217 +775,205 @@ video_ipv4_picture(struct __sk_buff *skb, void *data, void *data_end, const stru
 	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 	__u64 vp8_picture_size;
 	__u64 vp8_picture;
-	if (vp8_picture_present) { /* picture */
-		if (at_vp8_has_end + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
+	if (pkt->vp8_picture_present) { /* picture */
+		if (pkt->at_vp8_has_end + 1 > pkt->data_end)
+			return fr_up(skb, PROG_VIDEO + reason_truncated);
 		vp8_picture_size = 1;
-		vp8_picture = be8(at_vp8_has_end);
+		vp8_picture = be8(pkt->at_vp8_has_end);
 	} else {
 		vp8_picture_size = 0;
 		vp8_picture = 0;
 	}
-	__u64 vp8_picture_end = fr_forget(skb, vp8_has_end + vp8_picture_size);
-	at_vp8_picture_end = fr_pin(data + fr_bound(vp8_picture_end, 0xff));
-	if (at_vp8_picture_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (vp8_picture_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	__u64 vp8_picture_end = fr_forget(skb, pkt->vp8_has_end + vp8_picture_size);
+	at_vp8_picture_end = fr_pin(pkt->data + fr_bound(vp8_picture_end, 0xff));
+	if (at_vp8_picture_end > pkt->data_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
+	if (vp8_picture_end > pkt->udp_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
 
 	/* {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
-	__u64 vp8_picture_low_present = !((vp8_has & 128) == 0) && !((vp8_picture & 128) == 0);
+	__u64 vp8_picture_low_present = !((pkt->vp8_has & 128) == 0) && !((vp8_picture & 128) == 0);
 	__u64 vp8_picture_low_size;
 	if (vp8_picture_low_present) { /* picture_low */
-		if (at_vp8_picture_end + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
+		if (at_vp8_picture_end + 1 > pkt->data_end)
+			return fr_up(skb, PROG_VIDEO + reason_truncated);
 		vp8_picture_low_size = 1;
 	} else {
 		vp8_picture_low_size = 0;
 	}
 	__u64 vp8_picture_low_end = fr_forget(skb, vp8_picture_end + vp8_picture_low_size);
-	at_vp8_picture_low_end = fr_pin(data + fr_bound(vp8_picture_low_end, 0xff));
-	if (at_vp8_picture_low_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (vp8_picture_low_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	at_vp8_picture_low_end = fr_pin(pkt->data + fr_bound(vp8_picture_low_end, 0xff));
+	if (at_vp8_picture_low_end > pkt->data_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
+	if (vp8_picture_low_end > pkt->udp_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
 
 	/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
-	__u64 vp8_tl0picidx_present = !((vp8_has & 64) == 0);
+	__u64 vp8_tl0picidx_present = !((pkt->vp8_has & 64) == 0);
 	__u64 vp8_tl0picidx_size;
 	if (vp8_tl0picidx_present) { /* tl0picidx */
-		if (at_vp8_picture_low_end + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
+		if (at_vp8_picture_low_end + 1 > pkt->data_end)
+			return fr_up(skb, PROG_VIDEO + reason_truncated);
 		vp8_tl0picidx_size = 1;
 	} else {
 		vp8_tl0picidx_size = 0;
 	}
-	__u64 vp8_tl0picidx_end = fr_forget(skb, vp8_picture_low_end + vp8_tl0picidx_size);
+	pkt->vp8_tl0picidx_end = fr_forget(skb, vp8_picture_low_end + vp8_tl0picidx_size);
 
-	return video_ipv4_further_2(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-				    rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_has,
-				    vp8_tl0picidx_end);
+	return video_ipv4_further_2(skb, pkt);
 }
 
-static __always_inline int video_ipv4_further(struct __sk_buff *skb, void *data, void *data_end,
-					      const struct fr_lease *lease, __u64 ip_end,
-					      __u64 udp_end, __u64 rtp_profile, __u64 rtp_words,
-					      __u64 rtp_words_end)
+static __always_inline int video_ipv4_further(struct __sk_buff *skb, struct video_packet *pkt)
 {
 	void *at_rtp_words_end;
 	void *at_rtp_extensions_end;
-	void *at_vp8_has_end;
-	struct hdr_rtp *rtp = data + 42;
+	struct hdr_rtp *rtp = pkt->data + 42;
 	struct hdr_vp8 *vp8;
 
 	/* {name: "words", bits: 16, when: "extended == 1"}, */
-	at_rtp_words_end = fr_pin(data + fr_bound(rtp_words_end, 0x7f));
-	if (at_rtp_words_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (rtp_words_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	at_rtp_words_end = fr_pin(pkt->data + fr_bound(pkt->rtp_words_end, 0x7f));
+	if (at_rtp_words_end > pkt->data_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
+	if (pkt->rtp_words_end > pkt->udp_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
 
 	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
-	__u64 rtp_extensions_size;
 	if (rtp_extensions_present) { /* extensions */
-		rtp_extensions_size = rtp_words * 4;
-		if (rtp_extensions_size > 128)
-			return fr_up(skb, reason_video_rtp_extensions);
+		pkt->rtp_extensions_size = pkt->rtp_words * 4;
+		if (pkt->rtp_extensions_size > 128)
+			return fr_up(skb, PROG_VIDEO + reason_rtp_extensions);
 	} else {
-		rtp_extensions_size = 0;
+		pkt->rtp_extensions_size = 0;
 	}
-	__u64 rtp_extensions_end = fr_forget(skb, rtp_words_end + rtp_extensions_size);
-	at_rtp_extensions_end = fr_pin(data + fr_bound(rtp_extensions_end, 0xff));
-	if (at_rtp_extensions_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (rtp_extensions_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	pkt->rtp_extensions_end = fr_forget(skb, pkt->rtp_words_end + pkt->rtp_extensions_size);
+	at_rtp_extensions_end = fr_pin(pkt->data + fr_bound(pkt->rtp_extensions_end, 0xff));
+	if (at_rtp_extensions_end > pkt->data_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
+	if (pkt->rtp_extensions_end > pkt->udp_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
 
 	/* {name: "has", bits: 8, when: "extended == 1"}, */
 	vp8 = at_rtp_extensions_end;
-	if ((void *)(vp8 + 1) > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (rtp_extensions_end + 1 > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	if ((void *)(vp8 + 1) > pkt->data_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
+	if (pkt->rtp_extensions_end + 1 > pkt->udp_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
 	__u64 vp8_has_present = (be8(&vp8->extended_to_partition) >> 7) == 1;
 	__u64 vp8_has_size;
-	__u64 vp8_has;
 	if (vp8_has_present) { /* has */
-		if (at_rtp_extensions_end + 2 > data_end)
-			return fr_up(skb, reason_video_truncated);
+		if (at_rtp_extensions_end + 2 > pkt->data_end)
+			return fr_up(skb, PROG_VIDEO + reason_truncated);
 		vp8_has_size = 1;
-		vp8_has = be8(at_rtp_extensions_end + 1);
+		pkt->vp8_has = be8(at_rtp_extensions_end + 1);
 	} else {
 		vp8_has_size = 0;
-		vp8_has = 0;
+		pkt->vp8_has = 0;
 	}
-	__u64 vp8_has_end = fr_forget(skb, rtp_extensions_end + 1 + vp8_has_size);
-	at_vp8_has_end = fr_pin(data + fr_bound(vp8_has_end, 0xff));
-	if (at_vp8_has_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (vp8_has_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	pkt->vp8_has_end = fr_forget(skb, pkt->rtp_extensions_end + 1 + vp8_has_size);
+	pkt->at_vp8_has_end = fr_pin(pkt->data + fr_bound(pkt->vp8_has_end, 0xff));
+	if (pkt->at_vp8_has_end > pkt->data_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
+	if (pkt->vp8_has_end > pkt->udp_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
 
 	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
-	__u64 vp8_picture_present = !((vp8_has & 128) == 0);
+	pkt->vp8_picture_present = !((pkt->vp8_has & 128) == 0);
 
-	return video_ipv4_picture(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-				  rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_has,
-				  vp8_has_end, at_vp8_has_end, vp8_picture_present);
+	return video_ipv4_picture(skb, pkt);
 }
 
-static __always_inline int video_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int video_ipv4(struct __sk_buff *skb, struct video_packet *pkt)
 {
 	void *at_rtp_csrc_list_end;
 	void *at_rtp_profile_end;
-	struct hdr_rtp *rtp = data + 42;
-	__u64 ip_end, udp_end, rtp_csrc_list_end;
+	struct hdr_rtp *rtp = pkt->data + 42;
+	__u64 rtp_csrc_list_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_VIDEO + why);
 
 	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-	if (check_rtp(skb, data, data_end, udp_end, 42, &rtp_csrc_list_end, 0))
-		return TC_ACT_UNSPEC;
-	at_rtp_csrc_list_end = fr_pin(data + fr_bound(rtp_csrc_list_end, 0x7f));
-	if (at_rtp_csrc_list_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (rtp_csrc_list_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	why = check_rtp(skb, pkt->data, pkt->data_end, pkt->udp_end, 42, &rtp_csrc_list_end);
+	if (why)
+		return fr_up(skb, PROG_VIDEO + why);
+	at_rtp_csrc_list_end = fr_pin(pkt->data + fr_bound(rtp_csrc_list_end, 0x7f));
+	if (at_rtp_csrc_list_end > pkt->data_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
+	if (rtp_csrc_list_end > pkt->udp_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
 
 	/* {name: "profile", bits: 16, when: "extended == 1"}, */
 	__u64 rtp_profile_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
 	__u64 rtp_profile_size;
-	__u64 rtp_profile;
 	if (rtp_profile_present) { /* profile */
-		if (at_rtp_csrc_list_end + 2 > data_end)
-			return fr_up(skb, reason_video_truncated);
+		if (at_rtp_csrc_list_end + 2 > pkt->data_end)
+			return fr_up(skb, PROG_VIDEO + reason_truncated);
 		rtp_profile_size = 2;
-		rtp_profile = be16(at_rtp_csrc_list_end);
+		pkt->rtp_profile = be16(at_rtp_csrc_list_end);
 	} else {
 		rtp_profile_size = 0;
-		rtp_profile = 0;
+		pkt->rtp_profile = 0;
 	}
 	__u64 rtp_profile_end = fr_forget(skb, rtp_csrc_list_end + rtp_profile_size);
-	at_rtp_profile_end = fr_pin(data + fr_bound(rtp_profile_end, 0x7f));
-	if (at_rtp_profile_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (rtp_profile_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	at_rtp_profile_end = fr_pin(pkt->data + fr_bound(rtp_profile_end, 0x7f));
+	if (at_rtp_profile_end > pkt->data_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
+	if (rtp_profile_end > pkt->udp_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
 
 	/* {name: "words", bits: 16, when: "extended == 1"}, */
 	__u64 rtp_words_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
 	__u64 rtp_words_size;
-	__u64 rtp_words;
 	if (rtp_words_present) { /* words */
-		if (at_rtp_profile_end + 2 > data_end)
-			return fr_up(skb, reason_video_truncated);
+		if (at_rtp_profile_end + 2 > pkt->data_end)
+			return fr_up(skb, PROG_VIDEO + reason_truncated);
 		rtp_words_size = 2;
-		rtp_words = be16(at_rtp_profile_end);
+		pkt->rtp_words = be16(at_rtp_profile_end);
 	} else {
 		rtp_words_size = 0;
-		rtp_words = 0;
+		pkt->rtp_words = 0;
 	}
-	__u64 rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
+	pkt->rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
 
-	return video_ipv4_further(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-				  rtp_words, rtp_words_end);
+	return video_ipv4_further(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_video_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_video_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_video_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_video_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_video_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_video_multicast + of);
-		return fr_up(skb, reason_video_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_video_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int video_ipv6_send(struct __sk_buff *skb)
+static __always_inline int video_ipv6_send(struct __sk_buff *skb, struct video_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_video_pass, len);
+	fr_count(PROG_VIDEO + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
@@ -1005,8 +999,8 @@ struct video_fan2 {
 	void *front;
 };
 
-static __always_inline int video_write2(struct video_same2 *same, struct __sk_buff *skb,
-					void *front, __u64 number, struct receiver_subscribers *r)
+static __always_inline int video_write2(struct __sk_buff *skb, void *front, __u64 number,
+					struct receiver_subscribers *r, struct video_same2 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 62;
@@ -1072,10 +1066,10 @@ static __always_inline int video_write2(struct video_same2 *same, struct __sk_bu
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long video_copy2(struct video_same2 *same, struct __sk_buff *skb,
-					void *front, __u64 udp_end, __u64 rtp_extensions_end,
-					__u64 priority, __u64 came, __u64 number,
-					struct receiver_subscribers *r)
+static __always_inline long video_copy2(struct __sk_buff *skb, void *front, __u64 udp_end,
+					__u64 rtp_extensions_end, __u64 priority, __u64 came,
+					__u64 number, struct receiver_subscribers *r,
+					struct video_same2 *same)
 {
 	struct hdr_rtp *saved_rtp = front + 62;
 
@@ -1087,14 +1081,14 @@ static __always_inline long video_copy2(struct video_same2 *same, struct __sk_bu
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, reason_video_refused_rate);
+		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_refused_rate);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, reason_video_contended);
+		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_contended);
 
-	if (unlikely(video_write2(same, skb, front, number, r))) {
+	if (unlikely(video_write2(skb, front, number, r, same))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, reason_video_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_VIDEO + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -1146,14 +1140,14 @@ static __noinline long video_turn2(__u32 i, struct video_fan2 *fan)
 	    (((be8(&saved_vp8->extended_to_partition) >> 4) & 1) == 0 ||
 	     !((be8(&saved_vp8->extended_to_partition) & 7) == 0) ||
 	     (be8(&saved_vp8_2->size0_to_inter) & 1) == 1))
-		return fr_decline(r->receiver, skb->len, reason_video_no_key_frame);
+		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_no_key_frame);
 
 	/* {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.b... */
 	if (priority >
 	    (((be32(&saved_rtp->timestamp) - (__u64)r->since) & 0xffffffffULL) < 0x80000000ULL ?
 	     (__u64)r->layer : (__u64)r->before)) {
 		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, reason_video_layer);
+		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_layer);
 	}
 
 	/* {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.se... */
@@ -1164,31 +1158,28 @@ static __noinline long video_turn2(__u32 i, struct video_fan2 *fan)
 
 	/* {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": ... */
 	if (!(r->payload_type <= 63 || r->payload_type >= 96))
-		return fr_decline(r->receiver, skb->len, reason_video_unfit_rtp_payload_type);
+		return fr_decline(r->receiver, skb->len,
+				  PROG_VIDEO + reason_unfit_rtp_payload_type);
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_video_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_address_family);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_video_udp_checksum_2);
+		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_udp_checksum_2);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_video_unreachable,
-					      fr_unusable(&r->hop_remote, reason_video_no_route,
-							  reason_video_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_VIDEO + reason_no_route_2));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_video_too_big_2);
-	return video_copy2(same, skb, front, udp_end, rtp_extensions_end, priority, came, number,
-			   r);
+		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_too_big_2);
+	return video_copy2(skb, front, udp_end, rtp_extensions_end, priority, came, number, r,
+			   same);
 }
 
-static __always_inline int video_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
-				      __u64 udp_end, __u64 rtp_extensions_end, __u64 vp8_layer_end,
-				      __u64 priority)
+static __always_inline int video_fan2(struct __sk_buff *skb, struct video_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_rtp *rtp = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_rtp *rtp = pkt->data + 62;
 	__u32 len = skb->len;
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
@@ -1200,17 +1191,17 @@ static __always_inline int video_fan2(struct __sk_buff *skb, void *data, __u64 i
 	key.ssrc = be32(&rtp->ssrc);
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, reason_video_no_subscribers);
+		return fr_up(skb, PROG_VIDEO + reason_no_subscribers);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_video_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_VIDEO + reason_no_memory);
 
-	__u32 size = fr_size(vp8_layer_end + 1, 512);
+	__u32 size = fr_size(pkt->vp8_layer_end + 1, 512);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, reason_video_no_memory);
+		return fr_up(skb, PROG_VIDEO + reason_no_memory);
 	struct video_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_rtp *saved_rtp = front + 62;
@@ -1226,7 +1217,7 @@ static __always_inline int video_fan2(struct __sk_buff *skb, void *data, __u64 i
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_video_no_memory);
+		return fr_up(skb, PROG_VIDEO + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -1236,11 +1227,11 @@ static __always_inline int video_fan2(struct __sk_buff *skb, void *data, __u64 i
 		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
 	same->quiet = 0;
-	same->ip_end = ip_end;
-	same->udp_end = udp_end;
-	same->rtp_extensions_end = rtp_extensions_end;
-	same->vp8_layer_end = vp8_layer_end;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->rtp_extensions_end = pkt->rtp_extensions_end;
+	same->vp8_layer_end = pkt->vp8_layer_end;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -1261,22 +1252,20 @@ static __always_inline int video_fan2(struct __sk_buff *skb, void *data, __u64 i
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 512), 0))
-		return fr_drop(len, reason_video_fault);
+		return fr_drop(len, PROG_VIDEO + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 60);
 
-	fr_count_copies(reason_video_copy, same->copies0, skb->len);
-	fr_count(reason_video_pass, len);
+	fr_count_copies(PROG_VIDEO + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_VIDEO + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-video_ipv6_streams(struct __sk_buff *skb, void *data, const struct fr_lease *lease, __u64 ip_end,
-		   __u64 udp_end, __u64 rtp_extensions_end, __u64 vp8_layer_end, __u64 priority)
+static __always_inline int video_ipv6_streams(struct __sk_buff *skb, struct video_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_rtp *rtp = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_rtp *rtp = pkt->data + 62;
 
 	/* lookup: stream: streams: names */
 	struct val_streams *stream;
@@ -1286,33 +1275,33 @@ video_ipv6_streams(struct __sk_buff *skb, void *data, const struct fr_lease *lea
 		fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
 		fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
 		key.ssrc = be32(&rtp->ssrc);
-		enum fr_found found = find_streams(&key, lease, 0, &stream);
+		enum fr_found found = find_streams(&key, pkt->lease, 0, &stream);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_video_no_streams,
-					 reason_video_changing);
+			return fr_missed(skb, found, PROG_VIDEO + reason_no_streams,
+					 PROG_VIDEO + reason_changing);
 	}
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
 	if (((be16(&rtp->sequence) - (__u64)stream->highest - 1) & 0xffff) >= 0x8000) {
 		fr_named_add(0, 1);
-		return video_ipv6_send(skb);
+		return video_ipv6_send(skb, pkt);
 	}
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
-	if (udp_end - 54 > 0x4000)
-		return fr_up(skb, reason_video_too_big);
+	if (pkt->udp_end - 54 > 0x4000)
+		return fr_up(skb, PROG_VIDEO + reason_too_big);
 	if (be16(&udp->checksum) == 0 ||
 	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
-		return fr_up(skb, reason_video_udp_checksum);
+		       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
+		return fr_up(skb, PROG_VIDEO + reason_udp_checksum);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= vp8_layer_end + 1) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_video_partial_checksum);
+	      (partial >> 16) >= pkt->vp8_layer_end + 1) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_VIDEO + reason_partial_checksum);
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
 		struct val_streams val __attribute__((aligned(8))) = {};
@@ -1323,69 +1312,66 @@ video_ipv6_streams(struct __sk_buff *skb, void *data, const struct fr_lease *lea
 		val.highest = be16(&rtp->sequence);
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_video_full_streams);
+			return fr_up(skb, PROG_VIDEO + reason_full_streams);
 	}
-	return video_fan2(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end, priority);
+	return video_fan2(skb, pkt);
 }
 
-static __always_inline int
-video_ipv6_further_2(struct __sk_buff *skb, void *data, void *data_end,
-		     const struct fr_lease *lease, __u64 ip_end, __u64 udp_end, __u64 rtp_profile,
-		     __u64 rtp_words_end, __u64 rtp_extensions_size, __u64 rtp_extensions_end,
-		     __u64 vp8_has, __u64 vp8_tl0picidx_end)
+static __always_inline int video_ipv6_further_2(struct __sk_buff *skb, struct video_packet *pkt)
 {
 	void *at_vp8_tl0picidx_end;
 	void *at_vp8_layer_end;
 	struct hdr_vp8_2 *vp8;
-	struct hdr_rtp *rtp = data + 62;
+	struct hdr_rtp *rtp = pkt->data + 62;
 
 	/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
-	at_vp8_tl0picidx_end = fr_pin(data + fr_bound(vp8_tl0picidx_end, 0x1ff));
-	if (at_vp8_tl0picidx_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (vp8_tl0picidx_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	at_vp8_tl0picidx_end = fr_pin(pkt->data + fr_bound(pkt->vp8_tl0picidx_end, 0x1ff));
+	if (at_vp8_tl0picidx_end > pkt->data_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
+	if (pkt->vp8_tl0picidx_end > pkt->udp_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
 
 	/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
-	__u64 vp8_layer_present = !((vp8_has & 48) == 0);
+	__u64 vp8_layer_present = !((pkt->vp8_has & 48) == 0);
 	__u64 vp8_layer_size;
 	__u64 vp8_layer;
 	if (vp8_layer_present) { /* layer */
-		if (at_vp8_tl0picidx_end + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
+		if (at_vp8_tl0picidx_end + 1 > pkt->data_end)
+			return fr_up(skb, PROG_VIDEO + reason_truncated);
 		vp8_layer_size = 1;
 		vp8_layer = be8(at_vp8_tl0picidx_end);
 	} else {
 		vp8_layer_size = 0;
 		vp8_layer = 0;
 	}
-	__u64 vp8_layer_end = fr_forget(skb, vp8_tl0picidx_end + vp8_layer_size);
-	at_vp8_layer_end = fr_pin(data + fr_bound(vp8_layer_end, 0x1ff));
-	if (at_vp8_layer_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (vp8_layer_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	pkt->vp8_layer_end = fr_forget(skb, pkt->vp8_tl0picidx_end + vp8_layer_size);
+	at_vp8_layer_end = fr_pin(pkt->data + fr_bound(pkt->vp8_layer_end, 0x1ff));
+	if (at_vp8_layer_end > pkt->data_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
+	if (pkt->vp8_layer_end > pkt->udp_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
 
 	/* vp8: fields: [// RFC 7741 §4.2, and the first byte after it: of a frame, where star... */
 	vp8 = at_vp8_layer_end;
-	if ((void *)(vp8 + 1) > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (vp8_layer_end + 1 > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	if ((void *)(vp8 + 1) > pkt->data_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
+	if (pkt->vp8_layer_end + 1 > pkt->udp_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_video_gso_packet);
+		return fr_up(skb, PROG_VIDEO + reason_gso_packet);
 
 	/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, set... */
 	__u64 rtp_extensions_found;
 	__u64 rtp_extensions_element;
 	{
-		__u64 form = rtp_profile == 0xbede ? FR_FORM(1, 1, 0, 15) :
-			(rtp_profile & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
+		__u64 form = pkt->rtp_profile == 0xbede ? FR_FORM(1, 1, 0, 15) :
+			(pkt->rtp_profile & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
 		__u64 element = form == FR_NO_FORM ? 0 :
-			fr_find_element(skb, rtp_words_end, rtp_words_end + rtp_extensions_size,
-					form, set_extension);
+			fr_find_element(skb, pkt->rtp_words_end,
+					pkt->rtp_words_end + pkt->rtp_extensions_size, form,
+					set_extension);
 
 		rtp_extensions_found = element != 0;
 		rtp_extensions_element = element ?
@@ -1393,21 +1379,16 @@ video_ipv6_further_2(struct __sk_buff *skb, void *data, void *data_end,
 	}
 	__u64 priority_value = rtp_extensions_found ? (rtp_extensions_element >> 56) & 255 :
 		vp8_layer >> 6;
-	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
+	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
 
 	/* when:   "rtp.payload_type == setting.vp8" */
 	if ((be8(&rtp->marker_payload_type) & 127) != set_vp8)
-		return fr_up(skb, reason_video_no_match);
+		return fr_up(skb, PROG_VIDEO + reason_no_match);
 
-	return video_ipv6_streams(skb, data, lease, ip_end, udp_end, rtp_extensions_end,
-				  vp8_layer_end, priority);
+	return video_ipv6_streams(skb, pkt);
 }
 
-static __always_inline int
-video_ipv6_picture(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		   __u64 ip_end, __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
-		   __u64 rtp_extensions_size, __u64 rtp_extensions_end, __u64 vp8_has,
-		   __u64 vp8_has_end, void *at_vp8_has_end, __u64 vp8_picture_present)
+static __always_inline int video_ipv6_picture(struct __sk_buff *skb, struct video_packet *pkt)
 {
 	void *at_vp8_picture_end;
 	void *at_vp8_picture_low_end;
@@ -1415,208 +1396,199 @@ video_ipv6_picture(struct __sk_buff *skb, void *data, void *data_end, const stru
 	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 	__u64 vp8_picture_size;
 	__u64 vp8_picture;
-	if (vp8_picture_present) { /* picture */
-		if (at_vp8_has_end + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
+	if (pkt->vp8_picture_present) { /* picture */
+		if (pkt->at_vp8_has_end + 1 > pkt->data_end)
+			return fr_up(skb, PROG_VIDEO + reason_truncated);
 		vp8_picture_size = 1;
-		vp8_picture = be8(at_vp8_has_end);
+		vp8_picture = be8(pkt->at_vp8_has_end);
 	} else {
 		vp8_picture_size = 0;
 		vp8_picture = 0;
 	}
-	__u64 vp8_picture_end = fr_forget(skb, vp8_has_end + vp8_picture_size);
-	at_vp8_picture_end = fr_pin(data + fr_bound(vp8_picture_end, 0x1ff));
-	if (at_vp8_picture_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (vp8_picture_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	__u64 vp8_picture_end = fr_forget(skb, pkt->vp8_has_end + vp8_picture_size);
+	at_vp8_picture_end = fr_pin(pkt->data + fr_bound(vp8_picture_end, 0x1ff));
+	if (at_vp8_picture_end > pkt->data_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
+	if (vp8_picture_end > pkt->udp_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
 
 	/* {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
-	__u64 vp8_picture_low_present = !((vp8_has & 128) == 0) && !((vp8_picture & 128) == 0);
+	__u64 vp8_picture_low_present = !((pkt->vp8_has & 128) == 0) && !((vp8_picture & 128) == 0);
 	__u64 vp8_picture_low_size;
 	if (vp8_picture_low_present) { /* picture_low */
-		if (at_vp8_picture_end + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
+		if (at_vp8_picture_end + 1 > pkt->data_end)
+			return fr_up(skb, PROG_VIDEO + reason_truncated);
 		vp8_picture_low_size = 1;
 	} else {
 		vp8_picture_low_size = 0;
 	}
 	__u64 vp8_picture_low_end = fr_forget(skb, vp8_picture_end + vp8_picture_low_size);
-	at_vp8_picture_low_end = fr_pin(data + fr_bound(vp8_picture_low_end, 0x1ff));
-	if (at_vp8_picture_low_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (vp8_picture_low_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	at_vp8_picture_low_end = fr_pin(pkt->data + fr_bound(vp8_picture_low_end, 0x1ff));
+	if (at_vp8_picture_low_end > pkt->data_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
+	if (vp8_picture_low_end > pkt->udp_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
 
 	/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
-	__u64 vp8_tl0picidx_present = !((vp8_has & 64) == 0);
+	__u64 vp8_tl0picidx_present = !((pkt->vp8_has & 64) == 0);
 	__u64 vp8_tl0picidx_size;
 	if (vp8_tl0picidx_present) { /* tl0picidx */
-		if (at_vp8_picture_low_end + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
+		if (at_vp8_picture_low_end + 1 > pkt->data_end)
+			return fr_up(skb, PROG_VIDEO + reason_truncated);
 		vp8_tl0picidx_size = 1;
 	} else {
 		vp8_tl0picidx_size = 0;
 	}
-	__u64 vp8_tl0picidx_end = fr_forget(skb, vp8_picture_low_end + vp8_tl0picidx_size);
+	pkt->vp8_tl0picidx_end = fr_forget(skb, vp8_picture_low_end + vp8_tl0picidx_size);
 
-	return video_ipv6_further_2(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-				    rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_has,
-				    vp8_tl0picidx_end);
+	return video_ipv6_further_2(skb, pkt);
 }
 
-static __always_inline int video_ipv6_further(struct __sk_buff *skb, void *data, void *data_end,
-					      const struct fr_lease *lease, __u64 ip_end,
-					      __u64 udp_end, __u64 rtp_profile, __u64 rtp_words,
-					      __u64 rtp_words_end)
+static __always_inline int video_ipv6_further(struct __sk_buff *skb, struct video_packet *pkt)
 {
 	void *at_rtp_words_end;
 	void *at_rtp_extensions_end;
-	void *at_vp8_has_end;
-	struct hdr_rtp *rtp = data + 62;
+	struct hdr_rtp *rtp = pkt->data + 62;
 	struct hdr_vp8 *vp8;
 
 	/* {name: "words", bits: 16, when: "extended == 1"}, */
-	at_rtp_words_end = fr_pin(data + fr_bound(rtp_words_end, 0xff));
-	if (at_rtp_words_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (rtp_words_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	at_rtp_words_end = fr_pin(pkt->data + fr_bound(pkt->rtp_words_end, 0xff));
+	if (at_rtp_words_end > pkt->data_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
+	if (pkt->rtp_words_end > pkt->udp_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
 
 	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
-	__u64 rtp_extensions_size;
 	if (rtp_extensions_present) { /* extensions */
-		rtp_extensions_size = rtp_words * 4;
-		if (rtp_extensions_size > 128)
-			return fr_up(skb, reason_video_rtp_extensions);
+		pkt->rtp_extensions_size = pkt->rtp_words * 4;
+		if (pkt->rtp_extensions_size > 128)
+			return fr_up(skb, PROG_VIDEO + reason_rtp_extensions);
 	} else {
-		rtp_extensions_size = 0;
+		pkt->rtp_extensions_size = 0;
 	}
-	__u64 rtp_extensions_end = fr_forget(skb, rtp_words_end + rtp_extensions_size);
-	at_rtp_extensions_end = fr_pin(data + fr_bound(rtp_extensions_end, 0x1ff));
-	if (at_rtp_extensions_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (rtp_extensions_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	pkt->rtp_extensions_end = fr_forget(skb, pkt->rtp_words_end + pkt->rtp_extensions_size);
+	at_rtp_extensions_end = fr_pin(pkt->data + fr_bound(pkt->rtp_extensions_end, 0x1ff));
+	if (at_rtp_extensions_end > pkt->data_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
+	if (pkt->rtp_extensions_end > pkt->udp_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
 
 	/* {name: "has", bits: 8, when: "extended == 1"}, */
 	vp8 = at_rtp_extensions_end;
-	if ((void *)(vp8 + 1) > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (rtp_extensions_end + 1 > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	if ((void *)(vp8 + 1) > pkt->data_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
+	if (pkt->rtp_extensions_end + 1 > pkt->udp_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
 	__u64 vp8_has_present = (be8(&vp8->extended_to_partition) >> 7) == 1;
 	__u64 vp8_has_size;
-	__u64 vp8_has;
 	if (vp8_has_present) { /* has */
-		if (at_rtp_extensions_end + 2 > data_end)
-			return fr_up(skb, reason_video_truncated);
+		if (at_rtp_extensions_end + 2 > pkt->data_end)
+			return fr_up(skb, PROG_VIDEO + reason_truncated);
 		vp8_has_size = 1;
-		vp8_has = be8(at_rtp_extensions_end + 1);
+		pkt->vp8_has = be8(at_rtp_extensions_end + 1);
 	} else {
 		vp8_has_size = 0;
-		vp8_has = 0;
+		pkt->vp8_has = 0;
 	}
-	__u64 vp8_has_end = fr_forget(skb, rtp_extensions_end + 1 + vp8_has_size);
-	at_vp8_has_end = fr_pin(data + fr_bound(vp8_has_end, 0x1ff));
-	if (at_vp8_has_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (vp8_has_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	pkt->vp8_has_end = fr_forget(skb, pkt->rtp_extensions_end + 1 + vp8_has_size);
+	pkt->at_vp8_has_end = fr_pin(pkt->data + fr_bound(pkt->vp8_has_end, 0x1ff));
+	if (pkt->at_vp8_has_end > pkt->data_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
+	if (pkt->vp8_has_end > pkt->udp_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
 
 	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
-	__u64 vp8_picture_present = !((vp8_has & 128) == 0);
+	pkt->vp8_picture_present = !((pkt->vp8_has & 128) == 0);
 
-	return video_ipv6_picture(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-				  rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_has,
-				  vp8_has_end, at_vp8_has_end, vp8_picture_present);
+	return video_ipv6_picture(skb, pkt);
 }
 
-static __always_inline int video_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int video_ipv6(struct __sk_buff *skb, struct video_packet *pkt)
 {
 	void *at_rtp_csrc_list_end;
 	void *at_rtp_profile_end;
-	struct hdr_rtp *rtp = data + 62;
-	__u64 ip_end, udp_end, rtp_csrc_list_end;
+	struct hdr_rtp *rtp = pkt->data + 62;
+	__u64 rtp_csrc_list_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_VIDEO + why);
 
 	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-	if (check_rtp(skb, data, data_end, udp_end, 62, &rtp_csrc_list_end, 0))
-		return TC_ACT_UNSPEC;
-	at_rtp_csrc_list_end = fr_pin(data + fr_bound(rtp_csrc_list_end, 0xff));
-	if (at_rtp_csrc_list_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (rtp_csrc_list_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	why = check_rtp(skb, pkt->data, pkt->data_end, pkt->udp_end, 62, &rtp_csrc_list_end);
+	if (why)
+		return fr_up(skb, PROG_VIDEO + why);
+	at_rtp_csrc_list_end = fr_pin(pkt->data + fr_bound(rtp_csrc_list_end, 0xff));
+	if (at_rtp_csrc_list_end > pkt->data_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
+	if (rtp_csrc_list_end > pkt->udp_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
 
 	/* {name: "profile", bits: 16, when: "extended == 1"}, */
 	__u64 rtp_profile_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
 	__u64 rtp_profile_size;
-	__u64 rtp_profile;
 	if (rtp_profile_present) { /* profile */
-		if (at_rtp_csrc_list_end + 2 > data_end)
-			return fr_up(skb, reason_video_truncated);
+		if (at_rtp_csrc_list_end + 2 > pkt->data_end)
+			return fr_up(skb, PROG_VIDEO + reason_truncated);
 		rtp_profile_size = 2;
-		rtp_profile = be16(at_rtp_csrc_list_end);
+		pkt->rtp_profile = be16(at_rtp_csrc_list_end);
 	} else {
 		rtp_profile_size = 0;
-		rtp_profile = 0;
+		pkt->rtp_profile = 0;
 	}
 	__u64 rtp_profile_end = fr_forget(skb, rtp_csrc_list_end + rtp_profile_size);
-	at_rtp_profile_end = fr_pin(data + fr_bound(rtp_profile_end, 0xff));
-	if (at_rtp_profile_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (rtp_profile_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
+	at_rtp_profile_end = fr_pin(pkt->data + fr_bound(rtp_profile_end, 0xff));
+	if (at_rtp_profile_end > pkt->data_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
+	if (rtp_profile_end > pkt->udp_end)
+		return fr_up(skb, PROG_VIDEO + reason_truncated);
 
 	/* {name: "words", bits: 16, when: "extended == 1"}, */
 	__u64 rtp_words_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
 	__u64 rtp_words_size;
-	__u64 rtp_words;
 	if (rtp_words_present) { /* words */
-		if (at_rtp_profile_end + 2 > data_end)
-			return fr_up(skb, reason_video_truncated);
+		if (at_rtp_profile_end + 2 > pkt->data_end)
+			return fr_up(skb, PROG_VIDEO + reason_truncated);
 		rtp_words_size = 2;
-		rtp_words = be16(at_rtp_profile_end);
+		pkt->rtp_words = be16(at_rtp_profile_end);
 	} else {
 		rtp_words_size = 0;
-		rtp_words = 0;
+		pkt->rtp_words = 0;
 	}
-	__u64 rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
+	pkt->rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
 
-	return video_ipv6_further(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-				  rtp_words, rtp_words_end);
+	return video_ipv6_further(skb, pkt);
 }
 
 SEC("tc") int prog_video(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct video_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 273);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* video: forward & { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_video_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_VIDEO + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_VIDEO + why);
 
 	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return video_ipv4(skb, data, data_end, lease);
+		return video_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return video_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_video_not_ip);
+		return video_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_VIDEO + reason_not_ip);
 }
 
 /*
@@ -1625,33 +1597,26 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
  *	eth ipv6 udp rtp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_audio_sent = 57, reason_audio_pass, reason_audio_inactive, reason_audio_vlan_tag,
-	reason_audio_other_host, reason_audio_link_broadcast, reason_audio_link_multicast,
-	reason_audio_truncated, reason_audio_ipv4_version, reason_audio_ip_options,
-	reason_audio_ipv4_reserved, reason_audio_fragment, reason_audio_ipv4_total_length,
-	reason_audio_ipv4_checksum, reason_audio_martian_source, reason_audio_multicast,
-	reason_audio_martian_destination, reason_audio_not_udp, reason_audio_udp_length,
-	reason_audio_gso_packet, reason_audio_rtp_version, reason_audio_rtcp,
-	reason_audio_rtp_csrc_list, reason_audio_rtp_extensions, reason_audio_no_match,
-	reason_audio_no_streams, reason_audio_changing, reason_audio_too_big,
-	reason_audio_udp_checksum, reason_audio_full_streams, reason_audio_partial_checksum,
-	reason_audio_no_subscribers, reason_audio_no_memory, reason_audio_fault, reason_audio_layer,
-	reason_audio_refused_rate, reason_audio_contended, reason_audio_unfit_rtp_payload_type,
-	reason_audio_address_family, reason_audio_too_big_2, reason_audio_no_route,
-	reason_audio_local, reason_audio_unreachable, reason_audio_blackhole, reason_audio_prohibit,
-	reason_audio_xfrm, reason_audio_rule, reason_audio_encap, reason_audio_no_neighbour,
-	reason_audio_copy, reason_audio_refused_by_device, reason_audio_ipv6_version,
-	reason_audio_mapped_address, reason_audio_ipv6_payload_length, reason_audio_udp_checksum_2,
-	reason_audio_not_ip,
+/* What is known of a packet. */
+struct audio_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 rtp_profile;
+	__u64 rtp_words;
+	__u64 rtp_words_end;
+	__u64 rtp_extensions_end;
+	__u64 priority;
+	struct val_streams *stream;
 };
 
-static __always_inline int audio_ipv4_send(struct __sk_buff *skb)
+static __always_inline int audio_ipv4_send(struct __sk_buff *skb, struct audio_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_audio_pass, len);
+	fr_count(PROG_AUDIO + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
@@ -1676,8 +1641,8 @@ struct audio_fan1 {
 	void *front;
 };
 
-static __always_inline int audio_write1(struct audio_same1 *same, struct __sk_buff *skb,
-					void *front, __u64 number, struct receiver_subscribers *r)
+static __always_inline int audio_write1(struct __sk_buff *skb, void *front, __u64 number,
+					struct receiver_subscribers *r, struct audio_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 42;
@@ -1743,10 +1708,10 @@ static __always_inline int audio_write1(struct audio_same1 *same, struct __sk_bu
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long audio_copy1(struct audio_same1 *same, struct __sk_buff *skb,
-					void *front, __u64 udp_end, __u64 rtp_extensions_end,
-					__u64 priority, __u64 came, __u64 number,
-					struct receiver_subscribers *r)
+static __always_inline long audio_copy1(struct __sk_buff *skb, void *front, __u64 udp_end,
+					__u64 rtp_extensions_end, __u64 priority, __u64 came,
+					__u64 number, struct receiver_subscribers *r,
+					struct audio_same1 *same)
 {
 	struct hdr_rtp *saved_rtp = front + 42;
 
@@ -1758,14 +1723,14 @@ static __always_inline long audio_copy1(struct audio_same1 *same, struct __sk_bu
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, reason_audio_refused_rate);
+		return fr_decline(r->receiver, skb->len, PROG_AUDIO + reason_refused_rate);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, reason_audio_contended);
+		return fr_decline(r->receiver, skb->len, PROG_AUDIO + reason_contended);
 
-	if (unlikely(audio_write1(same, skb, front, number, r))) {
+	if (unlikely(audio_write1(skb, front, number, r, same))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, reason_audio_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_AUDIO + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -1811,7 +1776,7 @@ static __noinline long audio_turn1(__u32 i, struct audio_fan1 *fan)
 	    (((be32(&saved_rtp->timestamp) - (__u64)r->since) & 0xffffffffULL) < 0x80000000ULL ?
 	     (__u64)r->layer : (__u64)r->before)) {
 		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, reason_audio_layer);
+		return fr_decline(r->receiver, skb->len, PROG_AUDIO + reason_layer);
 	}
 
 	/* {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.se... */
@@ -1822,28 +1787,26 @@ static __noinline long audio_turn1(__u32 i, struct audio_fan1 *fan)
 
 	/* {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": ... */
 	if (!(r->payload_type <= 63 || r->payload_type >= 96))
-		return fr_decline(r->receiver, skb->len, reason_audio_unfit_rtp_payload_type);
+		return fr_decline(r->receiver, skb->len,
+				  PROG_AUDIO + reason_unfit_rtp_payload_type);
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_audio_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_AUDIO + reason_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_audio_unreachable,
-					      fr_unusable(&r->hop_remote, reason_audio_no_route,
-							  reason_audio_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_AUDIO + reason_no_route_2));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_audio_too_big_2);
-	return audio_copy1(same, skb, front, udp_end, rtp_extensions_end, priority, came, number,
-			   r);
+		return fr_decline(r->receiver, skb->len, PROG_AUDIO + reason_too_big_2);
+	return audio_copy1(skb, front, udp_end, rtp_extensions_end, priority, came, number, r,
+			   same);
 }
 
-static __always_inline int audio_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
-				      __u64 udp_end, __u64 rtp_extensions_end, __u64 priority)
+static __always_inline int audio_fan1(struct __sk_buff *skb, struct audio_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_rtp *rtp = data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_rtp *rtp = pkt->data + 42;
 	__u32 len = skb->len;
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
@@ -1855,15 +1818,15 @@ static __always_inline int audio_fan1(struct __sk_buff *skb, void *data, __u64 i
 	key.ssrc = be32(&rtp->ssrc);
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, reason_audio_no_subscribers);
+		return fr_up(skb, PROG_AUDIO + reason_no_subscribers);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_audio_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_AUDIO + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 54);
 	if (!front)
-		return fr_up(skb, reason_audio_no_memory);
+		return fr_up(skb, PROG_AUDIO + reason_no_memory);
 	struct audio_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_rtp *saved_rtp = front + 42;
@@ -1877,7 +1840,7 @@ static __always_inline int audio_fan1(struct __sk_buff *skb, void *data, __u64 i
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_audio_no_memory);
+		return fr_up(skb, PROG_AUDIO + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -1890,10 +1853,10 @@ static __always_inline int audio_fan1(struct __sk_buff *skb, void *data, __u64 i
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
 		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->quiet = 0;
-	same->ip_end = ip_end;
-	same->udp_end = udp_end;
-	same->rtp_extensions_end = rtp_extensions_end;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->rtp_extensions_end = pkt->rtp_extensions_end;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -1914,42 +1877,40 @@ static __always_inline int audio_fan1(struct __sk_buff *skb, void *data, __u64 i
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, 54, 0))
-		return fr_drop(len, reason_audio_fault);
+		return fr_drop(len, PROG_AUDIO + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
 
-	fr_count_copies(reason_audio_copy, same->copies0, skb->len);
-	fr_count(reason_audio_pass, len);
+	fr_count_copies(PROG_AUDIO + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_AUDIO + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int audio_ipv4_rules(struct __sk_buff *skb, void *data, __u64 ip_end,
-					    __u64 udp_end, __u64 rtp_extensions_end, __u64 priority,
-					    struct val_streams *stream)
+static __always_inline int audio_ipv4_rules(struct __sk_buff *skb, struct audio_packet *pkt)
 {
-	struct hdr_rtp *rtp = data + 42;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_rtp *rtp = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
-	if (((be16(&rtp->sequence) - (__u64)stream->highest - 1) & 0xffff) >= 0x8000) {
+	if (((be16(&rtp->sequence) - (__u64)pkt->stream->highest - 1) & 0xffff) >= 0x8000) {
 		fr_named_add(0, 1);
-		return audio_ipv4_send(skb);
+		return audio_ipv4_send(skb, pkt);
 	}
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
-	if (udp_end - 34 > 0x4000)
-		return fr_up(skb, reason_audio_too_big);
+	if (pkt->udp_end - 34 > 0x4000)
+		return fr_up(skb, PROG_AUDIO + reason_too_big);
 	if (be16(&udp->checksum) == 0 ||
 	    !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb))))
-		return fr_up(skb, reason_audio_udp_checksum);
+		       fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb))))
+		return fr_up(skb, PROG_AUDIO + reason_udp_checksum);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= rtp_extensions_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_audio_partial_checksum);
+	      (partial >> 16) >= pkt->rtp_extensions_end) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_AUDIO + reason_partial_checksum);
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
 		struct val_streams val __attribute__((aligned(8))) = {};
@@ -1960,152 +1921,146 @@ static __always_inline int audio_ipv4_rules(struct __sk_buff *skb, void *data, _
 		val.highest = be16(&rtp->sequence);
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_audio_full_streams);
+			return fr_up(skb, PROG_AUDIO + reason_full_streams);
 	}
-	return audio_fan1(skb, data, ip_end, udp_end, rtp_extensions_end, priority);
+	return audio_fan1(skb, pkt);
 }
 
-static __always_inline int audio_ipv4_further(struct __sk_buff *skb, void *data, void *data_end,
-					      const struct fr_lease *lease, __u64 ip_end,
-					      __u64 udp_end, __u64 rtp_profile, __u64 rtp_words,
-					      __u64 rtp_words_end)
+static __always_inline int audio_ipv4_further(struct __sk_buff *skb, struct audio_packet *pkt)
 {
 	void *at_rtp_words_end;
 	void *at_rtp_extensions_end;
-	struct hdr_rtp *rtp = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_rtp *rtp = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* {name: "words", bits: 16, when: "extended == 1"}, */
-	at_rtp_words_end = fr_pin(data + fr_bound(rtp_words_end, 0x7f));
-	if (at_rtp_words_end > data_end)
-		return fr_up(skb, reason_audio_truncated);
-	if (rtp_words_end > udp_end)
-		return fr_up(skb, reason_audio_truncated);
+	at_rtp_words_end = fr_pin(pkt->data + fr_bound(pkt->rtp_words_end, 0x7f));
+	if (at_rtp_words_end > pkt->data_end)
+		return fr_up(skb, PROG_AUDIO + reason_truncated);
+	if (pkt->rtp_words_end > pkt->udp_end)
+		return fr_up(skb, PROG_AUDIO + reason_truncated);
 
 	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
 	__u64 rtp_extensions_size;
 	if (rtp_extensions_present) { /* extensions */
-		rtp_extensions_size = rtp_words * 4;
+		rtp_extensions_size = pkt->rtp_words * 4;
 		if (rtp_extensions_size > 128)
-			return fr_up(skb, reason_audio_rtp_extensions);
+			return fr_up(skb, PROG_AUDIO + reason_rtp_extensions);
 	} else {
 		rtp_extensions_size = 0;
 	}
-	__u64 rtp_extensions_end = fr_forget(skb, rtp_words_end + rtp_extensions_size);
-	at_rtp_extensions_end = fr_pin(data + fr_bound(rtp_extensions_end, 0xff));
-	if (at_rtp_extensions_end > data_end)
-		return fr_up(skb, reason_audio_truncated);
-	if (rtp_extensions_end > udp_end)
-		return fr_up(skb, reason_audio_truncated);
+	pkt->rtp_extensions_end = fr_forget(skb, pkt->rtp_words_end + rtp_extensions_size);
+	at_rtp_extensions_end = fr_pin(pkt->data + fr_bound(pkt->rtp_extensions_end, 0xff));
+	if (at_rtp_extensions_end > pkt->data_end)
+		return fr_up(skb, PROG_AUDIO + reason_truncated);
+	if (pkt->rtp_extensions_end > pkt->udp_end)
+		return fr_up(skb, PROG_AUDIO + reason_truncated);
 
 	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_audio_gso_packet);
+		return fr_up(skb, PROG_AUDIO + reason_gso_packet);
 
 	/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, set... */
 	__u64 rtp_extensions_found;
 	__u64 rtp_extensions_element;
 	{
-		__u64 form = rtp_profile == 0xbede ? FR_FORM(1, 1, 0, 15) :
-			(rtp_profile & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
+		__u64 form = pkt->rtp_profile == 0xbede ? FR_FORM(1, 1, 0, 15) :
+			(pkt->rtp_profile & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
 		__u64 element = form == FR_NO_FORM ? 0 :
-			fr_find_element(skb, rtp_words_end, rtp_words_end + rtp_extensions_size,
-					form, set_extension);
+			fr_find_element(skb, pkt->rtp_words_end,
+					pkt->rtp_words_end + rtp_extensions_size, form,
+					set_extension);
 
 		rtp_extensions_found = element != 0;
 		rtp_extensions_element = element ?
 			fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
 	}
 	__u64 priority_value = rtp_extensions_found ? (rtp_extensions_element >> 56) & 255 : 0ULL;
-	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
+	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
 	if ((be8(&rtp->marker_payload_type) & 127) == set_vp8)
-		return fr_up(skb, reason_audio_no_match);
+		return fr_up(skb, PROG_AUDIO + reason_no_match);
 
 	/* lookup: stream: streams: names */
-	struct val_streams *stream;
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
 
 		fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
 		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
 		key.ssrc = be32(&rtp->ssrc);
-		enum fr_found found = find_streams(&key, lease, 0, &stream);
+		enum fr_found found = find_streams(&key, pkt->lease, 0, &pkt->stream);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_audio_no_streams,
-					 reason_audio_changing);
+			return fr_missed(skb, found, PROG_AUDIO + reason_no_streams,
+					 PROG_AUDIO + reason_changing);
 	}
 
-	return audio_ipv4_rules(skb, data, ip_end, udp_end, rtp_extensions_end, priority, stream);
+	return audio_ipv4_rules(skb, pkt);
 }
 
-static __always_inline int audio_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int audio_ipv4(struct __sk_buff *skb, struct audio_packet *pkt)
 {
 	void *at_rtp_csrc_list_end;
 	void *at_rtp_profile_end;
-	struct hdr_rtp *rtp = data + 42;
-	__u64 ip_end, udp_end, rtp_csrc_list_end;
+	struct hdr_rtp *rtp = pkt->data + 42;
+	__u64 rtp_csrc_list_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(video, audio, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, FR_APART(video, audio, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_AUDIO + why);
 
 	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-	if (check_rtp(skb, data, data_end, udp_end, 42, &rtp_csrc_list_end,
-		      FR_APART(video, audio, truncated)))
-		return TC_ACT_UNSPEC;
-	at_rtp_csrc_list_end = fr_pin(data + fr_bound(rtp_csrc_list_end, 0x7f));
-	if (at_rtp_csrc_list_end > data_end)
-		return fr_up(skb, reason_audio_truncated);
-	if (rtp_csrc_list_end > udp_end)
-		return fr_up(skb, reason_audio_truncated);
+	why = check_rtp(skb, pkt->data, pkt->data_end, pkt->udp_end, 42, &rtp_csrc_list_end);
+	if (why)
+		return fr_up(skb, PROG_AUDIO + why);
+	at_rtp_csrc_list_end = fr_pin(pkt->data + fr_bound(rtp_csrc_list_end, 0x7f));
+	if (at_rtp_csrc_list_end > pkt->data_end)
+		return fr_up(skb, PROG_AUDIO + reason_truncated);
+	if (rtp_csrc_list_end > pkt->udp_end)
+		return fr_up(skb, PROG_AUDIO + reason_truncated);
 
 	/* {name: "profile", bits: 16, when: "extended == 1"}, */
 	__u64 rtp_profile_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
 	__u64 rtp_profile_size;
-	__u64 rtp_profile;
 	if (rtp_profile_present) { /* profile */
-		if (at_rtp_csrc_list_end + 2 > data_end)
-			return fr_up(skb, reason_audio_truncated);
+		if (at_rtp_csrc_list_end + 2 > pkt->data_end)
+			return fr_up(skb, PROG_AUDIO + reason_truncated);
 		rtp_profile_size = 2;
-		rtp_profile = be16(at_rtp_csrc_list_end);
+		pkt->rtp_profile = be16(at_rtp_csrc_list_end);
 	} else {
 		rtp_profile_size = 0;
-		rtp_profile = 0;
+		pkt->rtp_profile = 0;
 	}
 	__u64 rtp_profile_end = fr_forget(skb, rtp_csrc_list_end + rtp_profile_size);
-	at_rtp_profile_end = fr_pin(data + fr_bound(rtp_profile_end, 0x7f));
-	if (at_rtp_profile_end > data_end)
-		return fr_up(skb, reason_audio_truncated);
-	if (rtp_profile_end > udp_end)
-		return fr_up(skb, reason_audio_truncated);
+	at_rtp_profile_end = fr_pin(pkt->data + fr_bound(rtp_profile_end, 0x7f));
+	if (at_rtp_profile_end > pkt->data_end)
+		return fr_up(skb, PROG_AUDIO + reason_truncated);
+	if (rtp_profile_end > pkt->udp_end)
+		return fr_up(skb, PROG_AUDIO + reason_truncated);
 
 	/* {name: "words", bits: 16, when: "extended == 1"}, */
 	__u64 rtp_words_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
 	__u64 rtp_words_size;
-	__u64 rtp_words;
 	if (rtp_words_present) { /* words */
-		if (at_rtp_profile_end + 2 > data_end)
-			return fr_up(skb, reason_audio_truncated);
+		if (at_rtp_profile_end + 2 > pkt->data_end)
+			return fr_up(skb, PROG_AUDIO + reason_truncated);
 		rtp_words_size = 2;
-		rtp_words = be16(at_rtp_profile_end);
+		pkt->rtp_words = be16(at_rtp_profile_end);
 	} else {
 		rtp_words_size = 0;
-		rtp_words = 0;
+		pkt->rtp_words = 0;
 	}
-	__u64 rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
+	pkt->rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
 
-	return audio_ipv4_further(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-				  rtp_words, rtp_words_end);
+	return audio_ipv4_further(skb, pkt);
 }
 
-static __always_inline int audio_ipv6_send(struct __sk_buff *skb)
+static __always_inline int audio_ipv6_send(struct __sk_buff *skb, struct audio_packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(reason_audio_pass, len);
+	fr_count(PROG_AUDIO + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
@@ -2129,8 +2084,8 @@ struct audio_fan2 {
 	void *front;
 };
 
-static __always_inline int audio_write2(struct audio_same2 *same, struct __sk_buff *skb,
-					void *front, __u64 number, struct receiver_subscribers *r)
+static __always_inline int audio_write2(struct __sk_buff *skb, void *front, __u64 number,
+					struct receiver_subscribers *r, struct audio_same2 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 62;
@@ -2196,10 +2151,10 @@ static __always_inline int audio_write2(struct audio_same2 *same, struct __sk_bu
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long audio_copy2(struct audio_same2 *same, struct __sk_buff *skb,
-					void *front, __u64 udp_end, __u64 rtp_extensions_end,
-					__u64 priority, __u64 came, __u64 number,
-					struct receiver_subscribers *r)
+static __always_inline long audio_copy2(struct __sk_buff *skb, void *front, __u64 udp_end,
+					__u64 rtp_extensions_end, __u64 priority, __u64 came,
+					__u64 number, struct receiver_subscribers *r,
+					struct audio_same2 *same)
 {
 	struct hdr_rtp *saved_rtp = front + 62;
 
@@ -2211,14 +2166,14 @@ static __always_inline long audio_copy2(struct audio_same2 *same, struct __sk_bu
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, reason_audio_refused_rate);
+		return fr_decline(r->receiver, skb->len, PROG_AUDIO + reason_refused_rate);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, reason_audio_contended);
+		return fr_decline(r->receiver, skb->len, PROG_AUDIO + reason_contended);
 
-	if (unlikely(audio_write2(same, skb, front, number, r))) {
+	if (unlikely(audio_write2(skb, front, number, r, same))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, reason_audio_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, PROG_AUDIO + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -2265,7 +2220,7 @@ static __noinline long audio_turn2(__u32 i, struct audio_fan2 *fan)
 	    (((be32(&saved_rtp->timestamp) - (__u64)r->since) & 0xffffffffULL) < 0x80000000ULL ?
 	     (__u64)r->layer : (__u64)r->before)) {
 		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, reason_audio_layer);
+		return fr_decline(r->receiver, skb->len, PROG_AUDIO + reason_layer);
 	}
 
 	/* {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.se... */
@@ -2276,30 +2231,28 @@ static __noinline long audio_turn2(__u32 i, struct audio_fan2 *fan)
 
 	/* {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": ... */
 	if (!(r->payload_type <= 63 || r->payload_type >= 96))
-		return fr_decline(r->receiver, skb->len, reason_audio_unfit_rtp_payload_type);
+		return fr_decline(r->receiver, skb->len,
+				  PROG_AUDIO + reason_unfit_rtp_payload_type);
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_audio_address_family);
+		return fr_decline(r->receiver, skb->len, PROG_AUDIO + reason_address_family);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_audio_udp_checksum_2);
+		return fr_decline(r->receiver, skb->len, PROG_AUDIO + reason_udp_checksum_2);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_audio_unreachable,
-					      fr_unusable(&r->hop_remote, reason_audio_no_route,
-							  reason_audio_unreachable)));
+				  fr_indirect(&r->hop_remote, PROG_AUDIO + reason_no_route_2));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_audio_too_big_2);
-	return audio_copy2(same, skb, front, udp_end, rtp_extensions_end, priority, came, number,
-			   r);
+		return fr_decline(r->receiver, skb->len, PROG_AUDIO + reason_too_big_2);
+	return audio_copy2(skb, front, udp_end, rtp_extensions_end, priority, came, number, r,
+			   same);
 }
 
-static __always_inline int audio_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
-				      __u64 udp_end, __u64 rtp_extensions_end, __u64 priority)
+static __always_inline int audio_fan2(struct __sk_buff *skb, struct audio_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_rtp *rtp = data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_rtp *rtp = pkt->data + 62;
 	__u32 len = skb->len;
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
@@ -2311,15 +2264,15 @@ static __always_inline int audio_fan2(struct __sk_buff *skb, void *data, __u64 i
 	key.ssrc = be32(&rtp->ssrc);
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, reason_audio_no_subscribers);
+		return fr_up(skb, PROG_AUDIO + reason_no_subscribers);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_audio_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, PROG_AUDIO + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 74);
 	if (!front)
-		return fr_up(skb, reason_audio_no_memory);
+		return fr_up(skb, PROG_AUDIO + reason_no_memory);
 	struct audio_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_rtp *saved_rtp = front + 62;
@@ -2334,7 +2287,7 @@ static __always_inline int audio_fan2(struct __sk_buff *skb, void *data, __u64 i
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_audio_no_memory);
+		return fr_up(skb, PROG_AUDIO + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -2344,10 +2297,10 @@ static __always_inline int audio_fan2(struct __sk_buff *skb, void *data, __u64 i
 		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
 	same->quiet = 0;
-	same->ip_end = ip_end;
-	same->udp_end = udp_end;
-	same->rtp_extensions_end = rtp_extensions_end;
-	same->priority = priority;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->rtp_extensions_end = pkt->rtp_extensions_end;
+	same->priority = pkt->priority;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -2368,44 +2321,42 @@ static __always_inline int audio_fan2(struct __sk_buff *skb, void *data, __u64 i
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, 74, 0))
-		return fr_drop(len, reason_audio_fault);
+		return fr_drop(len, PROG_AUDIO + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 60);
 
-	fr_count_copies(reason_audio_copy, same->copies0, skb->len);
-	fr_count(reason_audio_pass, len);
+	fr_count_copies(PROG_AUDIO + reason_copy, same->copies0, skb->len);
+	fr_count(PROG_AUDIO + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int audio_ipv6_rules(struct __sk_buff *skb, void *data, __u64 ip_end,
-					    __u64 udp_end, __u64 rtp_extensions_end, __u64 priority,
-					    struct val_streams *stream)
+static __always_inline int audio_ipv6_rules(struct __sk_buff *skb, struct audio_packet *pkt)
 {
-	struct hdr_rtp *rtp = data + 62;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_rtp *rtp = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
-	if (((be16(&rtp->sequence) - (__u64)stream->highest - 1) & 0xffff) >= 0x8000) {
+	if (((be16(&rtp->sequence) - (__u64)pkt->stream->highest - 1) & 0xffff) >= 0x8000) {
 		fr_named_add(0, 1);
-		return audio_ipv6_send(skb);
+		return audio_ipv6_send(skb, pkt);
 	}
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
-	if (udp_end - 54 > 0x4000)
-		return fr_up(skb, reason_audio_too_big);
+	if (pkt->udp_end - 54 > 0x4000)
+		return fr_up(skb, PROG_AUDIO + reason_too_big);
 	if (be16(&udp->checksum) == 0 ||
 	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
-		return fr_up(skb, reason_audio_udp_checksum);
+		       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
+		return fr_up(skb, PROG_AUDIO + reason_udp_checksum);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= rtp_extensions_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_audio_partial_checksum);
+	      (partial >> 16) >= pkt->rtp_extensions_end) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_AUDIO + reason_partial_checksum);
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
 		struct val_streams val __attribute__((aligned(8))) = {};
@@ -2416,168 +2367,164 @@ static __always_inline int audio_ipv6_rules(struct __sk_buff *skb, void *data, _
 		val.highest = be16(&rtp->sequence);
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_audio_full_streams);
+			return fr_up(skb, PROG_AUDIO + reason_full_streams);
 	}
-	return audio_fan2(skb, data, ip_end, udp_end, rtp_extensions_end, priority);
+	return audio_fan2(skb, pkt);
 }
 
-static __always_inline int audio_ipv6_further(struct __sk_buff *skb, void *data, void *data_end,
-					      const struct fr_lease *lease, __u64 ip_end,
-					      __u64 udp_end, __u64 rtp_profile, __u64 rtp_words,
-					      __u64 rtp_words_end)
+static __always_inline int audio_ipv6_further(struct __sk_buff *skb, struct audio_packet *pkt)
 {
 	void *at_rtp_words_end;
 	void *at_rtp_extensions_end;
-	struct hdr_rtp *rtp = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_rtp *rtp = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* {name: "words", bits: 16, when: "extended == 1"}, */
-	at_rtp_words_end = fr_pin(data + fr_bound(rtp_words_end, 0xff));
-	if (at_rtp_words_end > data_end)
-		return fr_up(skb, reason_audio_truncated);
-	if (rtp_words_end > udp_end)
-		return fr_up(skb, reason_audio_truncated);
+	at_rtp_words_end = fr_pin(pkt->data + fr_bound(pkt->rtp_words_end, 0xff));
+	if (at_rtp_words_end > pkt->data_end)
+		return fr_up(skb, PROG_AUDIO + reason_truncated);
+	if (pkt->rtp_words_end > pkt->udp_end)
+		return fr_up(skb, PROG_AUDIO + reason_truncated);
 
 	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
 	__u64 rtp_extensions_size;
 	if (rtp_extensions_present) { /* extensions */
-		rtp_extensions_size = rtp_words * 4;
+		rtp_extensions_size = pkt->rtp_words * 4;
 		if (rtp_extensions_size > 128)
-			return fr_up(skb, reason_audio_rtp_extensions);
+			return fr_up(skb, PROG_AUDIO + reason_rtp_extensions);
 	} else {
 		rtp_extensions_size = 0;
 	}
-	__u64 rtp_extensions_end = fr_forget(skb, rtp_words_end + rtp_extensions_size);
-	at_rtp_extensions_end = fr_pin(data + fr_bound(rtp_extensions_end, 0x1ff));
-	if (at_rtp_extensions_end > data_end)
-		return fr_up(skb, reason_audio_truncated);
-	if (rtp_extensions_end > udp_end)
-		return fr_up(skb, reason_audio_truncated);
+	pkt->rtp_extensions_end = fr_forget(skb, pkt->rtp_words_end + rtp_extensions_size);
+	at_rtp_extensions_end = fr_pin(pkt->data + fr_bound(pkt->rtp_extensions_end, 0x1ff));
+	if (at_rtp_extensions_end > pkt->data_end)
+		return fr_up(skb, PROG_AUDIO + reason_truncated);
+	if (pkt->rtp_extensions_end > pkt->udp_end)
+		return fr_up(skb, PROG_AUDIO + reason_truncated);
 
 	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_audio_gso_packet);
+		return fr_up(skb, PROG_AUDIO + reason_gso_packet);
 
 	/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, set... */
 	__u64 rtp_extensions_found;
 	__u64 rtp_extensions_element;
 	{
-		__u64 form = rtp_profile == 0xbede ? FR_FORM(1, 1, 0, 15) :
-			(rtp_profile & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
+		__u64 form = pkt->rtp_profile == 0xbede ? FR_FORM(1, 1, 0, 15) :
+			(pkt->rtp_profile & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
 		__u64 element = form == FR_NO_FORM ? 0 :
-			fr_find_element(skb, rtp_words_end, rtp_words_end + rtp_extensions_size,
-					form, set_extension);
+			fr_find_element(skb, pkt->rtp_words_end,
+					pkt->rtp_words_end + rtp_extensions_size, form,
+					set_extension);
 
 		rtp_extensions_found = element != 0;
 		rtp_extensions_element = element ?
 			fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
 	}
 	__u64 priority_value = rtp_extensions_found ? (rtp_extensions_element >> 56) & 255 : 0ULL;
-	__u64 priority = priority_value < 4 ? priority_value : 3ULL;
+	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
 	if ((be8(&rtp->marker_payload_type) & 127) == set_vp8)
-		return fr_up(skb, reason_audio_no_match);
+		return fr_up(skb, PROG_AUDIO + reason_no_match);
 
 	/* lookup: stream: streams: names */
-	struct val_streams *stream;
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
 
 		fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
 		fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
 		key.ssrc = be32(&rtp->ssrc);
-		enum fr_found found = find_streams(&key, lease, 0, &stream);
+		enum fr_found found = find_streams(&key, pkt->lease, 0, &pkt->stream);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_audio_no_streams,
-					 reason_audio_changing);
+			return fr_missed(skb, found, PROG_AUDIO + reason_no_streams,
+					 PROG_AUDIO + reason_changing);
 	}
 
-	return audio_ipv6_rules(skb, data, ip_end, udp_end, rtp_extensions_end, priority, stream);
+	return audio_ipv6_rules(skb, pkt);
 }
 
-static __always_inline int audio_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int audio_ipv6(struct __sk_buff *skb, struct audio_packet *pkt)
 {
 	void *at_rtp_csrc_list_end;
 	void *at_rtp_profile_end;
-	struct hdr_rtp *rtp = data + 62;
-	__u64 ip_end, udp_end, rtp_csrc_list_end;
+	struct hdr_rtp *rtp = pkt->data + 62;
+	__u64 rtp_csrc_list_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(video, audio, truncated),
-		       FR_APART(video, audio, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, FR_APART(video, audio, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_AUDIO + why);
 
 	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-	if (check_rtp(skb, data, data_end, udp_end, 62, &rtp_csrc_list_end,
-		      FR_APART(video, audio, truncated)))
-		return TC_ACT_UNSPEC;
-	at_rtp_csrc_list_end = fr_pin(data + fr_bound(rtp_csrc_list_end, 0xff));
-	if (at_rtp_csrc_list_end > data_end)
-		return fr_up(skb, reason_audio_truncated);
-	if (rtp_csrc_list_end > udp_end)
-		return fr_up(skb, reason_audio_truncated);
+	why = check_rtp(skb, pkt->data, pkt->data_end, pkt->udp_end, 62, &rtp_csrc_list_end);
+	if (why)
+		return fr_up(skb, PROG_AUDIO + why);
+	at_rtp_csrc_list_end = fr_pin(pkt->data + fr_bound(rtp_csrc_list_end, 0xff));
+	if (at_rtp_csrc_list_end > pkt->data_end)
+		return fr_up(skb, PROG_AUDIO + reason_truncated);
+	if (rtp_csrc_list_end > pkt->udp_end)
+		return fr_up(skb, PROG_AUDIO + reason_truncated);
 
 	/* {name: "profile", bits: 16, when: "extended == 1"}, */
 	__u64 rtp_profile_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
 	__u64 rtp_profile_size;
-	__u64 rtp_profile;
 	if (rtp_profile_present) { /* profile */
-		if (at_rtp_csrc_list_end + 2 > data_end)
-			return fr_up(skb, reason_audio_truncated);
+		if (at_rtp_csrc_list_end + 2 > pkt->data_end)
+			return fr_up(skb, PROG_AUDIO + reason_truncated);
 		rtp_profile_size = 2;
-		rtp_profile = be16(at_rtp_csrc_list_end);
+		pkt->rtp_profile = be16(at_rtp_csrc_list_end);
 	} else {
 		rtp_profile_size = 0;
-		rtp_profile = 0;
+		pkt->rtp_profile = 0;
 	}
 	__u64 rtp_profile_end = fr_forget(skb, rtp_csrc_list_end + rtp_profile_size);
-	at_rtp_profile_end = fr_pin(data + fr_bound(rtp_profile_end, 0xff));
-	if (at_rtp_profile_end > data_end)
-		return fr_up(skb, reason_audio_truncated);
-	if (rtp_profile_end > udp_end)
-		return fr_up(skb, reason_audio_truncated);
+	at_rtp_profile_end = fr_pin(pkt->data + fr_bound(rtp_profile_end, 0xff));
+	if (at_rtp_profile_end > pkt->data_end)
+		return fr_up(skb, PROG_AUDIO + reason_truncated);
+	if (rtp_profile_end > pkt->udp_end)
+		return fr_up(skb, PROG_AUDIO + reason_truncated);
 
 	/* {name: "words", bits: 16, when: "extended == 1"}, */
 	__u64 rtp_words_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
 	__u64 rtp_words_size;
-	__u64 rtp_words;
 	if (rtp_words_present) { /* words */
-		if (at_rtp_profile_end + 2 > data_end)
-			return fr_up(skb, reason_audio_truncated);
+		if (at_rtp_profile_end + 2 > pkt->data_end)
+			return fr_up(skb, PROG_AUDIO + reason_truncated);
 		rtp_words_size = 2;
-		rtp_words = be16(at_rtp_profile_end);
+		pkt->rtp_words = be16(at_rtp_profile_end);
 	} else {
 		rtp_words_size = 0;
-		rtp_words = 0;
+		pkt->rtp_words = 0;
 	}
-	__u64 rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
+	pkt->rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
 
-	return audio_ipv6_further(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-				  rtp_words, rtp_words_end);
+	return audio_ipv6_further(skb, pkt);
 }
 
 SEC("tc") int prog_audio(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct audio_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 266);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_audio_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_AUDIO + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(video, audio, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_AUDIO + why);
 	if (be16(&eth->type) == ETH_P_IP)
-		return audio_ipv4(skb, data, data_end, lease);
+		return audio_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return audio_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_audio_not_ip);
+		return audio_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_AUDIO + reason_not_ip);
 }

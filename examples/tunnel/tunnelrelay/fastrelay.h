@@ -503,12 +503,6 @@ static __always_inline __u32 fr_length(const void *data, const void *data_end)
 	return data_end - data;
 }
 
-/*
- * How far a reason of a program is from the same one of another program, whose reasons a function
- * names that both call.
- */
-#define FR_APART(theirs, ours, reason) (reason_##ours##_##reason - reason_##theirs##_##reason)
-
 /* The packet is dropped; len is the length that it came with. */
 static __noinline int fr_drop(__u32 len, __u32 reason)
 {
@@ -1181,11 +1175,10 @@ static __always_inline int fr_resize(struct __sk_buff *skb, __u32 from, __u32 to
 	return 0;
 }
 
-/* The end of a packet that fr_resize has failed on: broken and unchanged are reasons. */
-static __always_inline int fr_failed(struct __sk_buff *skb, __u32 len, int err, __u32 broken,
-				     __u32 unchanged)
+/* The end of a packet that fr_resize has failed on. The reason after fault is no_memory. */
+static __always_inline int fr_failed(struct __sk_buff *skb, __u32 len, int err, __u32 fault)
 {
-	return err == FR_BROKEN ? fr_drop(len, broken) : fr_up(skb, unchanged);
+	return err == FR_BROKEN ? fr_drop(len, fault) : fr_up(skb, fault + 1);
 }
 
 /*
@@ -1552,32 +1545,33 @@ static __always_inline int fr_usable(const struct fr_hop *hop)
 }
 
 /*
- * Why a packet can't leave through a hop. Reasons stand in the order of states: unreachable,
- * blackhole, prohibit, xfrm, rule, encap, and for copies no_neighbour. Before them, or elsewhere,
- * stand no_route and local, of a hop that is looked up not_forwarded and forwarding_off.
+ * Why a packet can't leave through a hop. The reasons are numbered one after the other: too_big,
+ * no_route, local, and those of states: unreachable, blackhole, prohibit, xfrm, rule, encap,
+ * no_neighbour; and for a hop that is looked up, not_forwarded and forwarding_off.
  */
-static __always_inline __u32 fr_unusable(const struct fr_hop *hop, __u32 no_route,
-					 __u32 unreachable)
+static __always_inline __u32 fr_barred(const struct fr_hop *hop, __u32 unreachable, __u32 other)
 {
 	__u32 state = hop->state - FR_HOP_UNREACHABLE;
 
-	if (state <= FR_HOP_ENCAP - FR_HOP_UNREACHABLE)
-		return unreachable + state;
-	return no_route + (hop->state == FR_HOP_LOCAL);
+	return state <= FR_HOP_ENCAP - FR_HOP_UNREACHABLE ? unreachable + state : other;
+}
+
+static __always_inline __u32 fr_unusable(const struct fr_hop *hop, __u32 no_route)
+{
+	return fr_barred(hop, no_route + 2, no_route + (hop->state == FR_HOP_LOCAL));
 }
 
 static __always_inline __u32 fr_unrouted(const struct fr_hop *hop, __u32 not_forwarded,
 					 __u32 unreachable)
 {
-	if (hop->state == FR_HOP_FORWARDING_OFF)
-		return not_forwarded + 1;
-	return fr_unusable(hop, not_forwarded, unreachable);
+	return fr_barred(hop, unreachable,
+			 not_forwarded + (hop->state == FR_HOP_FORWARDING_OFF));
 }
 
-/* The reason of a copy: the kernel doesn't resolve neighbours for it. */
-static __always_inline __u32 fr_indirect(const struct fr_hop *hop, __u32 unreachable, __u32 reason)
+/* Likewise of a copy: the kernel doesn't resolve neighbours for it. */
+static __always_inline __u32 fr_indirect(const struct fr_hop *hop, __u32 no_route)
 {
-	return hop->state == FR_HOP_NEIGHBOUR ? unreachable + 6 : reason;
+	return hop->state == FR_HOP_NEIGHBOUR ? no_route + 8 : fr_unusable(hop, no_route);
 }
 
 /* A packet of len bytes, network header included, can leave through a hop. */
@@ -1586,10 +1580,10 @@ static __always_inline int fr_fits(const struct fr_hop *hop, __u64 len)
 	return fr_usable(hop) && len <= hop->mtu;
 }
 
-/* Why it can't: the reason too_big stands in front of no_route. */
-static __always_inline __u32 fr_unfit(const struct fr_hop *hop, __u32 no_route, __u32 unreachable)
+/* One that can't passes to the stack. */
+static __always_inline int fr_unfit(struct __sk_buff *skb, const struct fr_hop *hop, __u32 too_big)
 {
-	return fr_usable(hop) ? no_route - 1 : fr_unusable(hop, no_route, unreachable);
+	return fr_up(skb, fr_usable(hop) ? too_big : fr_unusable(hop, too_big + 1));
 }
 
 /* Write the link-layer addresses of a hop. */

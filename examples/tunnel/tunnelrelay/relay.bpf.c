@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 348
+#define FR_REASONS 520
 #define FR_NEEDS_ROWS 24
 #define FR_NEEDS_SHARED 2305
 #define FR_NEEDS_FACTS
@@ -212,85 +212,102 @@ static __always_inline enum fr_found find_own(const struct key_own *key,
 	return fr_find(&tbl_own, key, lease, row_at, (void **)row, copy_own, FR_CHANGES, NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_any_version,
+	reason_ipv4_any_ihl, reason_ipv4_any_options, reason_ipv4_any_total_length,
+	reason_ipv4_any_checksum, reason_martian_source, reason_multicast,
+	reason_martian_destination, reason_no_networks, reason_changing, reason_no_match,
+	reason_address_family, reason_gso_packet, reason_partial_checksum, reason_fault,
+	reason_no_memory, reason_too_big, reason_no_route, reason_local, reason_unreachable,
+	reason_blackhole, reason_prohibit, reason_xfrm, reason_rule, reason_encap,
+	reason_no_neighbour, reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length,
+	reason_not_inner, reason_ipv4_version, reason_ip_options, reason_ipv4_reserved,
+	reason_fragment, reason_ipv4_total_length, reason_ipv4_checksum, reason_not_udp,
+	reason_udp_length, reason_not_vxlan, reason_vxlan_flags, reason_vxlan_reserved,
+	reason_vxlan_reserved_2, reason_no_peers, reason_ecn, reason_udp_checksum, reason_hop_limit,
+	reason_not_forwarded, reason_forwarding_off, reason_not_outer, reason_not_geneve,
+	reason_geneve_version, reason_geneve_control, reason_geneve_critical,
+	reason_geneve_reserved, reason_geneve_protocol, reason_geneve_reserved_2,
+	reason_geneve_options,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum {
+	PROG_VXLAN_OUT = 0, PROG_GENEVE_OUT = 66, PROG_IPIP_OUT = 132, PROG_FOU_OUT = 198,
+	PROG_VXLAN_IN = 264, PROG_GENEVE_IN = 330, PROG_IPIP_IN = 396, PROG_FOU_IN = 462,
+};
+
 /*
  * prog_vxlan_out: tc/ingress
  *	eth ipv4_any
  *	eth ipv6
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_vxlan_out_sent, reason_vxlan_out_pass, reason_vxlan_out_inactive,
-	reason_vxlan_out_vlan_tag, reason_vxlan_out_other_host, reason_vxlan_out_link_broadcast,
-	reason_vxlan_out_link_multicast, reason_vxlan_out_truncated,
-	reason_vxlan_out_ipv4_any_version, reason_vxlan_out_ipv4_any_ihl,
-	reason_vxlan_out_ipv4_any_options, reason_vxlan_out_ipv4_any_total_length,
-	reason_vxlan_out_ipv4_any_checksum, reason_vxlan_out_martian_source,
-	reason_vxlan_out_multicast, reason_vxlan_out_martian_destination,
-	reason_vxlan_out_no_networks, reason_vxlan_out_changing, reason_vxlan_out_no_match,
-	reason_vxlan_out_address_family, reason_vxlan_out_gso_packet,
-	reason_vxlan_out_partial_checksum, reason_vxlan_out_no_memory, reason_vxlan_out_fault,
-	reason_vxlan_out_too_big, reason_vxlan_out_no_route, reason_vxlan_out_local,
-	reason_vxlan_out_unreachable, reason_vxlan_out_blackhole, reason_vxlan_out_prohibit,
-	reason_vxlan_out_xfrm, reason_vxlan_out_rule, reason_vxlan_out_encap,
-	reason_vxlan_out_ipv6_version, reason_vxlan_out_mapped_address,
-	reason_vxlan_out_ipv6_payload_length, reason_vxlan_out_not_inner,
+/* What is known of a packet. */
+struct vxlan_out_packet {
+	void *data;
+	void *data_end;
+	__u64 inner_options_end;
+	__u64 inner_end;
+	__u64 payload_len;
+	__u64 payload_len_2;
+	__u64 payload_len_3;
+	struct val_networks *n;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_vxlan_out_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_vxlan_out_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_vxlan_out_link_broadcast + of);
-		return fr_up(skb, reason_vxlan_out_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_vxlan_out_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
-					  const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
+					    const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4_any *ipv4_any = data + at;
 
 	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_vxlan_out_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_vxlan_out_ipv4_any_version + of);
+		return reason_ipv4_any_version;
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_vxlan_out_ipv4_any_ihl + of);
+		return reason_ipv4_any_ihl;
 	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
-		return fr_up(skb, reason_vxlan_out_ipv4_any_options + of);
+		return reason_ipv4_any_options;
 	__u64 inner_options_end = fr_forget(skb, at + sizeof(*ipv4_any) + inner_options_size);
 
 	*end = inner_options_end;
 	return 0;
 }
 
-static __always_inline int vxlan_out_ipv4_any_send(struct __sk_buff *skb, void *data,
-						   __u64 inner_options_end, __u64 payload_len,
-						   struct val_networks *n)
+static __always_inline int vxlan_out_ipv4_any_send(struct __sk_buff *skb,
+						   struct vxlan_out_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 64;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 50 - 14));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 50 - 14));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_length = bpf_htons(payload_len + (inner_options_end + 50 - 34));
+	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 50 - 34));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -300,68 +317,68 @@ static __always_inline int vxlan_out_ipv4_any_send(struct __sk_buff *skb, void *
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
-					   fr_v4(n->local) + fr_v4(n->remote) + 0x1180);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x1180);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP |
-			    FR_IN_ETHERNET : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 14),
+			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP | FR_IN_ETHERNET :
+			    0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_vxlan_out_fault, reason_vxlan_out_no_memory);
-	if (unlikely(data + 76 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_vxlan_out_fault);
+		return fr_failed(skb, len, err, PROG_VXLAN_OUT + reason_fault);
+	if (unlikely(pkt->data + 76 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_VXLAN_OUT + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 62);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_vxlan *new_vxlan = data + 42;
-	struct hdr_eth *new_eth_2 = data + 50;
-	struct hdr_ipv4_any *new_ipv4_any = data + 64;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_vxlan *new_vxlan = pkt->data + 42;
+	struct hdr_eth *new_eth_2 = pkt->data + 50;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 64;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(n->local));
-	st32(new_ipv4->dst, fr_v4(n->remote));
+	st32(new_ipv4->src, fr_v4(pkt->n->local));
+	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x12b5));
 	st16(&new_udp->length, udp_length);
 	st16(&new_udp->checksum, bpf_htons(0));
 	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)n->vni << 8));
-	st32(new_eth_2->dst, ld32(n->mac));
-	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
-	st32(new_eth_2->src, ld32(n->own));
-	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->n->vni << 8));
+	st32(new_eth_2->dst, ld32(pkt->n->mac));
+	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
+	st32(new_eth_2->src, ld32(pkt->n->own));
+	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
 	st16(&new_eth_2->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 62);
 
-	fr_count(reason_vxlan_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_VXLAN_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int vxlan_out_ipv4_any_send_2(struct __sk_buff *skb, void *data,
-						     __u64 inner_options_end, __u64 payload_len,
-						     struct val_networks *n)
+static __always_inline int vxlan_out_ipv4_any_send_2(struct __sk_buff *skb,
+						     struct vxlan_out_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 64;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 50 - 14));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 50 - 14));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_length = bpf_htons(payload_len + (inner_options_end + 50 - 34));
+	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 50 - 34));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -371,48 +388,48 @@ static __always_inline int vxlan_out_ipv4_any_send_2(struct __sk_buff *skb, void
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, reason_vxlan_out_no_memory);
-	__u64 udp_pseudo = (__u64)fr_v4(n->local) + fr_v4(n->remote) + udp_length +
+		return fr_up(skb, PROG_VXLAN_OUT + reason_no_memory);
+	__u64 udp_pseudo = (__u64)fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + udp_length +
 		bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
-					   fr_v4(n->local) + fr_v4(n->remote) + 0x1180);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x1180);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 14), 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_vxlan_out_fault, reason_vxlan_out_no_memory);
-	if (unlikely(data + 76 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_vxlan_out_fault);
+		return fr_failed(skb, len, err, PROG_VXLAN_OUT + reason_fault);
+	if (unlikely(pkt->data + 76 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_VXLAN_OUT + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 62);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_vxlan *new_vxlan = data + 42;
-	struct hdr_eth *new_eth_2 = data + 50;
-	struct hdr_ipv4_any *new_ipv4_any = data + 64;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_vxlan *new_vxlan = pkt->data + 42;
+	struct hdr_eth *new_eth_2 = pkt->data + 50;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 64;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(n->local));
-	st32(new_ipv4->dst, fr_v4(n->remote));
+	st32(new_ipv4->src, fr_v4(pkt->n->local));
+	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x12b5));
 	st16(&new_udp->length, udp_length);
 	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)n->vni << 8));
-	st32(new_eth_2->dst, ld32(n->mac));
-	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
-	st32(new_eth_2->src, ld32(n->own));
-	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->n->vni << 8));
+	st32(new_eth_2->dst, ld32(pkt->n->mac));
+	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
+	st32(new_eth_2->src, ld32(pkt->n->own));
+	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
 	st16(&new_eth_2->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
@@ -422,21 +439,21 @@ static __always_inline int vxlan_out_ipv4_any_send_2(struct __sk_buff *skb, void
 	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
 	fr_complete_end(skb, csum, ETH_HLEN, 62);
 
-	fr_count(reason_vxlan_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_VXLAN_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int vxlan_out_ipv4_any_send_ipv6(struct __sk_buff *skb, void *data,
-							__u64 inner_options_end, __u64 payload_len,
-							struct val_networks *n)
+static __always_inline int vxlan_out_ipv4_any_send_ipv6(struct __sk_buff *skb,
+							struct vxlan_out_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 84;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + (inner_options_end + 70 - 54));
+	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len_2 +
+					       (pkt->inner_options_end + 70 - 54));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
@@ -449,17 +466,18 @@ static __always_inline int vxlan_out_ipv4_any_send_ipv6(struct __sk_buff *skb, v
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, reason_vxlan_out_no_memory);
-	__u64 udp_pseudo = (__u64)fr_add128(ld128(n->local)) + fr_add128(ld128(n->remote)) +
-		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+		return fr_up(skb, PROG_VXLAN_OUT + reason_no_memory);
+	__u64 udp_pseudo = (__u64)fr_add128(ld128(pkt->n->local)) +
+		fr_add128(ld128(pkt->n->remote)) + ipv6_payload_length + bpf_htons(IPPROTO_UDP);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len_2 + (pkt->inner_options_end - 14), FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_vxlan_out_fault, reason_vxlan_out_no_memory);
-	if (unlikely(data + 96 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_vxlan_out_fault);
+		return fr_failed(skb, len, err, PROG_VXLAN_OUT + reason_fault);
+	if (unlikely(pkt->data + 96 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_VXLAN_OUT + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -467,30 +485,30 @@ static __always_inline int vxlan_out_ipv4_any_send_ipv6(struct __sk_buff *skb, v
 		csum = fr_complete_without(skb, csum, 78, 18);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_vxlan *new_vxlan = data + 62;
-	struct hdr_eth *new_eth_2 = data + 70;
-	struct hdr_ipv4_any *new_ipv4_any = data + 84;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_vxlan *new_vxlan = pkt->data + 62;
+	struct hdr_eth *new_eth_2 = pkt->data + 70;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 84;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(n->local));
-	st128(new_ipv6->dst, ld128(n->remote));
+	st128(new_ipv6->src, ld128(pkt->n->local));
+	st128(new_ipv6->dst, ld128(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x12b5));
 	st16(&new_udp->length, ipv6_payload_length);
 	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)n->vni << 8));
-	st32(new_eth_2->dst, ld32(n->mac));
-	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
-	st32(new_eth_2->src, ld32(n->own));
-	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->n->vni << 8));
+	st32(new_eth_2->dst, ld32(pkt->n->mac));
+	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
+	st32(new_eth_2->src, ld32(pkt->n->own));
+	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
 	st16(&new_eth_2->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
@@ -502,21 +520,21 @@ static __always_inline int vxlan_out_ipv4_any_send_ipv6(struct __sk_buff *skb, v
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_vxlan_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_VXLAN_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int vxlan_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb, void *data,
-							  __u64 inner_options_end,
-							  __u64 payload_len, struct val_networks *n)
+static __always_inline int vxlan_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb,
+							  struct vxlan_out_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 84;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + (inner_options_end + 70 - 54));
+	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len_3 +
+					       (pkt->inner_options_end + 70 - 54));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
@@ -526,15 +544,16 @@ static __always_inline int vxlan_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb,
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP |
-			    FR_IN_ETHERNET : FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len_3 + (pkt->inner_options_end - 14),
+			    skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP | FR_IN_ETHERNET :
+			    FR_TO_IPV6, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_vxlan_out_fault, reason_vxlan_out_no_memory);
-	if (unlikely(data + 96 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_vxlan_out_fault);
+		return fr_failed(skb, len, err, PROG_VXLAN_OUT + reason_fault);
+	if (unlikely(pkt->data + 96 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_VXLAN_OUT + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -542,31 +561,31 @@ static __always_inline int vxlan_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb,
 		csum = fr_complete_without(skb, csum, 78, 18);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_vxlan *new_vxlan = data + 62;
-	struct hdr_eth *new_eth_2 = data + 70;
-	struct hdr_ipv4_any *new_ipv4_any = data + 84;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_vxlan *new_vxlan = pkt->data + 62;
+	struct hdr_eth *new_eth_2 = pkt->data + 70;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 84;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(n->local));
-	st128(new_ipv6->dst, ld128(n->remote));
+	st128(new_ipv6->src, ld128(pkt->n->local));
+	st128(new_ipv6->dst, ld128(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x12b5));
 	st16(&new_udp->length, ipv6_payload_length);
 	st16(&new_udp->checksum, bpf_htons(0));
 	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)n->vni << 8));
-	st32(new_eth_2->dst, ld32(n->mac));
-	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
-	st32(new_eth_2->src, ld32(n->own));
-	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->n->vni << 8));
+	st32(new_eth_2->dst, ld32(pkt->n->mac));
+	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
+	st32(new_eth_2->src, ld32(pkt->n->own));
+	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
 	st16(&new_eth_2->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
@@ -575,183 +594,179 @@ static __always_inline int vxlan_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb,
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_vxlan_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_VXLAN_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int vxlan_out_ipv4_any_rules(struct __sk_buff *skb, void *data,
-						    __u64 inner_options_end, __u64 inner_end,
-						    struct val_networks *n)
+static __always_inline int vxlan_out_ipv4_any_rules(struct __sk_buff *skb,
+						    struct vxlan_out_packet *pkt)
 {
 	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
-	if (!n->v6) {
+	if (!pkt->n->v6) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_vxlan_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
-			return fr_up(skb, reason_vxlan_out_address_family);
-		__u64 payload_len = inner_end - inner_options_end;
+			return fr_up(skb, PROG_VXLAN_OUT + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
+		    !fr_is_v4(pkt->n->remote))
+			return fr_up(skb, PROG_VXLAN_OUT + reason_address_family);
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_vxlan_out_partial_checksum);
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_VXLAN_OUT + reason_partial_checksum);
 
 		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if (payload_len + (inner_options_end + 50 - 34) > 0x4000)
-			return fr_up(skb, reason_vxlan_out_too_big);
-		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (36ULL + payload_len))))
-			return fr_up(skb,
-				     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
-					      reason_vxlan_out_unreachable));
+		if (pkt->payload_len + (pkt->inner_options_end + 50 - 34) > 0x4000)
+			return fr_up(skb, PROG_VXLAN_OUT + reason_too_big);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      pkt->inner_options_end + (36ULL + pkt->payload_len))))
+			return fr_unfit(skb, &pkt->n->hop_remote, PROG_VXLAN_OUT + reason_too_big);
 
 		/* {count: "n.packets"}, */
-		fr_shared_add(n->packets, 1);
-		return vxlan_out_ipv4_any_send_2(skb, data, inner_options_end, payload_len, n);
+		fr_shared_add(pkt->n->packets, 1);
+		return vxlan_out_ipv4_any_send_2(skb, pkt);
 	}
 
 	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
-	if (n->sums) {
+	if (pkt->n->sums) {
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_vxlan_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-			return fr_up(skb, reason_vxlan_out_address_family);
-		__u64 payload_len = inner_end - inner_options_end;
+			return fr_up(skb, PROG_VXLAN_OUT + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
+			return fr_up(skb, PROG_VXLAN_OUT + reason_address_family);
+		pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_vxlan_out_partial_checksum);
-		if (payload_len + (inner_options_end + 70 - 54) > 0x4000)
-			return fr_up(skb, reason_vxlan_out_too_big);
-		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (56ULL + payload_len))))
-			return fr_up(skb,
-				     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
-					      reason_vxlan_out_unreachable));
-		fr_shared_add(n->packets, 1);
-		return vxlan_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len, n);
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 - 1)))
+			return fr_up(skb, PROG_VXLAN_OUT + reason_partial_checksum);
+		if (pkt->payload_len_2 + (pkt->inner_options_end + 70 - 54) > 0x4000)
+			return fr_up(skb, PROG_VXLAN_OUT + reason_too_big);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      pkt->inner_options_end + (56ULL + pkt->payload_len_2))))
+			return fr_unfit(skb, &pkt->n->hop_remote, PROG_VXLAN_OUT + reason_too_big);
+		fr_shared_add(pkt->n->packets, 1);
+		return vxlan_out_ipv4_any_send_ipv6(skb, pkt);
 	}
 	__u64 segment_front = fr_segment_front(skb);
 	if (!(skb->gso_size == 0 ||
-	      (segment_front != 0 && skb->len <= 0xffc7 && skb->len <= inner_end)))
-		return fr_up(skb, reason_vxlan_out_gso_packet);
-	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-		return fr_up(skb, reason_vxlan_out_address_family);
-	__u64 payload_len = inner_end - inner_options_end;
+	      (segment_front != 0 && skb->len <= 0xffc7 && skb->len <= pkt->inner_end)))
+		return fr_up(skb, PROG_VXLAN_OUT + reason_gso_packet);
+	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
+		return fr_up(skb, PROG_VXLAN_OUT + reason_address_family);
+	pkt->payload_len_3 = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_vxlan_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 56 :
-			      inner_options_end + (56ULL + payload_len))))
-		return fr_up(skb,
-			     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
-				      reason_vxlan_out_unreachable));
-	fr_shared_add(n->packets, 1);
-	return vxlan_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len, n);
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_3 - 1)))
+		return fr_up(skb, PROG_VXLAN_OUT + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->n->hop_remote,
+			      skb->gso_size ? skb->gso_size + segment_front + 56 :
+			      pkt->inner_options_end + (56ULL + pkt->payload_len_3))))
+		return fr_unfit(skb, &pkt->n->hop_remote, PROG_VXLAN_OUT + reason_too_big);
+	fr_shared_add(pkt->n->packets, 1);
+	return vxlan_out_ipv4_any_send_ipv6_2(skb, pkt);
 }
 
-static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, struct vxlan_out_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = data + 14;
-	__u64 inner_options_end;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
+	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, 14, &pkt->inner_options_end);
 
-	if (check_ipv4_any(skb, data, data_end, 14, &inner_options_end, 0))
-		return TC_ACT_UNSPEC;
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_vxlan_out_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 14)
-		return fr_up(skb, reason_vxlan_out_ipv4_any_ihl);
-	__u64 inner_end = 14ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < inner_options_end - 14 || inner_end > skb->len)
-		return fr_up(skb, reason_vxlan_out_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 14, inner_options_end - 14)))
-		return fr_up(skb, reason_vxlan_out_ipv4_any_checksum);
+	if (why)
+		return fr_up(skb, PROG_VXLAN_OUT + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_VXLAN_OUT + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 14)
+		return fr_up(skb, PROG_VXLAN_OUT + reason_ipv4_any_ihl);
+	pkt->inner_end = 14ULL + be16(&ipv4_any->total_length);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 14 ||
+	    pkt->inner_end > skb->len)
+		return fr_up(skb, PROG_VXLAN_OUT + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, 14, pkt->inner_options_end - 14)))
+		return fr_up(skb, PROG_VXLAN_OUT + reason_ipv4_any_checksum);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_vxlan_out_martian_source);
+		return fr_up(skb, PROG_VXLAN_OUT + reason_martian_source);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4_any->dst)))
-			return fr_up(skb, reason_vxlan_out_multicast);
-		return fr_up(skb, reason_vxlan_out_martian_destination);
+			return fr_up(skb, PROG_VXLAN_OUT + reason_multicast);
+		return fr_up(skb, PROG_VXLAN_OUT + reason_martian_destination);
 	}
 
 	/* lookup: n: networks: ["inner.dst"] */
-	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
 	key.dst.len = 128;
 	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-	n = find_networks(&key);
-	if (!n)
-		return fr_up(skb, reason_vxlan_out_no_networks);
+	pkt->n = find_networks(&key);
+	if (!pkt->n)
+		return fr_up(skb, PROG_VXLAN_OUT + reason_no_networks);
 
 	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
-	if (!(n->kind == 1 && be8(&ipv4_any->ttl) > 1))
-		return fr_up(skb, reason_vxlan_out_no_match);
+	if (!(pkt->n->kind == 1 && be8(&ipv4_any->ttl) > 1))
+		return fr_up(skb, PROG_VXLAN_OUT + reason_no_match);
 
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
-	if (!n->v6 && !n->sums) {
+	if (!pkt->n->v6 && !pkt->n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xffdb && skb->len <= inner_end)))
-			return fr_up(skb, reason_vxlan_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
-			return fr_up(skb, reason_vxlan_out_address_family);
-		__u64 payload_len = inner_end - inner_options_end;
+		      (segment_front != 0 && skb->len <= 0xffdb && skb->len <= pkt->inner_end)))
+			return fr_up(skb, PROG_VXLAN_OUT + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
+		    !fr_is_v4(pkt->n->remote))
+			return fr_up(skb, PROG_VXLAN_OUT + reason_address_family);
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_vxlan_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
-				      segment_front + 36 :
-				      inner_options_end + (36ULL + payload_len))))
-			return fr_up(skb,
-				     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
-					      reason_vxlan_out_unreachable));
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_VXLAN_OUT + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front + 36 :
+				      pkt->inner_options_end + (36ULL + pkt->payload_len))))
+			return fr_unfit(skb, &pkt->n->hop_remote, PROG_VXLAN_OUT + reason_too_big);
 
 		/* {count: "n.packets"}, */
-		fr_shared_add(n->packets, 1);
-		return vxlan_out_ipv4_any_send(skb, data, inner_options_end, payload_len, n);
+		fr_shared_add(pkt->n->packets, 1);
+		return vxlan_out_ipv4_any_send(skb, pkt);
 	}
 
-	return vxlan_out_ipv4_any_rules(skb, data, inner_options_end, inner_end, n);
+	return vxlan_out_ipv4_any_rules(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_vxlan_out_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_vxlan_out_ipv6_version + of);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_vxlan_out_mapped_address + of);
+		return reason_mapped_address;
 	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (inner_end > skb->len)
-		return fr_up(skb, reason_vxlan_out_ipv6_payload_length + of);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_vxlan_out_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_vxlan_out_multicast + of);
-		return fr_up(skb, reason_vxlan_out_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 
 	*end = inner_end;
 	return 0;
 }
 
-static __always_inline int vxlan_out_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
-						    __u64 payload_len, struct val_networks *n)
+static __always_inline int vxlan_out_ipv6_send_ipv4(struct __sk_buff *skb,
+						    struct vxlan_out_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 64;
 	__be16 ipv4_version_to_ecn =
@@ -765,58 +780,58 @@ static __always_inline int vxlan_out_ipv6_send_ipv4(struct __sk_buff *skb, void 
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 90) + fr_v4(n->local) +
-					   fr_v4(n->remote) + 0x1180);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+					   bpf_htons(pkt->payload_len + 90) + fr_v4(pkt->n->local) +
+					   fr_v4(pkt->n->remote) + 0x1180);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40,
 			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP | FR_IN_ETHERNET :
-			    FR_TO_IPV4, &data);
+			    FR_TO_IPV4, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_vxlan_out_fault, reason_vxlan_out_no_memory);
-	if (unlikely(data + 72 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_vxlan_out_fault);
+		return fr_failed(skb, len, err, PROG_VXLAN_OUT + reason_fault);
+	if (unlikely(pkt->data + 72 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_VXLAN_OUT + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 58);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_vxlan *new_vxlan = data + 42;
-	struct hdr_eth *new_eth_2 = data + 50;
-	struct hdr_ipv6 *new_ipv6 = data + 64;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_vxlan *new_vxlan = pkt->data + 42;
+	struct hdr_eth *new_eth_2 = pkt->data + 50;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 64;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 90));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 90));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(n->local));
-	st32(new_ipv4->dst, fr_v4(n->remote));
+	st32(new_ipv4->src, fr_v4(pkt->n->local));
+	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x12b5));
-	st16(&new_udp->length, bpf_htons(payload_len + 70));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 70));
 	st16(&new_udp->checksum, bpf_htons(0));
 	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)n->vni << 8));
-	st32(new_eth_2->dst, ld32(n->mac));
-	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
-	st32(new_eth_2->src, ld32(n->own));
-	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->n->vni << 8));
+	st32(new_eth_2->dst, ld32(pkt->n->mac));
+	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
+	st32(new_eth_2->src, ld32(pkt->n->own));
+	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
 	st16(&new_eth_2->type, bpf_htons(0x86dd));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 58);
 
-	fr_count(reason_vxlan_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_VXLAN_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int vxlan_out_ipv6_send_ipv4_2(struct __sk_buff *skb, void *data,
-						      __u64 payload_len, struct val_networks *n)
+static __always_inline int vxlan_out_ipv6_send_ipv4_2(struct __sk_buff *skb,
+						      struct vxlan_out_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 64;
 	__be16 ipv4_version_to_ecn =
@@ -830,48 +845,49 @@ static __always_inline int vxlan_out_ipv6_send_ipv4_2(struct __sk_buff *skb, voi
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, reason_vxlan_out_no_memory);
-	__u64 udp_pseudo = (__u64)fr_v4(n->local) + fr_v4(n->remote) + bpf_htons(payload_len + 70) +
-		bpf_htons(IPPROTO_UDP);
+		return fr_up(skb, PROG_VXLAN_OUT + reason_no_memory);
+	__u64 udp_pseudo = (__u64)fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) +
+		bpf_htons(pkt->payload_len_2 + 70) + bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 90) + fr_v4(n->local) +
-					   fr_v4(n->remote) + 0x1180);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+					   bpf_htons(pkt->payload_len_2 + 90) +
+					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x1180);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_vxlan_out_fault, reason_vxlan_out_no_memory);
-	if (unlikely(data + 72 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_vxlan_out_fault);
+		return fr_failed(skb, len, err, PROG_VXLAN_OUT + reason_fault);
+	if (unlikely(pkt->data + 72 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_VXLAN_OUT + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 58);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_vxlan *new_vxlan = data + 42;
-	struct hdr_eth *new_eth_2 = data + 50;
-	struct hdr_ipv6 *new_ipv6 = data + 64;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_vxlan *new_vxlan = pkt->data + 42;
+	struct hdr_eth *new_eth_2 = pkt->data + 50;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 64;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 90));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 90));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(n->local));
-	st32(new_ipv4->dst, fr_v4(n->remote));
+	st32(new_ipv4->src, fr_v4(pkt->n->local));
+	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x12b5));
-	st16(&new_udp->length, bpf_htons(payload_len + 70));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 70));
 	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)n->vni << 8));
-	st32(new_eth_2->dst, ld32(n->mac));
-	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
-	st32(new_eth_2->src, ld32(n->own));
-	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->n->vni << 8));
+	st32(new_eth_2->dst, ld32(pkt->n->mac));
+	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
+	st32(new_eth_2->src, ld32(pkt->n->own));
+	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
 	st16(&new_eth_2->type, bpf_htons(0x86dd));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st16(&new_udp->checksum, 0);
@@ -880,14 +896,13 @@ static __always_inline int vxlan_out_ipv6_send_ipv4_2(struct __sk_buff *skb, voi
 	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
 	fr_complete_end(skb, csum, ETH_HLEN, 58);
 
-	fr_count(reason_vxlan_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_VXLAN_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int vxlan_out_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					       struct val_networks *n)
+static __always_inline int vxlan_out_ipv6_send(struct __sk_buff *skb, struct vxlan_out_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 84;
 	__be32 ipv6_version_to_flow_label =
@@ -901,16 +916,18 @@ static __always_inline int vxlan_out_ipv6_send(struct __sk_buff *skb, void *data
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, reason_vxlan_out_no_memory);
-	__u64 udp_pseudo = (__u64)fr_add128(ld128(n->local)) + fr_add128(ld128(n->remote)) +
-		bpf_htons(payload_len + 70) + bpf_htons(IPPROTO_UDP);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+		return fr_up(skb, PROG_VXLAN_OUT + reason_no_memory);
+	__u64 udp_pseudo = (__u64)fr_add128(ld128(pkt->n->local)) +
+		fr_add128(ld128(pkt->n->remote)) + bpf_htons(pkt->payload_len + 70) +
+		bpf_htons(IPPROTO_UDP);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_vxlan_out_fault, reason_vxlan_out_no_memory);
-	if (unlikely(data + 92 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_vxlan_out_fault);
+		return fr_failed(skb, len, err, PROG_VXLAN_OUT + reason_fault);
+	if (unlikely(pkt->data + 92 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_VXLAN_OUT + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -918,30 +935,30 @@ static __always_inline int vxlan_out_ipv6_send(struct __sk_buff *skb, void *data
 		csum = fr_complete_without(skb, csum, 78, 14);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_vxlan *new_vxlan = data + 62;
-	struct hdr_eth *new_eth_2 = data + 70;
-	struct hdr_ipv6 *new_ipv6_2 = data + 84;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_vxlan *new_vxlan = pkt->data + 62;
+	struct hdr_eth *new_eth_2 = pkt->data + 70;
+	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 84;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 70));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 70));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(n->local));
-	st128(new_ipv6->dst, ld128(n->remote));
+	st128(new_ipv6->src, ld128(pkt->n->local));
+	st128(new_ipv6->dst, ld128(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x12b5));
-	st16(&new_udp->length, bpf_htons(payload_len + 70));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 70));
 	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)n->vni << 8));
-	st32(new_eth_2->dst, ld32(n->mac));
-	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
-	st32(new_eth_2->src, ld32(n->own));
-	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->n->vni << 8));
+	st32(new_eth_2->dst, ld32(pkt->n->mac));
+	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
+	st32(new_eth_2->src, ld32(pkt->n->own));
+	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
 	st16(&new_eth_2->type, bpf_htons(0x86dd));
 	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
 	st16(&new_udp->checksum, 0);
@@ -952,14 +969,14 @@ static __always_inline int vxlan_out_ipv6_send(struct __sk_buff *skb, void *data
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_vxlan_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_VXLAN_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int vxlan_out_ipv6_send_2(struct __sk_buff *skb, void *data,
-						 __u64 payload_len, struct val_networks *n)
+static __always_inline int vxlan_out_ipv6_send_2(struct __sk_buff *skb,
+						 struct vxlan_out_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 84;
 	__be32 ipv6_version_to_flow_label =
@@ -970,15 +987,16 @@ static __always_inline int vxlan_out_ipv6_send_2(struct __sk_buff *skb, void *da
 					 (__u64)ld8(ipv6->dst + 15)));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
-			    skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP | FR_IN_ETHERNET : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40,
+			    skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP | FR_IN_ETHERNET :
+			    0, &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_vxlan_out_fault, reason_vxlan_out_no_memory);
-	if (unlikely(data + 92 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_vxlan_out_fault);
+		return fr_failed(skb, len, err, PROG_VXLAN_OUT + reason_fault);
+	if (unlikely(pkt->data + 92 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_VXLAN_OUT + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -986,31 +1004,31 @@ static __always_inline int vxlan_out_ipv6_send_2(struct __sk_buff *skb, void *da
 		csum = fr_complete_without(skb, csum, 78, 14);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_vxlan *new_vxlan = data + 62;
-	struct hdr_eth *new_eth_2 = data + 70;
-	struct hdr_ipv6 *new_ipv6_2 = data + 84;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_vxlan *new_vxlan = pkt->data + 62;
+	struct hdr_eth *new_eth_2 = pkt->data + 70;
+	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 84;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 70));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 70));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(n->local));
-	st128(new_ipv6->dst, ld128(n->remote));
+	st128(new_ipv6->src, ld128(pkt->n->local));
+	st128(new_ipv6->dst, ld128(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x12b5));
-	st16(&new_udp->length, bpf_htons(payload_len + 70));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 70));
 	st16(&new_udp->checksum, bpf_htons(0));
 	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)n->vni << 8));
-	st32(new_eth_2->dst, ld32(n->mac));
-	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
-	st32(new_eth_2->src, ld32(n->own));
-	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->n->vni << 8));
+	st32(new_eth_2->dst, ld32(pkt->n->mac));
+	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
+	st32(new_eth_2->src, ld32(pkt->n->own));
+	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
 	st16(&new_eth_2->type, bpf_htons(0x86dd));
 	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
 	if (unlikely(csum >= 0)) {
@@ -1018,155 +1036,152 @@ static __always_inline int vxlan_out_ipv6_send_2(struct __sk_buff *skb, void *da
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_vxlan_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_VXLAN_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int vxlan_out_ipv6_rules(struct __sk_buff *skb, void *data, __u64 inner_end,
-						struct val_networks *n)
+static __always_inline int vxlan_out_ipv6_rules(struct __sk_buff *skb, struct vxlan_out_packet *pkt)
 {
 	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
-	if (n->sums) {
+	if (pkt->n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_vxlan_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-			return fr_up(skb, reason_vxlan_out_address_family);
-		__u64 payload_len = inner_end - 54;
+			return fr_up(skb, PROG_VXLAN_OUT + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
+			return fr_up(skb, PROG_VXLAN_OUT + reason_address_family);
+		pkt->payload_len = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-			return fr_up(skb, reason_vxlan_out_partial_checksum);
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_VXLAN_OUT + reason_partial_checksum);
 
 		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if (payload_len + 70 > 0x4000)
-			return fr_up(skb, reason_vxlan_out_too_big);
-		if (unlikely(!fr_fits(&n->hop_remote, 110ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
-					      reason_vxlan_out_unreachable));
+		if (pkt->payload_len + 70 > 0x4000)
+			return fr_up(skb, PROG_VXLAN_OUT + reason_too_big);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote, 110ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->n->hop_remote, PROG_VXLAN_OUT + reason_too_big);
 
 		/* {count: "n.packets"}, */
-		fr_shared_add(n->packets, 1);
-		return vxlan_out_ipv6_send(skb, data, payload_len, n);
+		fr_shared_add(pkt->n->packets, 1);
+		return vxlan_out_ipv6_send(skb, pkt);
 	}
 	__u64 segment_front = fr_segment_front(skb);
 	if (!(skb->gso_size == 0 ||
-	      (segment_front != 0 && skb->len <= 0xffc7 && skb->len <= inner_end)))
-		return fr_up(skb, reason_vxlan_out_gso_packet);
-	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-		return fr_up(skb, reason_vxlan_out_address_family);
-	__u64 payload_len = inner_end - 54;
+	      (segment_front != 0 && skb->len <= 0xffc7 && skb->len <= pkt->inner_end)))
+		return fr_up(skb, PROG_VXLAN_OUT + reason_gso_packet);
+	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
+		return fr_up(skb, PROG_VXLAN_OUT + reason_address_family);
+	pkt->payload_len_2 = pkt->inner_end - 54;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-		return fr_up(skb, reason_vxlan_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 56 :
-			      110ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
-				      reason_vxlan_out_unreachable));
-	fr_shared_add(n->packets, 1);
-	return vxlan_out_ipv6_send_2(skb, data, payload_len, n);
+	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
+		return fr_up(skb, PROG_VXLAN_OUT + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->n->hop_remote,
+			      skb->gso_size ? skb->gso_size + segment_front + 56 :
+			      110ULL + pkt->payload_len_2)))
+		return fr_unfit(skb, &pkt->n->hop_remote, PROG_VXLAN_OUT + reason_too_big);
+	fr_shared_add(pkt->n->packets, 1);
+	return vxlan_out_ipv6_send_2(skb, pkt);
 }
 
-static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, struct vxlan_out_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 inner_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->inner_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &inner_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_VXLAN_OUT + why);
 
 	/* lookup: n: networks: ["inner.dst"] */
-	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8)));
 
 	key.dst.len = 128;
 	fr_put_v6(key.dst.addr, ipv6->dst, 4);
-	n = find_networks(&key);
-	if (!n)
-		return fr_up(skb, reason_vxlan_out_no_networks);
+	pkt->n = find_networks(&key);
+	if (!pkt->n)
+		return fr_up(skb, PROG_VXLAN_OUT + reason_no_networks);
 
 	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
-	if (!(n->kind == 1 && be8(&ipv6->hop_limit) > 1))
-		return fr_up(skb, reason_vxlan_out_no_match);
+	if (!(pkt->n->kind == 1 && be8(&ipv6->hop_limit) > 1))
+		return fr_up(skb, PROG_VXLAN_OUT + reason_no_match);
 
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
-	if (!n->v6 && !n->sums) {
+	if (!pkt->n->v6 && !pkt->n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xffdb && skb->len <= inner_end)))
-			return fr_up(skb, reason_vxlan_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
-			return fr_up(skb, reason_vxlan_out_address_family);
-		__u64 payload_len = inner_end - 54;
+		      (segment_front != 0 && skb->len <= 0xffdb && skb->len <= pkt->inner_end)))
+			return fr_up(skb, PROG_VXLAN_OUT + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
+		    !fr_is_v4(pkt->n->remote))
+			return fr_up(skb, PROG_VXLAN_OUT + reason_address_family);
+		pkt->payload_len = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-			return fr_up(skb, reason_vxlan_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
-				      segment_front + 36 : 90ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
-					      reason_vxlan_out_unreachable));
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_VXLAN_OUT + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front + 36 :
+				      90ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->n->hop_remote, PROG_VXLAN_OUT + reason_too_big);
 
 		/* {count: "n.packets"}, */
-		fr_shared_add(n->packets, 1);
-		return vxlan_out_ipv6_send_ipv4(skb, data, payload_len, n);
+		fr_shared_add(pkt->n->packets, 1);
+		return vxlan_out_ipv6_send_ipv4(skb, pkt);
 	}
 
 	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
-	if (!n->v6) {
+	if (!pkt->n->v6) {
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_vxlan_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
-			return fr_up(skb, reason_vxlan_out_address_family);
-		__u64 payload_len = inner_end - 54;
+			return fr_up(skb, PROG_VXLAN_OUT + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
+		    !fr_is_v4(pkt->n->remote))
+			return fr_up(skb, PROG_VXLAN_OUT + reason_address_family);
+		pkt->payload_len_2 = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-			return fr_up(skb, reason_vxlan_out_partial_checksum);
+		      ((partial >> 16) >= 54 &&
+		       (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
+			return fr_up(skb, PROG_VXLAN_OUT + reason_partial_checksum);
 
 		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if (payload_len + 70 > 0x4000)
-			return fr_up(skb, reason_vxlan_out_too_big);
-		if (unlikely(!fr_fits(&n->hop_remote, 90ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&n->hop_remote, reason_vxlan_out_no_route,
-					      reason_vxlan_out_unreachable));
-		fr_shared_add(n->packets, 1);
-		return vxlan_out_ipv6_send_ipv4_2(skb, data, payload_len, n);
+		if (pkt->payload_len_2 + 70 > 0x4000)
+			return fr_up(skb, PROG_VXLAN_OUT + reason_too_big);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote, 90ULL + pkt->payload_len_2)))
+			return fr_unfit(skb, &pkt->n->hop_remote, PROG_VXLAN_OUT + reason_too_big);
+		fr_shared_add(pkt->n->packets, 1);
+		return vxlan_out_ipv6_send_ipv4_2(skb, pkt);
 	}
 
-	return vxlan_out_ipv6_rules(skb, data, inner_end, n);
+	return vxlan_out_ipv6_rules(skb, pkt);
 }
 
 SEC("tc") int prog_vxlan_out(struct __sk_buff *skb)
 {
+	struct vxlan_out_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 74);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* "?(name)_out": { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_vxlan_out_inactive);
+		return fr_up(skb, PROG_VXLAN_OUT + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_VXLAN_OUT + why);
 
 	/* stack: ["eth", {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return vxlan_out_ipv4_any(skb, data, data_end);
+		return vxlan_out_ipv4_any(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return vxlan_out_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_vxlan_out_not_inner);
+		return vxlan_out_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_VXLAN_OUT + reason_not_inner);
 }
 
 /*
@@ -1175,39 +1190,31 @@ SEC("tc") int prog_vxlan_out(struct __sk_buff *skb)
  *	eth ipv6
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_geneve_out_sent = 37, reason_geneve_out_pass, reason_geneve_out_inactive,
-	reason_geneve_out_vlan_tag, reason_geneve_out_other_host, reason_geneve_out_link_broadcast,
-	reason_geneve_out_link_multicast, reason_geneve_out_truncated,
-	reason_geneve_out_ipv4_any_version, reason_geneve_out_ipv4_any_ihl,
-	reason_geneve_out_ipv4_any_options, reason_geneve_out_ipv4_any_total_length,
-	reason_geneve_out_ipv4_any_checksum, reason_geneve_out_martian_source,
-	reason_geneve_out_multicast, reason_geneve_out_martian_destination,
-	reason_geneve_out_no_networks, reason_geneve_out_changing, reason_geneve_out_no_match,
-	reason_geneve_out_address_family, reason_geneve_out_gso_packet,
-	reason_geneve_out_partial_checksum, reason_geneve_out_no_memory, reason_geneve_out_fault,
-	reason_geneve_out_too_big, reason_geneve_out_no_route, reason_geneve_out_local,
-	reason_geneve_out_unreachable, reason_geneve_out_blackhole, reason_geneve_out_prohibit,
-	reason_geneve_out_xfrm, reason_geneve_out_rule, reason_geneve_out_encap,
-	reason_geneve_out_ipv6_version, reason_geneve_out_mapped_address,
-	reason_geneve_out_ipv6_payload_length, reason_geneve_out_not_inner,
+/* What is known of a packet. */
+struct geneve_out_packet {
+	void *data;
+	void *data_end;
+	__u64 inner_options_end;
+	__u64 inner_end;
+	__u64 payload_len;
+	__u64 payload_len_2;
+	__u64 payload_len_3;
+	struct val_networks *n;
 };
 
-static __always_inline int geneve_out_ipv4_any_send(struct __sk_buff *skb, void *data,
-						    __u64 inner_options_end, __u64 payload_len,
-						    struct val_networks *n)
+static __always_inline int geneve_out_ipv4_any_send(struct __sk_buff *skb,
+						    struct geneve_out_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 72;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 58 - 14));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 58 - 14));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_length = bpf_htons(payload_len + (inner_options_end + 58 - 34));
+	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 58 - 34));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -1217,17 +1224,17 @@ static __always_inline int geneve_out_ipv4_any_send(struct __sk_buff *skb, void 
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
-					   fr_v4(n->local) + fr_v4(n->remote) + 0x1180);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x1180);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP |
-			    FR_IN_ETHERNET : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 14),
+			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP | FR_IN_ETHERNET :
+			    0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_geneve_out_fault,
-				 reason_geneve_out_no_memory);
-	if (unlikely(data + 84 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_geneve_out_fault);
+		return fr_failed(skb, len, err, PROG_GENEVE_OUT + reason_fault);
+	if (unlikely(pkt->data + 84 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_GENEVE_OUT + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -1235,34 +1242,34 @@ static __always_inline int geneve_out_ipv4_any_send(struct __sk_buff *skb, void 
 		csum = fr_complete_without(skb, csum, 78, 6);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_geneve_out *new_geneve_out = data + 42;
-	struct hdr_eth *new_eth_2 = data + 58;
-	struct hdr_ipv4_any *new_ipv4_any = data + 72;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_geneve_out *new_geneve_out = pkt->data + 42;
+	struct hdr_eth *new_eth_2 = pkt->data + 58;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 72;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(n->local));
-	st32(new_ipv4->dst, fr_v4(n->remote));
+	st32(new_ipv4->src, fr_v4(pkt->n->local));
+	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x17c1));
 	st16(&new_udp->length, udp_length);
 	st32(&new_udp->checksum, bpf_htonl(0x200));
 	st16(&new_geneve_out->protocol, bpf_htons(0x6558));
-	st32(new_geneve_out->vni, bpf_htonl((__u64)n->vni << 8));
+	st32(new_geneve_out->vni, bpf_htonl((__u64)pkt->n->vni << 8));
 	st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
-	st32(&new_geneve_out->data, bpf_htonl(n->option));
-	st32(new_eth_2->dst, ld32(n->mac));
-	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
-	st32(new_eth_2->src, ld32(n->own));
-	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st32(&new_geneve_out->data, bpf_htonl(pkt->n->option));
+	st32(new_eth_2->dst, ld32(pkt->n->mac));
+	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
+	st32(new_eth_2->src, ld32(pkt->n->own));
+	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
 	st16(&new_eth_2->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
@@ -1272,24 +1279,23 @@ static __always_inline int geneve_out_ipv4_any_send(struct __sk_buff *skb, void 
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_geneve_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_GENEVE_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int geneve_out_ipv4_any_send_2(struct __sk_buff *skb, void *data,
-						      __u64 inner_options_end, __u64 payload_len,
-						      struct val_networks *n)
+static __always_inline int geneve_out_ipv4_any_send_2(struct __sk_buff *skb,
+						      struct geneve_out_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 72;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 58 - 14));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 58 - 14));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_length = bpf_htons(payload_len + (inner_options_end + 58 - 34));
+	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 58 - 34));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -1299,22 +1305,21 @@ static __always_inline int geneve_out_ipv4_any_send_2(struct __sk_buff *skb, voi
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, reason_geneve_out_no_memory);
-	__u64 udp_pseudo = (__u64)fr_v4(n->local) + fr_v4(n->remote) + udp_length +
+		return fr_up(skb, PROG_GENEVE_OUT + reason_no_memory);
+	__u64 udp_pseudo = (__u64)fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + udp_length +
 		bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
-					   fr_v4(n->local) + fr_v4(n->remote) + 0x1180);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x1180);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 14), 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_geneve_out_fault,
-				 reason_geneve_out_no_memory);
-	if (unlikely(data + 84 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_geneve_out_fault);
+		return fr_failed(skb, len, err, PROG_GENEVE_OUT + reason_fault);
+	if (unlikely(pkt->data + 84 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_GENEVE_OUT + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -1322,33 +1327,33 @@ static __always_inline int geneve_out_ipv4_any_send_2(struct __sk_buff *skb, voi
 		csum = fr_complete_without(skb, csum, 78, 6);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_geneve_out *new_geneve_out = data + 42;
-	struct hdr_eth *new_eth_2 = data + 58;
-	struct hdr_ipv4_any *new_ipv4_any = data + 72;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_geneve_out *new_geneve_out = pkt->data + 42;
+	struct hdr_eth *new_eth_2 = pkt->data + 58;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 72;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(n->local));
-	st32(new_ipv4->dst, fr_v4(n->remote));
+	st32(new_ipv4->src, fr_v4(pkt->n->local));
+	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x17c1));
 	st16(&new_udp->length, udp_length);
 	st32(&new_geneve_out->version_words, bpf_htonl(0x2006558));
-	st32(new_geneve_out->vni, bpf_htonl((__u64)n->vni << 8));
+	st32(new_geneve_out->vni, bpf_htonl((__u64)pkt->n->vni << 8));
 	st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
-	st32(&new_geneve_out->data, bpf_htonl(n->option));
-	st32(new_eth_2->dst, ld32(n->mac));
-	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
-	st32(new_eth_2->src, ld32(n->own));
-	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st32(&new_geneve_out->data, bpf_htonl(pkt->n->option));
+	st32(new_eth_2->dst, ld32(pkt->n->mac));
+	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
+	st32(new_eth_2->src, ld32(pkt->n->own));
+	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
 	st16(&new_eth_2->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
@@ -1361,21 +1366,21 @@ static __always_inline int geneve_out_ipv4_any_send_2(struct __sk_buff *skb, voi
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_geneve_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_GENEVE_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int geneve_out_ipv4_any_send_ipv6(struct __sk_buff *skb, void *data,
-							 __u64 inner_options_end, __u64 payload_len,
-							 struct val_networks *n)
+static __always_inline int geneve_out_ipv4_any_send_ipv6(struct __sk_buff *skb,
+							 struct geneve_out_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 92;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + (inner_options_end + 78 - 54));
+	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len_2 +
+					       (pkt->inner_options_end + 78 - 54));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
@@ -1388,18 +1393,18 @@ static __always_inline int geneve_out_ipv4_any_send_ipv6(struct __sk_buff *skb, 
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, reason_geneve_out_no_memory);
-	__u64 udp_pseudo = (__u64)fr_add128(ld128(n->local)) + fr_add128(ld128(n->remote)) +
-		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+		return fr_up(skb, PROG_GENEVE_OUT + reason_no_memory);
+	__u64 udp_pseudo = (__u64)fr_add128(ld128(pkt->n->local)) +
+		fr_add128(ld128(pkt->n->remote)) + ipv6_payload_length + bpf_htons(IPPROTO_UDP);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len_2 + (pkt->inner_options_end - 14), FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_geneve_out_fault,
-				 reason_geneve_out_no_memory);
-	if (unlikely(data + 104 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_geneve_out_fault);
+		return fr_failed(skb, len, err, PROG_GENEVE_OUT + reason_fault);
+	if (unlikely(pkt->data + 104 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_GENEVE_OUT + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -1407,32 +1412,32 @@ static __always_inline int geneve_out_ipv4_any_send_ipv6(struct __sk_buff *skb, 
 		csum = fr_complete_without(skb, csum, 78, 26);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_geneve_out *new_geneve_out = data + 62;
-	struct hdr_eth *new_eth_2 = data + 78;
-	struct hdr_ipv4_any *new_ipv4_any = data + 92;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_geneve_out *new_geneve_out = pkt->data + 62;
+	struct hdr_eth *new_eth_2 = pkt->data + 78;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 92;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(n->local));
-	st128(new_ipv6->dst, ld128(n->remote));
+	st128(new_ipv6->src, ld128(pkt->n->local));
+	st128(new_ipv6->dst, ld128(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x17c1));
 	st16(&new_udp->length, ipv6_payload_length);
 	st32(&new_geneve_out->version_words, bpf_htonl(0x2006558));
-	st32(new_geneve_out->vni, bpf_htonl((__u64)n->vni << 8));
+	st32(new_geneve_out->vni, bpf_htonl((__u64)pkt->n->vni << 8));
 	st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
-	st32(&new_geneve_out->data, bpf_htonl(n->option));
-	st32(new_eth_2->dst, ld32(n->mac));
-	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
-	st32(new_eth_2->src, ld32(n->own));
-	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st32(&new_geneve_out->data, bpf_htonl(pkt->n->option));
+	st32(new_eth_2->dst, ld32(pkt->n->mac));
+	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
+	st32(new_eth_2->src, ld32(pkt->n->own));
+	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
 	st16(&new_eth_2->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
@@ -1444,21 +1449,21 @@ static __always_inline int geneve_out_ipv4_any_send_ipv6(struct __sk_buff *skb, 
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_geneve_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_GENEVE_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int
-geneve_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 inner_options_end,
-				__u64 payload_len, struct val_networks *n)
+static __always_inline int geneve_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb,
+							   struct geneve_out_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 92;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + (inner_options_end + 78 - 54));
+	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len_3 +
+					       (pkt->inner_options_end + 78 - 54));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
@@ -1468,16 +1473,16 @@ geneve_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 inner_o
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP |
-			    FR_IN_ETHERNET : FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len_3 + (pkt->inner_options_end - 14),
+			    skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP | FR_IN_ETHERNET :
+			    FR_TO_IPV6, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_geneve_out_fault,
-				 reason_geneve_out_no_memory);
-	if (unlikely(data + 104 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_geneve_out_fault);
+		return fr_failed(skb, len, err, PROG_GENEVE_OUT + reason_fault);
+	if (unlikely(pkt->data + 104 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_GENEVE_OUT + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -1485,33 +1490,33 @@ geneve_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 inner_o
 		csum = fr_complete_without(skb, csum, 78, 26);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_geneve_out *new_geneve_out = data + 62;
-	struct hdr_eth *new_eth_2 = data + 78;
-	struct hdr_ipv4_any *new_ipv4_any = data + 92;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_geneve_out *new_geneve_out = pkt->data + 62;
+	struct hdr_eth *new_eth_2 = pkt->data + 78;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 92;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(n->local));
-	st128(new_ipv6->dst, ld128(n->remote));
+	st128(new_ipv6->src, ld128(pkt->n->local));
+	st128(new_ipv6->dst, ld128(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x17c1));
 	st16(&new_udp->length, ipv6_payload_length);
 	st32(&new_udp->checksum, bpf_htonl(0x200));
 	st16(&new_geneve_out->protocol, bpf_htons(0x6558));
-	st32(new_geneve_out->vni, bpf_htonl((__u64)n->vni << 8));
+	st32(new_geneve_out->vni, bpf_htonl((__u64)pkt->n->vni << 8));
 	st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
-	st32(&new_geneve_out->data, bpf_htonl(n->option));
-	st32(new_eth_2->dst, ld32(n->mac));
-	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
-	st32(new_eth_2->src, ld32(n->own));
-	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st32(&new_geneve_out->data, bpf_htonl(pkt->n->option));
+	st32(new_eth_2->dst, ld32(pkt->n->mac));
+	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
+	st32(new_eth_2->src, ld32(pkt->n->own));
+	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
 	st16(&new_eth_2->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
@@ -1520,158 +1525,153 @@ geneve_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 inner_o
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_geneve_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_GENEVE_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int geneve_out_ipv4_any_rules(struct __sk_buff *skb, void *data,
-						     __u64 inner_options_end, __u64 inner_end,
-						     struct val_networks *n)
+static __always_inline int geneve_out_ipv4_any_rules(struct __sk_buff *skb,
+						     struct geneve_out_packet *pkt)
 {
 	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
-	if (!n->v6) {
+	if (!pkt->n->v6) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_geneve_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
-			return fr_up(skb, reason_geneve_out_address_family);
-		__u64 payload_len = inner_end - inner_options_end;
+			return fr_up(skb, PROG_GENEVE_OUT + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
+		    !fr_is_v4(pkt->n->remote))
+			return fr_up(skb, PROG_GENEVE_OUT + reason_address_family);
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_geneve_out_partial_checksum);
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_GENEVE_OUT + reason_partial_checksum);
 
 		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if (payload_len + (inner_options_end + 58 - 34) > 0x4000)
-			return fr_up(skb, reason_geneve_out_too_big);
-		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (44ULL + payload_len))))
-			return fr_up(skb,
-				     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
-					      reason_geneve_out_unreachable));
+		if (pkt->payload_len + (pkt->inner_options_end + 58 - 34) > 0x4000)
+			return fr_up(skb, PROG_GENEVE_OUT + reason_too_big);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      pkt->inner_options_end + (44ULL + pkt->payload_len))))
+			return fr_unfit(skb, &pkt->n->hop_remote, PROG_GENEVE_OUT + reason_too_big);
 
 		/* {count: "n.packets"}, */
-		fr_shared_add(n->packets, 1);
-		return geneve_out_ipv4_any_send_2(skb, data, inner_options_end, payload_len, n);
+		fr_shared_add(pkt->n->packets, 1);
+		return geneve_out_ipv4_any_send_2(skb, pkt);
 	}
 
 	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
-	if (n->sums) {
+	if (pkt->n->sums) {
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_geneve_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-			return fr_up(skb, reason_geneve_out_address_family);
-		__u64 payload_len = inner_end - inner_options_end;
+			return fr_up(skb, PROG_GENEVE_OUT + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
+			return fr_up(skb, PROG_GENEVE_OUT + reason_address_family);
+		pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_geneve_out_partial_checksum);
-		if (payload_len + (inner_options_end + 78 - 54) > 0x4000)
-			return fr_up(skb, reason_geneve_out_too_big);
-		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (64ULL + payload_len))))
-			return fr_up(skb,
-				     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
-					      reason_geneve_out_unreachable));
-		fr_shared_add(n->packets, 1);
-		return geneve_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len, n);
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 - 1)))
+			return fr_up(skb, PROG_GENEVE_OUT + reason_partial_checksum);
+		if (pkt->payload_len_2 + (pkt->inner_options_end + 78 - 54) > 0x4000)
+			return fr_up(skb, PROG_GENEVE_OUT + reason_too_big);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      pkt->inner_options_end + (64ULL + pkt->payload_len_2))))
+			return fr_unfit(skb, &pkt->n->hop_remote, PROG_GENEVE_OUT + reason_too_big);
+		fr_shared_add(pkt->n->packets, 1);
+		return geneve_out_ipv4_any_send_ipv6(skb, pkt);
 	}
 	__u64 segment_front = fr_segment_front(skb);
 	if (!(skb->gso_size == 0 ||
-	      (segment_front != 0 && skb->len <= 0xffbf && skb->len <= inner_end)))
-		return fr_up(skb, reason_geneve_out_gso_packet);
-	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-		return fr_up(skb, reason_geneve_out_address_family);
-	__u64 payload_len = inner_end - inner_options_end;
+	      (segment_front != 0 && skb->len <= 0xffbf && skb->len <= pkt->inner_end)))
+		return fr_up(skb, PROG_GENEVE_OUT + reason_gso_packet);
+	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
+		return fr_up(skb, PROG_GENEVE_OUT + reason_address_family);
+	pkt->payload_len_3 = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_geneve_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 64 :
-			      inner_options_end + (64ULL + payload_len))))
-		return fr_up(skb,
-			     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
-				      reason_geneve_out_unreachable));
-	fr_shared_add(n->packets, 1);
-	return geneve_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len, n);
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_3 - 1)))
+		return fr_up(skb, PROG_GENEVE_OUT + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->n->hop_remote,
+			      skb->gso_size ? skb->gso_size + segment_front + 64 :
+			      pkt->inner_options_end + (64ULL + pkt->payload_len_3))))
+		return fr_unfit(skb, &pkt->n->hop_remote, PROG_GENEVE_OUT + reason_too_big);
+	fr_shared_add(pkt->n->packets, 1);
+	return geneve_out_ipv4_any_send_ipv6_2(skb, pkt);
 }
 
-static __always_inline int geneve_out_ipv4_any(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int geneve_out_ipv4_any(struct __sk_buff *skb, struct geneve_out_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = data + 14;
-	__u64 inner_options_end;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
+	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, 14, &pkt->inner_options_end);
 
-	if (check_ipv4_any(skb, data, data_end, 14, &inner_options_end,
-			   FR_APART(vxlan_out, geneve_out, truncated)))
-		return TC_ACT_UNSPEC;
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_geneve_out_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 14)
-		return fr_up(skb, reason_geneve_out_ipv4_any_ihl);
-	__u64 inner_end = 14ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < inner_options_end - 14 || inner_end > skb->len)
-		return fr_up(skb, reason_geneve_out_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 14, inner_options_end - 14)))
-		return fr_up(skb, reason_geneve_out_ipv4_any_checksum);
+	if (why)
+		return fr_up(skb, PROG_GENEVE_OUT + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_GENEVE_OUT + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 14)
+		return fr_up(skb, PROG_GENEVE_OUT + reason_ipv4_any_ihl);
+	pkt->inner_end = 14ULL + be16(&ipv4_any->total_length);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 14 ||
+	    pkt->inner_end > skb->len)
+		return fr_up(skb, PROG_GENEVE_OUT + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, 14, pkt->inner_options_end - 14)))
+		return fr_up(skb, PROG_GENEVE_OUT + reason_ipv4_any_checksum);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_geneve_out_martian_source);
+		return fr_up(skb, PROG_GENEVE_OUT + reason_martian_source);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4_any->dst)))
-			return fr_up(skb, reason_geneve_out_multicast);
-		return fr_up(skb, reason_geneve_out_martian_destination);
+			return fr_up(skb, PROG_GENEVE_OUT + reason_multicast);
+		return fr_up(skb, PROG_GENEVE_OUT + reason_martian_destination);
 	}
 
 	/* lookup: n: networks: ["inner.dst"] */
-	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
 	key.dst.len = 128;
 	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-	n = find_networks(&key);
-	if (!n)
-		return fr_up(skb, reason_geneve_out_no_networks);
+	pkt->n = find_networks(&key);
+	if (!pkt->n)
+		return fr_up(skb, PROG_GENEVE_OUT + reason_no_networks);
 
 	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
-	if (!(n->kind == 2 && be8(&ipv4_any->ttl) > 1))
-		return fr_up(skb, reason_geneve_out_no_match);
+	if (!(pkt->n->kind == 2 && be8(&ipv4_any->ttl) > 1))
+		return fr_up(skb, PROG_GENEVE_OUT + reason_no_match);
 
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
-	if (!n->v6 && !n->sums) {
+	if (!pkt->n->v6 && !pkt->n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xffd3 && skb->len <= inner_end)))
-			return fr_up(skb, reason_geneve_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
-			return fr_up(skb, reason_geneve_out_address_family);
-		__u64 payload_len = inner_end - inner_options_end;
+		      (segment_front != 0 && skb->len <= 0xffd3 && skb->len <= pkt->inner_end)))
+			return fr_up(skb, PROG_GENEVE_OUT + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
+		    !fr_is_v4(pkt->n->remote))
+			return fr_up(skb, PROG_GENEVE_OUT + reason_address_family);
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_geneve_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
-				      segment_front + 44 :
-				      inner_options_end + (44ULL + payload_len))))
-			return fr_up(skb,
-				     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
-					      reason_geneve_out_unreachable));
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_GENEVE_OUT + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front + 44 :
+				      pkt->inner_options_end + (44ULL + pkt->payload_len))))
+			return fr_unfit(skb, &pkt->n->hop_remote, PROG_GENEVE_OUT + reason_too_big);
 
 		/* {count: "n.packets"}, */
-		fr_shared_add(n->packets, 1);
-		return geneve_out_ipv4_any_send(skb, data, inner_options_end, payload_len, n);
+		fr_shared_add(pkt->n->packets, 1);
+		return geneve_out_ipv4_any_send(skb, pkt);
 	}
 
-	return geneve_out_ipv4_any_rules(skb, data, inner_options_end, inner_end, n);
+	return geneve_out_ipv4_any_rules(skb, pkt);
 }
 
-static __always_inline int geneve_out_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
-						     __u64 payload_len, struct val_networks *n)
+static __always_inline int geneve_out_ipv6_send_ipv4(struct __sk_buff *skb,
+						     struct geneve_out_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 72;
 	__be16 ipv4_version_to_ecn =
@@ -1685,18 +1685,17 @@ static __always_inline int geneve_out_ipv6_send_ipv4(struct __sk_buff *skb, void
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 98) + fr_v4(n->local) +
-					   fr_v4(n->remote) + 0x1180);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+					   bpf_htons(pkt->payload_len + 98) + fr_v4(pkt->n->local) +
+					   fr_v4(pkt->n->remote) + 0x1180);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40,
 			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP | FR_IN_ETHERNET :
-			    FR_TO_IPV4, &data);
+			    FR_TO_IPV4, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_geneve_out_fault,
-				 reason_geneve_out_no_memory);
-	if (unlikely(data + 80 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_geneve_out_fault);
+		return fr_failed(skb, len, err, PROG_GENEVE_OUT + reason_fault);
+	if (unlikely(pkt->data + 80 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_GENEVE_OUT + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -1704,34 +1703,34 @@ static __always_inline int geneve_out_ipv6_send_ipv4(struct __sk_buff *skb, void
 		csum = fr_complete_without(skb, csum, 78, 2);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_geneve_out *new_geneve_out = data + 42;
-	struct hdr_eth *new_eth_2 = data + 58;
-	struct hdr_ipv6 *new_ipv6 = data + 72;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_geneve_out *new_geneve_out = pkt->data + 42;
+	struct hdr_eth *new_eth_2 = pkt->data + 58;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 72;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 98));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 98));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(n->local));
-	st32(new_ipv4->dst, fr_v4(n->remote));
+	st32(new_ipv4->src, fr_v4(pkt->n->local));
+	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x17c1));
-	st16(&new_udp->length, bpf_htons(payload_len + 78));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 78));
 	st32(&new_udp->checksum, bpf_htonl(0x200));
 	st16(&new_geneve_out->protocol, bpf_htons(0x6558));
-	st32(new_geneve_out->vni, bpf_htonl((__u64)n->vni << 8));
+	st32(new_geneve_out->vni, bpf_htonl((__u64)pkt->n->vni << 8));
 	st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
-	st32(&new_geneve_out->data, bpf_htonl(n->option));
-	st32(new_eth_2->dst, ld32(n->mac));
-	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
-	st32(new_eth_2->src, ld32(n->own));
-	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st32(&new_geneve_out->data, bpf_htonl(pkt->n->option));
+	st32(new_eth_2->dst, ld32(pkt->n->mac));
+	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
+	st32(new_eth_2->src, ld32(pkt->n->own));
+	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
 	st16(&new_eth_2->type, bpf_htons(0x86dd));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st16(&new_ipv4->checksum, ipv4_checksum);
@@ -1740,14 +1739,14 @@ static __always_inline int geneve_out_ipv6_send_ipv4(struct __sk_buff *skb, void
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_geneve_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_GENEVE_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int geneve_out_ipv6_send_ipv4_2(struct __sk_buff *skb, void *data,
-						       __u64 payload_len, struct val_networks *n)
+static __always_inline int geneve_out_ipv6_send_ipv4_2(struct __sk_buff *skb,
+						       struct geneve_out_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 72;
 	__be16 ipv4_version_to_ecn =
@@ -1761,22 +1760,22 @@ static __always_inline int geneve_out_ipv6_send_ipv4_2(struct __sk_buff *skb, vo
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, reason_geneve_out_no_memory);
-	__u64 udp_pseudo = (__u64)fr_v4(n->local) + fr_v4(n->remote) + bpf_htons(payload_len + 78) +
-		bpf_htons(IPPROTO_UDP);
+		return fr_up(skb, PROG_GENEVE_OUT + reason_no_memory);
+	__u64 udp_pseudo = (__u64)fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) +
+		bpf_htons(pkt->payload_len_2 + 78) + bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 98) + fr_v4(n->local) +
-					   fr_v4(n->remote) + 0x1180);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+					   bpf_htons(pkt->payload_len_2 + 98) +
+					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x1180);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_geneve_out_fault,
-				 reason_geneve_out_no_memory);
-	if (unlikely(data + 80 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_geneve_out_fault);
+		return fr_failed(skb, len, err, PROG_GENEVE_OUT + reason_fault);
+	if (unlikely(pkt->data + 80 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_GENEVE_OUT + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -1784,33 +1783,33 @@ static __always_inline int geneve_out_ipv6_send_ipv4_2(struct __sk_buff *skb, vo
 		csum = fr_complete_without(skb, csum, 78, 2);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_geneve_out *new_geneve_out = data + 42;
-	struct hdr_eth *new_eth_2 = data + 58;
-	struct hdr_ipv6 *new_ipv6 = data + 72;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_geneve_out *new_geneve_out = pkt->data + 42;
+	struct hdr_eth *new_eth_2 = pkt->data + 58;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 72;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 98));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 98));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(n->local));
-	st32(new_ipv4->dst, fr_v4(n->remote));
+	st32(new_ipv4->src, fr_v4(pkt->n->local));
+	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x17c1));
-	st16(&new_udp->length, bpf_htons(payload_len + 78));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 78));
 	st32(&new_geneve_out->version_words, bpf_htonl(0x2006558));
-	st32(new_geneve_out->vni, bpf_htonl((__u64)n->vni << 8));
+	st32(new_geneve_out->vni, bpf_htonl((__u64)pkt->n->vni << 8));
 	st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
-	st32(&new_geneve_out->data, bpf_htonl(n->option));
-	st32(new_eth_2->dst, ld32(n->mac));
-	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
-	st32(new_eth_2->src, ld32(n->own));
-	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st32(&new_geneve_out->data, bpf_htonl(pkt->n->option));
+	st32(new_eth_2->dst, ld32(pkt->n->mac));
+	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
+	st32(new_eth_2->src, ld32(pkt->n->own));
+	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
 	st16(&new_eth_2->type, bpf_htons(0x86dd));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st16(&new_udp->checksum, 0);
@@ -1822,14 +1821,14 @@ static __always_inline int geneve_out_ipv6_send_ipv4_2(struct __sk_buff *skb, vo
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_geneve_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_GENEVE_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int geneve_out_ipv6_send(struct __sk_buff *skb, void *data,
-						__u64 payload_len, struct val_networks *n)
+static __always_inline int geneve_out_ipv6_send(struct __sk_buff *skb,
+						struct geneve_out_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 92;
 	__be32 ipv6_version_to_flow_label =
@@ -1843,17 +1842,18 @@ static __always_inline int geneve_out_ipv6_send(struct __sk_buff *skb, void *dat
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, reason_geneve_out_no_memory);
-	__u64 udp_pseudo = (__u64)fr_add128(ld128(n->local)) + fr_add128(ld128(n->remote)) +
-		bpf_htons(payload_len + 78) + bpf_htons(IPPROTO_UDP);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+		return fr_up(skb, PROG_GENEVE_OUT + reason_no_memory);
+	__u64 udp_pseudo = (__u64)fr_add128(ld128(pkt->n->local)) +
+		fr_add128(ld128(pkt->n->remote)) + bpf_htons(pkt->payload_len + 78) +
+		bpf_htons(IPPROTO_UDP);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_geneve_out_fault,
-				 reason_geneve_out_no_memory);
-	if (unlikely(data + 100 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_geneve_out_fault);
+		return fr_failed(skb, len, err, PROG_GENEVE_OUT + reason_fault);
+	if (unlikely(pkt->data + 100 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_GENEVE_OUT + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -1861,32 +1861,32 @@ static __always_inline int geneve_out_ipv6_send(struct __sk_buff *skb, void *dat
 		csum = fr_complete_without(skb, csum, 78, 22);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_geneve_out *new_geneve_out = data + 62;
-	struct hdr_eth *new_eth_2 = data + 78;
-	struct hdr_ipv6 *new_ipv6_2 = data + 92;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_geneve_out *new_geneve_out = pkt->data + 62;
+	struct hdr_eth *new_eth_2 = pkt->data + 78;
+	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 92;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 78));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 78));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(n->local));
-	st128(new_ipv6->dst, ld128(n->remote));
+	st128(new_ipv6->src, ld128(pkt->n->local));
+	st128(new_ipv6->dst, ld128(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x17c1));
-	st16(&new_udp->length, bpf_htons(payload_len + 78));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 78));
 	st32(&new_geneve_out->version_words, bpf_htonl(0x2006558));
-	st32(new_geneve_out->vni, bpf_htonl((__u64)n->vni << 8));
+	st32(new_geneve_out->vni, bpf_htonl((__u64)pkt->n->vni << 8));
 	st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
-	st32(&new_geneve_out->data, bpf_htonl(n->option));
-	st32(new_eth_2->dst, ld32(n->mac));
-	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
-	st32(new_eth_2->src, ld32(n->own));
-	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st32(&new_geneve_out->data, bpf_htonl(pkt->n->option));
+	st32(new_eth_2->dst, ld32(pkt->n->mac));
+	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
+	st32(new_eth_2->src, ld32(pkt->n->own));
+	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
 	st16(&new_eth_2->type, bpf_htons(0x86dd));
 	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
 	st16(&new_udp->checksum, 0);
@@ -1897,14 +1897,14 @@ static __always_inline int geneve_out_ipv6_send(struct __sk_buff *skb, void *dat
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_geneve_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_GENEVE_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int geneve_out_ipv6_send_2(struct __sk_buff *skb, void *data,
-						  __u64 payload_len, struct val_networks *n)
+static __always_inline int geneve_out_ipv6_send_2(struct __sk_buff *skb,
+						  struct geneve_out_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 92;
 	__be32 ipv6_version_to_flow_label =
@@ -1915,16 +1915,16 @@ static __always_inline int geneve_out_ipv6_send_2(struct __sk_buff *skb, void *d
 					 (__u64)ld8(ipv6->dst + 15)));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
-			    skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP | FR_IN_ETHERNET : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40,
+			    skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP | FR_IN_ETHERNET :
+			    0, &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_geneve_out_fault,
-				 reason_geneve_out_no_memory);
-	if (unlikely(data + 100 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_geneve_out_fault);
+		return fr_failed(skb, len, err, PROG_GENEVE_OUT + reason_fault);
+	if (unlikely(pkt->data + 100 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_GENEVE_OUT + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -1932,33 +1932,33 @@ static __always_inline int geneve_out_ipv6_send_2(struct __sk_buff *skb, void *d
 		csum = fr_complete_without(skb, csum, 78, 22);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_geneve_out *new_geneve_out = data + 62;
-	struct hdr_eth *new_eth_2 = data + 78;
-	struct hdr_ipv6 *new_ipv6_2 = data + 92;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_geneve_out *new_geneve_out = pkt->data + 62;
+	struct hdr_eth *new_eth_2 = pkt->data + 78;
+	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 92;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 78));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 78));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(n->local));
-	st128(new_ipv6->dst, ld128(n->remote));
+	st128(new_ipv6->src, ld128(pkt->n->local));
+	st128(new_ipv6->dst, ld128(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x17c1));
-	st16(&new_udp->length, bpf_htons(payload_len + 78));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 78));
 	st32(&new_udp->checksum, bpf_htonl(0x200));
 	st16(&new_geneve_out->protocol, bpf_htons(0x6558));
-	st32(new_geneve_out->vni, bpf_htonl((__u64)n->vni << 8));
+	st32(new_geneve_out->vni, bpf_htonl((__u64)pkt->n->vni << 8));
 	st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
-	st32(&new_geneve_out->data, bpf_htonl(n->option));
-	st32(new_eth_2->dst, ld32(n->mac));
-	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
-	st32(new_eth_2->src, ld32(n->own));
-	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st32(&new_geneve_out->data, bpf_htonl(pkt->n->option));
+	st32(new_eth_2->dst, ld32(pkt->n->mac));
+	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
+	st32(new_eth_2->src, ld32(pkt->n->own));
+	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
 	st16(&new_eth_2->type, bpf_htons(0x86dd));
 	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
 	if (unlikely(csum >= 0)) {
@@ -1966,156 +1966,153 @@ static __always_inline int geneve_out_ipv6_send_2(struct __sk_buff *skb, void *d
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_geneve_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_GENEVE_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int geneve_out_ipv6_rules(struct __sk_buff *skb, void *data, __u64 inner_end,
-						 struct val_networks *n)
+static __always_inline int geneve_out_ipv6_rules(struct __sk_buff *skb,
+						 struct geneve_out_packet *pkt)
 {
 	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
-	if (n->sums) {
+	if (pkt->n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_geneve_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-			return fr_up(skb, reason_geneve_out_address_family);
-		__u64 payload_len = inner_end - 54;
+			return fr_up(skb, PROG_GENEVE_OUT + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
+			return fr_up(skb, PROG_GENEVE_OUT + reason_address_family);
+		pkt->payload_len = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-			return fr_up(skb, reason_geneve_out_partial_checksum);
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_GENEVE_OUT + reason_partial_checksum);
 
 		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if (payload_len + 78 > 0x4000)
-			return fr_up(skb, reason_geneve_out_too_big);
-		if (unlikely(!fr_fits(&n->hop_remote, 118ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
-					      reason_geneve_out_unreachable));
+		if (pkt->payload_len + 78 > 0x4000)
+			return fr_up(skb, PROG_GENEVE_OUT + reason_too_big);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote, 118ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->n->hop_remote, PROG_GENEVE_OUT + reason_too_big);
 
 		/* {count: "n.packets"}, */
-		fr_shared_add(n->packets, 1);
-		return geneve_out_ipv6_send(skb, data, payload_len, n);
+		fr_shared_add(pkt->n->packets, 1);
+		return geneve_out_ipv6_send(skb, pkt);
 	}
 	__u64 segment_front = fr_segment_front(skb);
 	if (!(skb->gso_size == 0 ||
-	      (segment_front != 0 && skb->len <= 0xffbf && skb->len <= inner_end)))
-		return fr_up(skb, reason_geneve_out_gso_packet);
-	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-		return fr_up(skb, reason_geneve_out_address_family);
-	__u64 payload_len = inner_end - 54;
+	      (segment_front != 0 && skb->len <= 0xffbf && skb->len <= pkt->inner_end)))
+		return fr_up(skb, PROG_GENEVE_OUT + reason_gso_packet);
+	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
+		return fr_up(skb, PROG_GENEVE_OUT + reason_address_family);
+	pkt->payload_len_2 = pkt->inner_end - 54;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-		return fr_up(skb, reason_geneve_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 64 :
-			      118ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
-				      reason_geneve_out_unreachable));
-	fr_shared_add(n->packets, 1);
-	return geneve_out_ipv6_send_2(skb, data, payload_len, n);
+	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
+		return fr_up(skb, PROG_GENEVE_OUT + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->n->hop_remote,
+			      skb->gso_size ? skb->gso_size + segment_front + 64 :
+			      118ULL + pkt->payload_len_2)))
+		return fr_unfit(skb, &pkt->n->hop_remote, PROG_GENEVE_OUT + reason_too_big);
+	fr_shared_add(pkt->n->packets, 1);
+	return geneve_out_ipv6_send_2(skb, pkt);
 }
 
-static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, struct geneve_out_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 inner_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->inner_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &inner_end,
-		       FR_APART(vxlan_out, geneve_out, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_GENEVE_OUT + why);
 
 	/* lookup: n: networks: ["inner.dst"] */
-	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8)));
 
 	key.dst.len = 128;
 	fr_put_v6(key.dst.addr, ipv6->dst, 4);
-	n = find_networks(&key);
-	if (!n)
-		return fr_up(skb, reason_geneve_out_no_networks);
+	pkt->n = find_networks(&key);
+	if (!pkt->n)
+		return fr_up(skb, PROG_GENEVE_OUT + reason_no_networks);
 
 	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
-	if (!(n->kind == 2 && be8(&ipv6->hop_limit) > 1))
-		return fr_up(skb, reason_geneve_out_no_match);
+	if (!(pkt->n->kind == 2 && be8(&ipv6->hop_limit) > 1))
+		return fr_up(skb, PROG_GENEVE_OUT + reason_no_match);
 
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
-	if (!n->v6 && !n->sums) {
+	if (!pkt->n->v6 && !pkt->n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xffd3 && skb->len <= inner_end)))
-			return fr_up(skb, reason_geneve_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
-			return fr_up(skb, reason_geneve_out_address_family);
-		__u64 payload_len = inner_end - 54;
+		      (segment_front != 0 && skb->len <= 0xffd3 && skb->len <= pkt->inner_end)))
+			return fr_up(skb, PROG_GENEVE_OUT + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
+		    !fr_is_v4(pkt->n->remote))
+			return fr_up(skb, PROG_GENEVE_OUT + reason_address_family);
+		pkt->payload_len = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-			return fr_up(skb, reason_geneve_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
-				      segment_front + 44 : 98ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
-					      reason_geneve_out_unreachable));
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_GENEVE_OUT + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front + 44 :
+				      98ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->n->hop_remote, PROG_GENEVE_OUT + reason_too_big);
 
 		/* {count: "n.packets"}, */
-		fr_shared_add(n->packets, 1);
-		return geneve_out_ipv6_send_ipv4(skb, data, payload_len, n);
+		fr_shared_add(pkt->n->packets, 1);
+		return geneve_out_ipv6_send_ipv4(skb, pkt);
 	}
 
 	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
-	if (!n->v6) {
+	if (!pkt->n->v6) {
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_geneve_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
-			return fr_up(skb, reason_geneve_out_address_family);
-		__u64 payload_len = inner_end - 54;
+			return fr_up(skb, PROG_GENEVE_OUT + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
+		    !fr_is_v4(pkt->n->remote))
+			return fr_up(skb, PROG_GENEVE_OUT + reason_address_family);
+		pkt->payload_len_2 = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-			return fr_up(skb, reason_geneve_out_partial_checksum);
+		      ((partial >> 16) >= 54 &&
+		       (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
+			return fr_up(skb, PROG_GENEVE_OUT + reason_partial_checksum);
 
 		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if (payload_len + 78 > 0x4000)
-			return fr_up(skb, reason_geneve_out_too_big);
-		if (unlikely(!fr_fits(&n->hop_remote, 98ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&n->hop_remote, reason_geneve_out_no_route,
-					      reason_geneve_out_unreachable));
-		fr_shared_add(n->packets, 1);
-		return geneve_out_ipv6_send_ipv4_2(skb, data, payload_len, n);
+		if (pkt->payload_len_2 + 78 > 0x4000)
+			return fr_up(skb, PROG_GENEVE_OUT + reason_too_big);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote, 98ULL + pkt->payload_len_2)))
+			return fr_unfit(skb, &pkt->n->hop_remote, PROG_GENEVE_OUT + reason_too_big);
+		fr_shared_add(pkt->n->packets, 1);
+		return geneve_out_ipv6_send_ipv4_2(skb, pkt);
 	}
 
-	return geneve_out_ipv6_rules(skb, data, inner_end, n);
+	return geneve_out_ipv6_rules(skb, pkt);
 }
 
 SEC("tc") int prog_geneve_out(struct __sk_buff *skb)
 {
+	struct geneve_out_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 74);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* "?(name)_out": { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_geneve_out_inactive);
+		return fr_up(skb, PROG_GENEVE_OUT + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(vxlan_out, geneve_out, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_GENEVE_OUT + why);
 
 	/* stack: ["eth", {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return geneve_out_ipv4_any(skb, data, data_end);
+		return geneve_out_ipv4_any(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return geneve_out_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_geneve_out_not_inner);
+		return geneve_out_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_GENEVE_OUT + reason_not_inner);
 }
 
 /*
@@ -2124,34 +2121,26 @@ SEC("tc") int prog_geneve_out(struct __sk_buff *skb)
  *	eth ipv6
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_ipip_out_sent = 74, reason_ipip_out_pass, reason_ipip_out_inactive,
-	reason_ipip_out_vlan_tag, reason_ipip_out_other_host, reason_ipip_out_link_broadcast,
-	reason_ipip_out_link_multicast, reason_ipip_out_truncated, reason_ipip_out_ipv4_any_version,
-	reason_ipip_out_ipv4_any_ihl, reason_ipip_out_ipv4_any_options,
-	reason_ipip_out_ipv4_any_total_length, reason_ipip_out_ipv4_any_checksum,
-	reason_ipip_out_martian_source, reason_ipip_out_multicast,
-	reason_ipip_out_martian_destination, reason_ipip_out_no_networks, reason_ipip_out_changing,
-	reason_ipip_out_no_match, reason_ipip_out_address_family, reason_ipip_out_gso_packet,
-	reason_ipip_out_partial_checksum, reason_ipip_out_no_memory, reason_ipip_out_fault,
-	reason_ipip_out_too_big, reason_ipip_out_no_route, reason_ipip_out_local,
-	reason_ipip_out_unreachable, reason_ipip_out_blackhole, reason_ipip_out_prohibit,
-	reason_ipip_out_xfrm, reason_ipip_out_rule, reason_ipip_out_encap,
-	reason_ipip_out_ipv6_version, reason_ipip_out_mapped_address,
-	reason_ipip_out_ipv6_payload_length, reason_ipip_out_not_inner,
+/* What is known of a packet. */
+struct ipip_out_packet {
+	void *data;
+	void *data_end;
+	__u64 inner_options_end;
+	__u64 inner_end;
+	__u64 payload_len;
+	__u64 payload_len_2;
+	struct val_networks *n;
 };
 
-static __always_inline int ipip_out_ipv4_any_send(struct __sk_buff *skb, void *data,
-						  __u64 inner_options_end, __u64 payload_len,
-						  struct val_networks *n)
+static __always_inline int ipip_out_ipv4_any_send(struct __sk_buff *skb,
+						  struct ipip_out_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 34;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 20 - 14));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 20 - 14));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -2161,190 +2150,187 @@ static __always_inline int ipip_out_ipv4_any_send(struct __sk_buff *skb, void *d
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
-					   fr_v4(n->local) + fr_v4(n->remote) + 0x480);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x480);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV4 : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 14),
+			    skb->gso_size ? FR_IN_IPV4 : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_ipip_out_fault, reason_ipip_out_no_memory);
-	if (unlikely(data + 46 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_ipip_out_fault);
+		return fr_failed(skb, len, err, PROG_IPIP_OUT + reason_fault);
+	if (unlikely(pkt->data + 46 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_IPIP_OUT + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 32);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_ipv4_any *new_ipv4_any = data + 34;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 34;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4004));
-	st32(new_ipv4->src, fr_v4(n->local));
-	st32(new_ipv4->dst, fr_v4(n->remote));
+	st32(new_ipv4->src, fr_v4(pkt->n->local));
+	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 32);
 
-	fr_count(reason_ipip_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_IPIP_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int ipip_out_ipv4_any_send_ipv6(struct __sk_buff *skb, void *data,
-						       __u64 inner_options_end, __u64 payload_len,
-						       struct val_networks *n)
+static __always_inline int ipip_out_ipv4_any_send_ipv6(struct __sk_buff *skb,
+						       struct ipip_out_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 54;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + (inner_options_end + 40 - 54));
+	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len +
+					       (pkt->inner_options_end + 40 - 54));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV6 :
-			    FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 14),
+			    skb->gso_size ? FR_IN_IPV6 : FR_TO_IPV6, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_ipip_out_fault, reason_ipip_out_no_memory);
-	if (unlikely(data + 66 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_ipip_out_fault);
+		return fr_failed(skb, len, err, PROG_IPIP_OUT + reason_fault);
+	if (unlikely(pkt->data + 66 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_IPIP_OUT + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 52);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_ipv4_any *new_ipv4_any = data + 54;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 54;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_ipv6->next_header, bpf_htons(0x440));
-	st128(new_ipv6->src, ld128(n->local));
-	st128(new_ipv6->dst, ld128(n->remote));
+	st128(new_ipv6->src, ld128(pkt->n->local));
+	st128(new_ipv6->dst, ld128(pkt->n->remote));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 52);
 
-	fr_count(reason_ipip_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_IPIP_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int ipip_out_ipv4_any_segment_front(struct __sk_buff *skb, void *data,
-							   __u64 inner_options_end, __u64 inner_end,
-							   struct val_networks *n)
+static __always_inline int ipip_out_ipv4_any_segment_front(struct __sk_buff *skb,
+							   struct ipip_out_packet *pkt)
 {
 	/* {send: {from: "n.local", to: "n.remote"}}, */
 	__u64 segment_front = fr_segment_front(skb);
 	if (!(skb->gso_size == 0 ||
-	      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= inner_end)))
-		return fr_up(skb, reason_ipip_out_gso_packet);
-	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-		return fr_up(skb, reason_ipip_out_address_family);
-	__u64 payload_len = inner_end - inner_options_end;
+	      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= pkt->inner_end)))
+		return fr_up(skb, PROG_IPIP_OUT + reason_gso_packet);
+	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
+		return fr_up(skb, PROG_IPIP_OUT + reason_address_family);
+	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_ipip_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 26 :
-			      inner_options_end + (26ULL + payload_len))))
-		return fr_up(skb,
-			     fr_unfit(&n->hop_remote, reason_ipip_out_no_route,
-				      reason_ipip_out_unreachable));
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_IPIP_OUT + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->n->hop_remote,
+			      skb->gso_size ? skb->gso_size + segment_front + 26 :
+			      pkt->inner_options_end + (26ULL + pkt->payload_len))))
+		return fr_unfit(skb, &pkt->n->hop_remote, PROG_IPIP_OUT + reason_too_big);
 
 	/* {count: "n.packets"}, */
-	fr_shared_add(n->packets, 1);
-	return ipip_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len, n);
+	fr_shared_add(pkt->n->packets, 1);
+	return ipip_out_ipv4_any_send_ipv6(skb, pkt);
 }
 
-static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, struct ipip_out_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = data + 14;
-	__u64 inner_options_end;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
+	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, 14, &pkt->inner_options_end);
 
-	if (check_ipv4_any(skb, data, data_end, 14, &inner_options_end,
-			   FR_APART(vxlan_out, ipip_out, truncated)))
-		return TC_ACT_UNSPEC;
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_ipip_out_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 14)
-		return fr_up(skb, reason_ipip_out_ipv4_any_ihl);
-	__u64 inner_end = 14ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < inner_options_end - 14 || inner_end > skb->len)
-		return fr_up(skb, reason_ipip_out_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 14, inner_options_end - 14)))
-		return fr_up(skb, reason_ipip_out_ipv4_any_checksum);
+	if (why)
+		return fr_up(skb, PROG_IPIP_OUT + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_IPIP_OUT + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 14)
+		return fr_up(skb, PROG_IPIP_OUT + reason_ipv4_any_ihl);
+	pkt->inner_end = 14ULL + be16(&ipv4_any->total_length);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 14 ||
+	    pkt->inner_end > skb->len)
+		return fr_up(skb, PROG_IPIP_OUT + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, 14, pkt->inner_options_end - 14)))
+		return fr_up(skb, PROG_IPIP_OUT + reason_ipv4_any_checksum);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_ipip_out_martian_source);
+		return fr_up(skb, PROG_IPIP_OUT + reason_martian_source);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4_any->dst)))
-			return fr_up(skb, reason_ipip_out_multicast);
-		return fr_up(skb, reason_ipip_out_martian_destination);
+			return fr_up(skb, PROG_IPIP_OUT + reason_multicast);
+		return fr_up(skb, PROG_IPIP_OUT + reason_martian_destination);
 	}
 
 	/* lookup: n: networks: ["inner.dst"] */
-	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
 	key.dst.len = 128;
 	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-	n = find_networks(&key);
-	if (!n)
-		return fr_up(skb, reason_ipip_out_no_networks);
+	pkt->n = find_networks(&key);
+	if (!pkt->n)
+		return fr_up(skb, PROG_IPIP_OUT + reason_no_networks);
 
 	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
-	if (!(n->kind == 3 && be8(&ipv4_any->ttl) > 1))
-		return fr_up(skb, reason_ipip_out_no_match);
+	if (!(pkt->n->kind == 3 && be8(&ipv4_any->ttl) > 1))
+		return fr_up(skb, PROG_IPIP_OUT + reason_no_match);
 
 	/* let plain = [{when: "!n.v6", outer: "ipv4"}, {outer: "ipv6"}] */
-	if (!n->v6) {
+	if (!pkt->n->v6) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= inner_end)))
-			return fr_up(skb, reason_ipip_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
-			return fr_up(skb, reason_ipip_out_address_family);
-		__u64 payload_len = inner_end - inner_options_end;
+		      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= pkt->inner_end)))
+			return fr_up(skb, PROG_IPIP_OUT + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
+		    !fr_is_v4(pkt->n->remote))
+			return fr_up(skb, PROG_IPIP_OUT + reason_address_family);
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_ipip_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
-				      segment_front + 6 :
-				      inner_options_end + (6ULL + payload_len))))
-			return fr_up(skb,
-				     fr_unfit(&n->hop_remote, reason_ipip_out_no_route,
-					      reason_ipip_out_unreachable));
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_IPIP_OUT + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front + 6 :
+				      pkt->inner_options_end + (6ULL + pkt->payload_len))))
+			return fr_unfit(skb, &pkt->n->hop_remote, PROG_IPIP_OUT + reason_too_big);
 
 		/* {count: "n.packets"}, */
-		fr_shared_add(n->packets, 1);
-		return ipip_out_ipv4_any_send(skb, data, inner_options_end, payload_len, n);
+		fr_shared_add(pkt->n->packets, 1);
+		return ipip_out_ipv4_any_send(skb, pkt);
 	}
 
-	return ipip_out_ipv4_any_segment_front(skb, data, inner_options_end, inner_end, n);
+	return ipip_out_ipv4_any_segment_front(skb, pkt);
 }
 
-static __always_inline int ipip_out_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
-						   __u64 payload_len, struct val_networks *n)
+static __always_inline int ipip_out_ipv6_send_ipv4(struct __sk_buff *skb,
+						   struct ipip_out_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 34;
 	__be16 ipv4_version_to_ecn =
@@ -2355,43 +2341,42 @@ static __always_inline int ipip_out_ipv6_send_ipv4(struct __sk_buff *skb, void *
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 60) + fr_v4(n->local) +
-					   fr_v4(n->remote) + 0x2980);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+					   bpf_htons(pkt->payload_len + 60) + fr_v4(pkt->n->local) +
+					   fr_v4(pkt->n->remote) + 0x2980);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
-			    skb->gso_size ? FR_IN_IPV4 : FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40,
+			    skb->gso_size ? FR_IN_IPV4 : FR_TO_IPV4, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_ipip_out_fault, reason_ipip_out_no_memory);
-	if (unlikely(data + 42 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_ipip_out_fault);
+		return fr_failed(skb, len, err, PROG_IPIP_OUT + reason_fault);
+	if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_IPIP_OUT + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 28);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_ipv6 *new_ipv6 = data + 34;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 34;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 60));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 60));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4029));
-	st32(new_ipv4->src, fr_v4(n->local));
-	st32(new_ipv4->dst, fr_v4(n->remote));
+	st32(new_ipv4->src, fr_v4(pkt->n->local));
+	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 28);
 
-	fr_count(reason_ipip_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_IPIP_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int ipip_out_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					      struct val_networks *n)
+static __always_inline int ipip_out_ipv6_send(struct __sk_buff *skb, struct ipip_out_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 54;
 	__be32 ipv6_version_to_flow_label =
@@ -2399,127 +2384,127 @@ static __always_inline int ipip_out_ipv6_send(struct __sk_buff *skb, void *data,
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
-			    skb->gso_size ? FR_IN_IPV6 : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40,
+			    skb->gso_size ? FR_IN_IPV6 : 0, &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_ipip_out_fault, reason_ipip_out_no_memory);
-	if (unlikely(data + 62 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_ipip_out_fault);
+		return fr_failed(skb, len, err, PROG_IPIP_OUT + reason_fault);
+	if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_IPIP_OUT + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_ipv6 *new_ipv6_2 = data + 54;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 54;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 40));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 40));
 	st16(&new_ipv6->next_header, bpf_htons(0x2940));
-	st128(new_ipv6->src, ld128(n->local));
-	st128(new_ipv6->dst, ld128(n->remote));
+	st128(new_ipv6->src, ld128(pkt->n->local));
+	st128(new_ipv6->dst, ld128(pkt->n->remote));
 	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(reason_ipip_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_IPIP_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, struct ipip_out_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u64 inner_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &inner_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &inner_end,
-		       FR_APART(vxlan_out, ipip_out, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_IPIP_OUT + why);
 
 	/* lookup: n: networks: ["inner.dst"] */
-	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8)));
 
 	key.dst.len = 128;
 	fr_put_v6(key.dst.addr, ipv6->dst, 4);
-	n = find_networks(&key);
-	if (!n)
-		return fr_up(skb, reason_ipip_out_no_networks);
+	pkt->n = find_networks(&key);
+	if (!pkt->n)
+		return fr_up(skb, PROG_IPIP_OUT + reason_no_networks);
 
 	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
-	if (!(n->kind == 3 && be8(&ipv6->hop_limit) > 1))
-		return fr_up(skb, reason_ipip_out_no_match);
+	if (!(pkt->n->kind == 3 && be8(&ipv6->hop_limit) > 1))
+		return fr_up(skb, PROG_IPIP_OUT + reason_no_match);
 
 	/* let plain = [{when: "!n.v6", outer: "ipv4"}, {outer: "ipv6"}] */
-	if (!n->v6) {
+	if (!pkt->n->v6) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
 		      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= inner_end)))
-			return fr_up(skb, reason_ipip_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
-			return fr_up(skb, reason_ipip_out_address_family);
-		__u64 payload_len = inner_end - 54;
+			return fr_up(skb, PROG_IPIP_OUT + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
+		    !fr_is_v4(pkt->n->remote))
+			return fr_up(skb, PROG_IPIP_OUT + reason_address_family);
+		pkt->payload_len = inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-			return fr_up(skb, reason_ipip_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
-				      segment_front + 6 : 60ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&n->hop_remote, reason_ipip_out_no_route,
-					      reason_ipip_out_unreachable));
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_IPIP_OUT + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front + 6 :
+				      60ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->n->hop_remote, PROG_IPIP_OUT + reason_too_big);
 
 		/* {count: "n.packets"}, */
-		fr_shared_add(n->packets, 1);
-		return ipip_out_ipv6_send_ipv4(skb, data, payload_len, n);
+		fr_shared_add(pkt->n->packets, 1);
+		return ipip_out_ipv6_send_ipv4(skb, pkt);
 	}
 	__u64 segment_front = fr_segment_front(skb);
 	if (!(skb->gso_size == 0 ||
 	      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= inner_end)))
-		return fr_up(skb, reason_ipip_out_gso_packet);
-	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-		return fr_up(skb, reason_ipip_out_address_family);
-	__u64 payload_len = inner_end - 54;
+		return fr_up(skb, PROG_IPIP_OUT + reason_gso_packet);
+	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
+		return fr_up(skb, PROG_IPIP_OUT + reason_address_family);
+	pkt->payload_len_2 = inner_end - 54;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-		return fr_up(skb, reason_ipip_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 26 :
-			      80ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&n->hop_remote, reason_ipip_out_no_route,
-				      reason_ipip_out_unreachable));
-	fr_shared_add(n->packets, 1);
-	return ipip_out_ipv6_send(skb, data, payload_len, n);
+	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
+		return fr_up(skb, PROG_IPIP_OUT + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->n->hop_remote,
+			      skb->gso_size ? skb->gso_size + segment_front + 26 :
+			      80ULL + pkt->payload_len_2)))
+		return fr_unfit(skb, &pkt->n->hop_remote, PROG_IPIP_OUT + reason_too_big);
+	fr_shared_add(pkt->n->packets, 1);
+	return ipip_out_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_ipip_out(struct __sk_buff *skb)
 {
+	struct ipip_out_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 74);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* "?(name)_out": { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_ipip_out_inactive);
+		return fr_up(skb, PROG_IPIP_OUT + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(vxlan_out, ipip_out, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_IPIP_OUT + why);
 
 	/* stack: ["eth", {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return ipip_out_ipv4_any(skb, data, data_end);
+		return ipip_out_ipv4_any(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return ipip_out_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_ipip_out_not_inner);
+		return ipip_out_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_IPIP_OUT + reason_not_inner);
 }
 
 /*
@@ -2528,39 +2513,32 @@ SEC("tc") int prog_ipip_out(struct __sk_buff *skb)
  *	eth ipv6
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_fou_out_sent = 111, reason_fou_out_pass, reason_fou_out_inactive,
-	reason_fou_out_vlan_tag, reason_fou_out_other_host, reason_fou_out_link_broadcast,
-	reason_fou_out_link_multicast, reason_fou_out_truncated, reason_fou_out_ipv4_any_version,
-	reason_fou_out_ipv4_any_ihl, reason_fou_out_ipv4_any_options,
-	reason_fou_out_ipv4_any_total_length, reason_fou_out_ipv4_any_checksum,
-	reason_fou_out_martian_source, reason_fou_out_multicast, reason_fou_out_martian_destination,
-	reason_fou_out_no_networks, reason_fou_out_changing, reason_fou_out_no_match,
-	reason_fou_out_address_family, reason_fou_out_gso_packet, reason_fou_out_partial_checksum,
-	reason_fou_out_no_memory, reason_fou_out_fault, reason_fou_out_too_big,
-	reason_fou_out_no_route, reason_fou_out_local, reason_fou_out_unreachable,
-	reason_fou_out_blackhole, reason_fou_out_prohibit, reason_fou_out_xfrm, reason_fou_out_rule,
-	reason_fou_out_encap, reason_fou_out_ipv6_version, reason_fou_out_mapped_address,
-	reason_fou_out_ipv6_payload_length, reason_fou_out_not_inner,
+/* What is known of a packet. */
+struct fou_out_packet {
+	void *data;
+	void *data_end;
+	__u64 inner_options_end;
+	__u64 inner_end;
+	__u64 payload_len;
+	__u64 payload_len_2;
+	__u64 payload_len_3;
+	struct val_networks *n;
 };
 
-static __always_inline int fou_out_ipv4_any_send(struct __sk_buff *skb, void *data,
-						 __u64 inner_options_end, __u64 payload_len,
-						 struct val_networks *n)
+static __always_inline int fou_out_ipv4_any_send(struct __sk_buff *skb, struct fou_out_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 42;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 28 - 14));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 28 - 14));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
 	__be16 udp_dst_port = bpf_htons((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
 					0x15b4ULL);
-	__be16 udp_length = bpf_htons(payload_len + (inner_options_end + 28 - 34));
+	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 28 - 34));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -2570,32 +2548,32 @@ static __always_inline int fou_out_ipv4_any_send(struct __sk_buff *skb, void *da
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
-					   fr_v4(n->local) + fr_v4(n->remote) + 0x1180);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x1180);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP :
-			    0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 14),
+			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fou_out_fault, reason_fou_out_no_memory);
-	if (unlikely(data + 54 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fou_out_fault);
+		return fr_failed(skb, len, err, PROG_FOU_OUT + reason_fault);
+	if (unlikely(pkt->data + 54 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_FOU_OUT + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 40);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_ipv4_any *new_ipv4_any = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 42;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(n->local));
-	st32(new_ipv4->dst, fr_v4(n->remote));
+	st32(new_ipv4->src, fr_v4(pkt->n->local));
+	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, udp_length);
@@ -2605,26 +2583,25 @@ static __always_inline int fou_out_ipv4_any_send(struct __sk_buff *skb, void *da
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 40);
 
-	fr_count(reason_fou_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_FOU_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int fou_out_ipv4_any_send_2(struct __sk_buff *skb, void *data,
-						   __u64 inner_options_end, __u64 payload_len,
-						   struct val_networks *n)
+static __always_inline int fou_out_ipv4_any_send_2(struct __sk_buff *skb,
+						   struct fou_out_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 42;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + (inner_options_end + 28 - 14));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 28 - 14));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
 	__be16 udp_dst_port = bpf_htons((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
 					0x15b4ULL);
-	__be16 udp_length = bpf_htons(payload_len + (inner_options_end + 28 - 34));
+	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 28 - 34));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -2634,37 +2611,37 @@ static __always_inline int fou_out_ipv4_any_send_2(struct __sk_buff *skb, void *
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, reason_fou_out_no_memory);
-	__u64 udp_pseudo = (__u64)fr_v4(n->local) + fr_v4(n->remote) + udp_length +
+		return fr_up(skb, PROG_FOU_OUT + reason_no_memory);
+	__u64 udp_pseudo = (__u64)fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + udp_length +
 		bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
-					   fr_v4(n->local) + fr_v4(n->remote) + 0x1180);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x1180);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 14), 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fou_out_fault, reason_fou_out_no_memory);
-	if (unlikely(data + 54 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fou_out_fault);
+		return fr_failed(skb, len, err, PROG_FOU_OUT + reason_fault);
+	if (unlikely(pkt->data + 54 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_FOU_OUT + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 40);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_ipv4_any *new_ipv4_any = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 42;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(n->local));
-	st32(new_ipv4->dst, fr_v4(n->remote));
+	st32(new_ipv4->src, fr_v4(pkt->n->local));
+	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, udp_length);
@@ -2676,21 +2653,21 @@ static __always_inline int fou_out_ipv4_any_send_2(struct __sk_buff *skb, void *
 	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
 	fr_complete_end(skb, csum, ETH_HLEN, 40);
 
-	fr_count(reason_fou_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_FOU_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int fou_out_ipv4_any_send_ipv6(struct __sk_buff *skb, void *data,
-						      __u64 inner_options_end, __u64 payload_len,
-						      struct val_networks *n)
+static __always_inline int fou_out_ipv4_any_send_ipv6(struct __sk_buff *skb,
+						      struct fou_out_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 62;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + (inner_options_end + 48 - 54));
+	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len_2 +
+					       (pkt->inner_options_end + 48 - 54));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
@@ -2705,32 +2682,33 @@ static __always_inline int fou_out_ipv4_any_send_ipv6(struct __sk_buff *skb, voi
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, reason_fou_out_no_memory);
-	__u64 udp_pseudo = (__u64)fr_add128(ld128(n->local)) + fr_add128(ld128(n->remote)) +
-		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+		return fr_up(skb, PROG_FOU_OUT + reason_no_memory);
+	__u64 udp_pseudo = (__u64)fr_add128(ld128(pkt->n->local)) +
+		fr_add128(ld128(pkt->n->remote)) + ipv6_payload_length + bpf_htons(IPPROTO_UDP);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len_2 + (pkt->inner_options_end - 14), FR_TO_IPV6,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fou_out_fault, reason_fou_out_no_memory);
-	if (unlikely(data + 74 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fou_out_fault);
+		return fr_failed(skb, len, err, PROG_FOU_OUT + reason_fault);
+	if (unlikely(pkt->data + 74 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_FOU_OUT + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 60);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_ipv4_any *new_ipv4_any = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 62;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(n->local));
-	st128(new_ipv6->dst, ld128(n->remote));
+	st128(new_ipv6->src, ld128(pkt->n->local));
+	st128(new_ipv6->dst, ld128(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, ipv6_payload_length);
@@ -2741,21 +2719,21 @@ static __always_inline int fou_out_ipv4_any_send_ipv6(struct __sk_buff *skb, voi
 	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
 	fr_complete_end(skb, csum, ETH_HLEN, 60);
 
-	fr_count(reason_fou_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_FOU_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int fou_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb, void *data,
-							__u64 inner_options_end, __u64 payload_len,
-							struct val_networks *n)
+static __always_inline int fou_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb,
+							struct fou_out_packet *pkt)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 62;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + (inner_options_end + 48 - 54));
+	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len_3 +
+					       (pkt->inner_options_end + 48 - 54));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
@@ -2767,30 +2745,30 @@ static __always_inline int fou_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb, v
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP :
-			    FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len_3 + (pkt->inner_options_end - 14),
+			    skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP : FR_TO_IPV6, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fou_out_fault, reason_fou_out_no_memory);
-	if (unlikely(data + 74 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fou_out_fault);
+		return fr_failed(skb, len, err, PROG_FOU_OUT + reason_fault);
+	if (unlikely(pkt->data + 74 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_FOU_OUT + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 60);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_ipv4_any *new_ipv4_any = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 62;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(n->local));
-	st128(new_ipv6->dst, ld128(n->remote));
+	st128(new_ipv6->src, ld128(pkt->n->local));
+	st128(new_ipv6->dst, ld128(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, ipv6_payload_length);
@@ -2799,158 +2777,151 @@ static __always_inline int fou_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb, v
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 60);
 
-	fr_count(reason_fou_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_FOU_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int fou_out_ipv4_any_rules(struct __sk_buff *skb, void *data,
-						  __u64 inner_options_end, __u64 inner_end,
-						  struct val_networks *n)
+static __always_inline int fou_out_ipv4_any_rules(struct __sk_buff *skb, struct fou_out_packet *pkt)
 {
 	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
-	if (!n->v6) {
+	if (!pkt->n->v6) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_fou_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
-			return fr_up(skb, reason_fou_out_address_family);
-		__u64 payload_len = inner_end - inner_options_end;
+			return fr_up(skb, PROG_FOU_OUT + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
+		    !fr_is_v4(pkt->n->remote))
+			return fr_up(skb, PROG_FOU_OUT + reason_address_family);
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_fou_out_partial_checksum);
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_FOU_OUT + reason_partial_checksum);
 
 		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if (payload_len + (inner_options_end + 28 - 34) > 0x4000)
-			return fr_up(skb, reason_fou_out_too_big);
-		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (14ULL + payload_len))))
-			return fr_up(skb,
-				     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
-					      reason_fou_out_unreachable));
+		if (pkt->payload_len + (pkt->inner_options_end + 28 - 34) > 0x4000)
+			return fr_up(skb, PROG_FOU_OUT + reason_too_big);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      pkt->inner_options_end + (14ULL + pkt->payload_len))))
+			return fr_unfit(skb, &pkt->n->hop_remote, PROG_FOU_OUT + reason_too_big);
 
 		/* {count: "n.packets"}, */
-		fr_shared_add(n->packets, 1);
-		return fou_out_ipv4_any_send_2(skb, data, inner_options_end, payload_len, n);
+		fr_shared_add(pkt->n->packets, 1);
+		return fou_out_ipv4_any_send_2(skb, pkt);
 	}
 
 	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
-	if (n->sums) {
+	if (pkt->n->sums) {
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_fou_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-			return fr_up(skb, reason_fou_out_address_family);
-		__u64 payload_len = inner_end - inner_options_end;
+			return fr_up(skb, PROG_FOU_OUT + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
+			return fr_up(skb, PROG_FOU_OUT + reason_address_family);
+		pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_fou_out_partial_checksum);
-		if (payload_len + (inner_options_end + 48 - 54) > 0x4000)
-			return fr_up(skb, reason_fou_out_too_big);
-		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (34ULL + payload_len))))
-			return fr_up(skb,
-				     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
-					      reason_fou_out_unreachable));
-		fr_shared_add(n->packets, 1);
-		return fou_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len, n);
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 - 1)))
+			return fr_up(skb, PROG_FOU_OUT + reason_partial_checksum);
+		if (pkt->payload_len_2 + (pkt->inner_options_end + 48 - 54) > 0x4000)
+			return fr_up(skb, PROG_FOU_OUT + reason_too_big);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      pkt->inner_options_end + (34ULL + pkt->payload_len_2))))
+			return fr_unfit(skb, &pkt->n->hop_remote, PROG_FOU_OUT + reason_too_big);
+		fr_shared_add(pkt->n->packets, 1);
+		return fou_out_ipv4_any_send_ipv6(skb, pkt);
 	}
 	__u64 segment_front = fr_segment_front(skb);
 	if (!(skb->gso_size == 0 ||
-	      (segment_front != 0 && skb->len <= 0xffdd && skb->len <= inner_end)))
-		return fr_up(skb, reason_fou_out_gso_packet);
-	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-		return fr_up(skb, reason_fou_out_address_family);
-	__u64 payload_len = inner_end - inner_options_end;
+	      (segment_front != 0 && skb->len <= 0xffdd && skb->len <= pkt->inner_end)))
+		return fr_up(skb, PROG_FOU_OUT + reason_gso_packet);
+	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
+		return fr_up(skb, PROG_FOU_OUT + reason_address_family);
+	pkt->payload_len_3 = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_fou_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 34 :
-			      inner_options_end + (34ULL + payload_len))))
-		return fr_up(skb,
-			     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
-				      reason_fou_out_unreachable));
-	fr_shared_add(n->packets, 1);
-	return fou_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len, n);
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_3 - 1)))
+		return fr_up(skb, PROG_FOU_OUT + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->n->hop_remote,
+			      skb->gso_size ? skb->gso_size + segment_front + 34 :
+			      pkt->inner_options_end + (34ULL + pkt->payload_len_3))))
+		return fr_unfit(skb, &pkt->n->hop_remote, PROG_FOU_OUT + reason_too_big);
+	fr_shared_add(pkt->n->packets, 1);
+	return fou_out_ipv4_any_send_ipv6_2(skb, pkt);
 }
 
-static __always_inline int fou_out_ipv4_any(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int fou_out_ipv4_any(struct __sk_buff *skb, struct fou_out_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = data + 14;
-	__u64 inner_options_end;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
+	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, 14, &pkt->inner_options_end);
 
-	if (check_ipv4_any(skb, data, data_end, 14, &inner_options_end,
-			   FR_APART(vxlan_out, fou_out, truncated)))
-		return TC_ACT_UNSPEC;
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_fou_out_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 14)
-		return fr_up(skb, reason_fou_out_ipv4_any_ihl);
-	__u64 inner_end = 14ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < inner_options_end - 14 || inner_end > skb->len)
-		return fr_up(skb, reason_fou_out_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 14, inner_options_end - 14)))
-		return fr_up(skb, reason_fou_out_ipv4_any_checksum);
+	if (why)
+		return fr_up(skb, PROG_FOU_OUT + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_FOU_OUT + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 14)
+		return fr_up(skb, PROG_FOU_OUT + reason_ipv4_any_ihl);
+	pkt->inner_end = 14ULL + be16(&ipv4_any->total_length);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 14 ||
+	    pkt->inner_end > skb->len)
+		return fr_up(skb, PROG_FOU_OUT + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, 14, pkt->inner_options_end - 14)))
+		return fr_up(skb, PROG_FOU_OUT + reason_ipv4_any_checksum);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_fou_out_martian_source);
+		return fr_up(skb, PROG_FOU_OUT + reason_martian_source);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4_any->dst)))
-			return fr_up(skb, reason_fou_out_multicast);
-		return fr_up(skb, reason_fou_out_martian_destination);
+			return fr_up(skb, PROG_FOU_OUT + reason_multicast);
+		return fr_up(skb, PROG_FOU_OUT + reason_martian_destination);
 	}
 
 	/* lookup: n: networks: ["inner.dst"] */
-	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8))) = {};
 
 	key.dst.len = 128;
 	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-	n = find_networks(&key);
-	if (!n)
-		return fr_up(skb, reason_fou_out_no_networks);
+	pkt->n = find_networks(&key);
+	if (!pkt->n)
+		return fr_up(skb, PROG_FOU_OUT + reason_no_networks);
 
 	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
-	if (!(n->kind == 4 && be8(&ipv4_any->ttl) > 1))
-		return fr_up(skb, reason_fou_out_no_match);
+	if (!(pkt->n->kind == 4 && be8(&ipv4_any->ttl) > 1))
+		return fr_up(skb, PROG_FOU_OUT + reason_no_match);
 
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
-	if (!n->v6 && !n->sums) {
+	if (!pkt->n->v6 && !pkt->n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xfff1 && skb->len <= inner_end)))
-			return fr_up(skb, reason_fou_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
-			return fr_up(skb, reason_fou_out_address_family);
-		__u64 payload_len = inner_end - inner_options_end;
+		      (segment_front != 0 && skb->len <= 0xfff1 && skb->len <= pkt->inner_end)))
+			return fr_up(skb, PROG_FOU_OUT + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
+		    !fr_is_v4(pkt->n->remote))
+			return fr_up(skb, PROG_FOU_OUT + reason_address_family);
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_fou_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
-				      segment_front + 14 :
-				      inner_options_end + (14ULL + payload_len))))
-			return fr_up(skb,
-				     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
-					      reason_fou_out_unreachable));
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_FOU_OUT + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front + 14 :
+				      pkt->inner_options_end + (14ULL + pkt->payload_len))))
+			return fr_unfit(skb, &pkt->n->hop_remote, PROG_FOU_OUT + reason_too_big);
 
 		/* {count: "n.packets"}, */
-		fr_shared_add(n->packets, 1);
-		return fou_out_ipv4_any_send(skb, data, inner_options_end, payload_len, n);
+		fr_shared_add(pkt->n->packets, 1);
+		return fou_out_ipv4_any_send(skb, pkt);
 	}
 
-	return fou_out_ipv4_any_rules(skb, data, inner_options_end, inner_end, n);
+	return fou_out_ipv4_any_rules(skb, pkt);
 }
 
-static __always_inline int fou_out_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
-						  __u64 payload_len, struct val_networks *n)
+static __always_inline int fou_out_ipv6_send_ipv4(struct __sk_buff *skb, struct fou_out_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 42;
 	__be16 ipv4_version_to_ecn =
@@ -2966,48 +2937,48 @@ static __always_inline int fou_out_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 68) + fr_v4(n->local) +
-					   fr_v4(n->remote) + 0x1180);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+					   bpf_htons(pkt->payload_len + 68) + fr_v4(pkt->n->local) +
+					   fr_v4(pkt->n->remote) + 0x1180);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
-			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP : FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40,
+			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP : FR_TO_IPV4, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fou_out_fault, reason_fou_out_no_memory);
-	if (unlikely(data + 50 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fou_out_fault);
+		return fr_failed(skb, len, err, PROG_FOU_OUT + reason_fault);
+	if (unlikely(pkt->data + 50 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_FOU_OUT + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 36);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_ipv6 *new_ipv6 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 68));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 68));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(n->local));
-	st32(new_ipv4->dst, fr_v4(n->remote));
+	st32(new_ipv4->src, fr_v4(pkt->n->local));
+	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, bpf_htons(payload_len + 48));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 48));
 	st16(&new_udp->checksum, bpf_htons(0));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 36);
 
-	fr_count(reason_fou_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_FOU_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int fou_out_ipv6_send_ipv4_2(struct __sk_buff *skb, void *data,
-						    __u64 payload_len, struct val_networks *n)
+static __always_inline int fou_out_ipv6_send_ipv4_2(struct __sk_buff *skb,
+						    struct fou_out_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 42;
 	__be16 ipv4_version_to_ecn =
@@ -3023,40 +2994,41 @@ static __always_inline int fou_out_ipv6_send_ipv4_2(struct __sk_buff *skb, void 
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, reason_fou_out_no_memory);
-	__u64 udp_pseudo = (__u64)fr_v4(n->local) + fr_v4(n->remote) + bpf_htons(payload_len + 48) +
-		bpf_htons(IPPROTO_UDP);
+		return fr_up(skb, PROG_FOU_OUT + reason_no_memory);
+	__u64 udp_pseudo = (__u64)fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) +
+		bpf_htons(pkt->payload_len_2 + 48) + bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 68) + fr_v4(n->local) +
-					   fr_v4(n->remote) + 0x1180);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+					   bpf_htons(pkt->payload_len_2 + 68) +
+					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x1180);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40, FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fou_out_fault, reason_fou_out_no_memory);
-	if (unlikely(data + 50 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fou_out_fault);
+		return fr_failed(skb, len, err, PROG_FOU_OUT + reason_fault);
+	if (unlikely(pkt->data + 50 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_FOU_OUT + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 36);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_ipv6 *new_ipv6 = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 42;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 68));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 68));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(n->local));
-	st32(new_ipv4->dst, fr_v4(n->remote));
+	st32(new_ipv4->src, fr_v4(pkt->n->local));
+	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, bpf_htons(payload_len + 48));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 48));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st16(&new_udp->checksum, 0);
 	st16(&new_ipv4->checksum, ipv4_checksum);
@@ -3064,14 +3036,13 @@ static __always_inline int fou_out_ipv6_send_ipv4_2(struct __sk_buff *skb, void 
 	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
 	fr_complete_end(skb, csum, ETH_HLEN, 36);
 
-	fr_count(reason_fou_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_FOU_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int fou_out_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					     struct val_networks *n)
+static __always_inline int fou_out_ipv6_send(struct __sk_buff *skb, struct fou_out_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 62;
 	__be32 ipv6_version_to_flow_label =
@@ -3087,48 +3058,49 @@ static __always_inline int fou_out_ipv6_send(struct __sk_buff *skb, void *data, 
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, reason_fou_out_no_memory);
-	__u64 udp_pseudo = (__u64)fr_add128(ld128(n->local)) + fr_add128(ld128(n->remote)) +
-		bpf_htons(payload_len + 48) + bpf_htons(IPPROTO_UDP);
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+		return fr_up(skb, PROG_FOU_OUT + reason_no_memory);
+	__u64 udp_pseudo = (__u64)fr_add128(ld128(pkt->n->local)) +
+		fr_add128(ld128(pkt->n->remote)) + bpf_htons(pkt->payload_len + 48) +
+		bpf_htons(IPPROTO_UDP);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fou_out_fault, reason_fou_out_no_memory);
-	if (unlikely(data + 70 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fou_out_fault);
+		return fr_failed(skb, len, err, PROG_FOU_OUT + reason_fault);
+	if (unlikely(pkt->data + 70 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_FOU_OUT + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 56);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_ipv6 *new_ipv6_2 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 48));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 48));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(n->local));
-	st128(new_ipv6->dst, ld128(n->remote));
+	st128(new_ipv6->src, ld128(pkt->n->local));
+	st128(new_ipv6->dst, ld128(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, bpf_htons(payload_len + 48));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 48));
 	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
 	st16(&new_udp->checksum, 0);
 	udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
 	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
 	fr_complete_end(skb, csum, ETH_HLEN, 56);
 
-	fr_count(reason_fou_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_FOU_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int fou_out_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 payload_len,
-					       struct val_networks *n)
+static __always_inline int fou_out_ipv6_send_2(struct __sk_buff *skb, struct fou_out_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 62;
 	__be32 ipv6_version_to_flow_label =
@@ -3141,187 +3113,183 @@ static __always_inline int fou_out_ipv6_send_2(struct __sk_buff *skb, void *data
 					0x15b4ULL);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
-	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
-			    skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40,
+			    skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP : 0, &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fou_out_fault, reason_fou_out_no_memory);
-	if (unlikely(data + 70 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fou_out_fault);
+		return fr_failed(skb, len, err, PROG_FOU_OUT + reason_fault);
+	if (unlikely(pkt->data + 70 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_FOU_OUT + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 56);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_ipv6 *new_ipv6_2 = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 62;
 	if (direct)
-		fr_link(data, &n->hop_remote);
+		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 48));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 48));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(n->local));
-	st128(new_ipv6->dst, ld128(n->remote));
+	st128(new_ipv6->src, ld128(pkt->n->local));
+	st128(new_ipv6->dst, ld128(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, bpf_htons(payload_len + 48));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 48));
 	st16(&new_udp->checksum, bpf_htons(0));
 	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 56);
 
-	fr_count(reason_fou_out_sent, len);
-	return fr_send(&n->hop_remote, direct);
+	fr_count(PROG_FOU_OUT + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int fou_out_ipv6_rules(struct __sk_buff *skb, void *data, __u64 inner_end,
-					      struct val_networks *n)
+static __always_inline int fou_out_ipv6_rules(struct __sk_buff *skb, struct fou_out_packet *pkt)
 {
 	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
-	if (n->sums) {
+	if (pkt->n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_fou_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-			return fr_up(skb, reason_fou_out_address_family);
-		__u64 payload_len = inner_end - 54;
+			return fr_up(skb, PROG_FOU_OUT + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
+			return fr_up(skb, PROG_FOU_OUT + reason_address_family);
+		pkt->payload_len = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-			return fr_up(skb, reason_fou_out_partial_checksum);
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_FOU_OUT + reason_partial_checksum);
 
 		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if (payload_len + 48 > 0x4000)
-			return fr_up(skb, reason_fou_out_too_big);
-		if (unlikely(!fr_fits(&n->hop_remote, 88ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
-					      reason_fou_out_unreachable));
+		if (pkt->payload_len + 48 > 0x4000)
+			return fr_up(skb, PROG_FOU_OUT + reason_too_big);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote, 88ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->n->hop_remote, PROG_FOU_OUT + reason_too_big);
 
 		/* {count: "n.packets"}, */
-		fr_shared_add(n->packets, 1);
-		return fou_out_ipv6_send(skb, data, payload_len, n);
+		fr_shared_add(pkt->n->packets, 1);
+		return fou_out_ipv6_send(skb, pkt);
 	}
 	__u64 segment_front = fr_segment_front(skb);
 	if (!(skb->gso_size == 0 ||
-	      (segment_front != 0 && skb->len <= 0xffdd && skb->len <= inner_end)))
-		return fr_up(skb, reason_fou_out_gso_packet);
-	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-		return fr_up(skb, reason_fou_out_address_family);
-	__u64 payload_len = inner_end - 54;
+	      (segment_front != 0 && skb->len <= 0xffdd && skb->len <= pkt->inner_end)))
+		return fr_up(skb, PROG_FOU_OUT + reason_gso_packet);
+	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
+		return fr_up(skb, PROG_FOU_OUT + reason_address_family);
+	pkt->payload_len_2 = pkt->inner_end - 54;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-		return fr_up(skb, reason_fou_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size + segment_front + 34 :
-			      88ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
-				      reason_fou_out_unreachable));
-	fr_shared_add(n->packets, 1);
-	return fou_out_ipv6_send_2(skb, data, payload_len, n);
+	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
+		return fr_up(skb, PROG_FOU_OUT + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->n->hop_remote,
+			      skb->gso_size ? skb->gso_size + segment_front + 34 :
+			      88ULL + pkt->payload_len_2)))
+		return fr_unfit(skb, &pkt->n->hop_remote, PROG_FOU_OUT + reason_too_big);
+	fr_shared_add(pkt->n->packets, 1);
+	return fou_out_ipv6_send_2(skb, pkt);
 }
 
-static __always_inline int fou_out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int fou_out_ipv6(struct __sk_buff *skb, struct fou_out_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 inner_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->inner_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &inner_end,
-		       FR_APART(vxlan_out, fou_out, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_FOU_OUT + why);
 
 	/* lookup: n: networks: ["inner.dst"] */
-	struct val_networks *n;
 	struct key_networks key __attribute__((aligned(8)));
 
 	key.dst.len = 128;
 	fr_put_v6(key.dst.addr, ipv6->dst, 4);
-	n = find_networks(&key);
-	if (!n)
-		return fr_up(skb, reason_fou_out_no_networks);
+	pkt->n = find_networks(&key);
+	if (!pkt->n)
+		return fr_up(skb, PROG_FOU_OUT + reason_no_networks);
 
 	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
-	if (!(n->kind == 4 && be8(&ipv6->hop_limit) > 1))
-		return fr_up(skb, reason_fou_out_no_match);
+	if (!(pkt->n->kind == 4 && be8(&ipv6->hop_limit) > 1))
+		return fr_up(skb, PROG_FOU_OUT + reason_no_match);
 
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
-	if (!n->v6 && !n->sums) {
+	if (!pkt->n->v6 && !pkt->n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xfff1 && skb->len <= inner_end)))
-			return fr_up(skb, reason_fou_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
-			return fr_up(skb, reason_fou_out_address_family);
-		__u64 payload_len = inner_end - 54;
+		      (segment_front != 0 && skb->len <= 0xfff1 && skb->len <= pkt->inner_end)))
+			return fr_up(skb, PROG_FOU_OUT + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
+		    !fr_is_v4(pkt->n->remote))
+			return fr_up(skb, PROG_FOU_OUT + reason_address_family);
+		pkt->payload_len = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-			return fr_up(skb, reason_fou_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, skb->gso_size ? skb->gso_size +
-				      segment_front + 14 : 68ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
-					      reason_fou_out_unreachable));
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_FOU_OUT + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front + 14 :
+				      68ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->n->hop_remote, PROG_FOU_OUT + reason_too_big);
 
 		/* {count: "n.packets"}, */
-		fr_shared_add(n->packets, 1);
-		return fou_out_ipv6_send_ipv4(skb, data, payload_len, n);
+		fr_shared_add(pkt->n->packets, 1);
+		return fou_out_ipv6_send_ipv4(skb, pkt);
 	}
 
 	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
-	if (!n->v6) {
+	if (!pkt->n->v6) {
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_fou_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
-			return fr_up(skb, reason_fou_out_address_family);
-		__u64 payload_len = inner_end - 54;
+			return fr_up(skb, PROG_FOU_OUT + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
+		    !fr_is_v4(pkt->n->remote))
+			return fr_up(skb, PROG_FOU_OUT + reason_address_family);
+		pkt->payload_len_2 = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + payload_len - 1)))
-			return fr_up(skb, reason_fou_out_partial_checksum);
+		      ((partial >> 16) >= 54 &&
+		       (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
+			return fr_up(skb, PROG_FOU_OUT + reason_partial_checksum);
 
 		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if (payload_len + 48 > 0x4000)
-			return fr_up(skb, reason_fou_out_too_big);
-		if (unlikely(!fr_fits(&n->hop_remote, 68ULL + payload_len)))
-			return fr_up(skb,
-				     fr_unfit(&n->hop_remote, reason_fou_out_no_route,
-					      reason_fou_out_unreachable));
-		fr_shared_add(n->packets, 1);
-		return fou_out_ipv6_send_ipv4_2(skb, data, payload_len, n);
+		if (pkt->payload_len_2 + 48 > 0x4000)
+			return fr_up(skb, PROG_FOU_OUT + reason_too_big);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote, 68ULL + pkt->payload_len_2)))
+			return fr_unfit(skb, &pkt->n->hop_remote, PROG_FOU_OUT + reason_too_big);
+		fr_shared_add(pkt->n->packets, 1);
+		return fou_out_ipv6_send_ipv4_2(skb, pkt);
 	}
 
-	return fou_out_ipv6_rules(skb, data, inner_end, n);
+	return fou_out_ipv6_rules(skb, pkt);
 }
 
 SEC("tc") int prog_fou_out(struct __sk_buff *skb)
 {
+	struct fou_out_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 74);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* "?(name)_out": { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_fou_out_inactive);
+		return fr_up(skb, PROG_FOU_OUT + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(vxlan_out, fou_out, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_FOU_OUT + why);
 
 	/* stack: ["eth", {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return fou_out_ipv4_any(skb, data, data_end);
+		return fou_out_ipv4_any(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return fou_out_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_fou_out_not_inner);
+		return fou_out_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_FOU_OUT + reason_not_inner);
 }
 
 /*
@@ -3332,130 +3300,119 @@ SEC("tc") int prog_fou_out(struct __sk_buff *skb)
  *	eth ipv6 udp vxlan eth ipv6
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_vxlan_in_sent = 148, reason_vxlan_in_pass, reason_vxlan_in_inactive,
-	reason_vxlan_in_vlan_tag, reason_vxlan_in_other_host, reason_vxlan_in_link_broadcast,
-	reason_vxlan_in_link_multicast, reason_vxlan_in_truncated, reason_vxlan_in_ipv4_version,
-	reason_vxlan_in_ip_options, reason_vxlan_in_ipv4_reserved, reason_vxlan_in_fragment,
-	reason_vxlan_in_ipv4_total_length, reason_vxlan_in_ipv4_checksum,
-	reason_vxlan_in_martian_source, reason_vxlan_in_multicast,
-	reason_vxlan_in_martian_destination, reason_vxlan_in_not_udp, reason_vxlan_in_udp_length,
-	reason_vxlan_in_gso_packet, reason_vxlan_in_not_vxlan, reason_vxlan_in_vxlan_flags,
-	reason_vxlan_in_vxlan_reserved, reason_vxlan_in_vxlan_reserved_2,
-	reason_vxlan_in_ipv4_any_version, reason_vxlan_in_ipv4_any_ihl,
-	reason_vxlan_in_ipv4_any_options, reason_vxlan_in_ipv4_any_total_length,
-	reason_vxlan_in_ipv4_any_checksum, reason_vxlan_in_no_peers, reason_vxlan_in_changing,
-	reason_vxlan_in_no_match, reason_vxlan_in_ecn, reason_vxlan_in_udp_checksum,
-	reason_vxlan_in_partial_checksum, reason_vxlan_in_no_memory, reason_vxlan_in_fault,
-	reason_vxlan_in_hop_limit, reason_vxlan_in_too_big, reason_vxlan_in_not_forwarded,
-	reason_vxlan_in_forwarding_off, reason_vxlan_in_unreachable, reason_vxlan_in_blackhole,
-	reason_vxlan_in_prohibit, reason_vxlan_in_xfrm, reason_vxlan_in_rule, reason_vxlan_in_encap,
-	reason_vxlan_in_ipv6_version, reason_vxlan_in_mapped_address,
-	reason_vxlan_in_ipv6_payload_length, reason_vxlan_in_not_inner, reason_vxlan_in_not_outer,
+/* What is known of a packet. */
+struct vxlan_in_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 udp_end;
+	__u64 inner_options_end;
+	__u64 inner_end;
+	__u64 payload_len;
+	__u64 payload_len_2;
+	struct val_peers *p;
+	struct val_own *own;
 };
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_vxlan_in_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_vxlan_in_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_vxlan_in_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_vxlan_in_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_vxlan_in_fragment + of);
+		return reason_fragment;
 	__u64 outer_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || outer_end > skb->len)
-		return fr_up(skb, reason_vxlan_in_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_vxlan_in_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_vxlan_in_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_vxlan_in_multicast + of);
-		return fr_up(skb, reason_vxlan_in_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_vxlan_in_not_udp + of);
+		return reason_not_udp;
 
 	*end = outer_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 outer_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 outer_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > outer_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_vxlan_in_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_vxlan_in_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != outer_end)
-		return fr_up(skb, reason_vxlan_in_udp_length);
+		return reason_udp_length;
 	if (be16(&udp->dst_port) != 0x12b5)
-		return fr_up(skb, reason_vxlan_in_not_vxlan);
+		return reason_not_vxlan;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int check_vxlan(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 udp_end, const __u32 at)
+static __always_inline __u32 check_vxlan(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, const __u32 at)
 {
 	struct hdr_vxlan *vxlan = data + at;
 
 	if ((void *)(vxlan + 1) > data_end || at + sizeof(*vxlan) > udp_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
+		return reason_truncated;
 	if (be8(&vxlan->flags) != 8)
-		return fr_up(skb, reason_vxlan_in_vxlan_flags);
+		return reason_vxlan_flags;
 	if (((be16(vxlan->reserved) << 8) | be8(vxlan->reserved + 2)) != 0)
-		return fr_up(skb, reason_vxlan_in_vxlan_reserved);
+		return reason_vxlan_reserved;
 	if (be8(&vxlan->reserved_2) != 0)
-		return fr_up(skb, reason_vxlan_in_vxlan_reserved_2);
-
+		return reason_vxlan_reserved_2;
 	return 0;
 }
 
-static __always_inline int check_ipv4_any_2(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 udp_end, const __u32 at, __u64 *end,
-					    const __u32 of, const __u32 of_2)
+static __always_inline __u32 check_ipv4_any_2(struct __sk_buff *skb, void *data, void *data_end,
+					      __u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4_any *ipv4_any = data + at;
 
 	if ((void *)(ipv4_any + 1) > data_end || at + sizeof(*ipv4_any) > udp_end)
-		return fr_up(skb, reason_vxlan_in_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_vxlan_in_ipv4_any_version + of_2);
+		return reason_ipv4_any_version;
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_vxlan_in_ipv4_any_ihl + of_2);
+		return reason_ipv4_any_ihl;
 	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
-		return fr_up(skb, reason_vxlan_in_ipv4_any_options + of_2);
+		return reason_ipv4_any_options;
 	__u64 inner_options_end = fr_forget(skb, at + sizeof(*ipv4_any) + inner_options_size);
 
 	*end = inner_options_end;
 	return 0;
 }
 
-static __always_inline int vxlan_in_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data,
-						       __u64 inner_options_end, __u64 payload_len)
+static __always_inline int vxlan_in_ipv4_ipv4_any_send(struct __sk_buff *skb,
+						       struct vxlan_in_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4_any *ipv4_any = data + 64;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 64;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 64, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -3474,16 +3431,16 @@ static __always_inline int vxlan_in_ipv4_ipv4_any_send(struct __sk_buff *skb, vo
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 64), 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 64), 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_vxlan_in_fault, reason_vxlan_in_no_memory);
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_vxlan_in_fault);
+		return fr_failed(skb, len, err, PROG_VXLAN_IN + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_VXLAN_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -3497,16 +3454,16 @@ static __always_inline int vxlan_in_ipv4_ipv4_any_send(struct __sk_buff *skb, vo
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_vxlan_in_pass, len);
+	fr_count(PROG_VXLAN_IN + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
 static __always_inline int
-vxlan_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_options_end,
-			      __u64 payload_len, struct fr_hop *hop_1, struct bpf_fib_lookup *fib_1)
+vxlan_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, struct vxlan_in_packet *pkt,
+			      struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 64;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 64;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 64, new_headers_len = 14;
 	__be16 ipv4_any_version_to_ecn =
@@ -3524,20 +3481,20 @@ vxlan_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_opt
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
 					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
 					    ipv4_any_ttl_protocol);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 64), 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len_2 + (pkt->inner_options_end - 64), 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_vxlan_in_fault, reason_vxlan_in_no_memory);
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_vxlan_in_fault);
+		return fr_failed(skb, len, err, PROG_VXLAN_IN + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_VXLAN_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
@@ -3548,115 +3505,113 @@ vxlan_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_opt
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_vxlan_in_sent, len);
+	fr_count(PROG_VXLAN_IN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int vxlan_in_ipv4_ipv4_any_rules(struct __sk_buff *skb, void *data,
-							__u64 udp_end, __u64 inner_options_end,
-							__u64 inner_end, struct val_peers *p,
-							struct val_own *own)
+static __always_inline int vxlan_in_ipv4_ipv4_any_rules(struct __sk_buff *skb,
+							struct vxlan_in_packet *pkt)
 {
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_ipv4_any *ipv4_any = data + 64;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 64;
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) {
+	if (fr_has(pkt->own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_vxlan_in_gso_packet);
+			return fr_up(skb, PROG_VXLAN_IN + reason_gso_packet);
 
 		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
 		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, reason_vxlan_in_udp_checksum);
-		__u64 payload_len = inner_end - inner_options_end;
+				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, PROG_VXLAN_IN + reason_udp_checksum);
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_vxlan_in_partial_checksum);
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_VXLAN_IN + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
-		fr_shared_add(own->packets, 1);
-		return vxlan_in_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len);
+		fr_shared_add(pkt->p->packets, 1);
+		fr_shared_add(pkt->own->packets, 1);
+		return vxlan_in_ipv4_ipv4_any_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_vxlan_in_gso_packet);
+		return fr_up(skb, PROG_VXLAN_IN + reason_gso_packet);
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, reason_vxlan_in_udp_checksum);
+			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, PROG_VXLAN_IN + reason_udp_checksum);
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, reason_vxlan_in_hop_limit);
+		return fr_up(skb, PROG_VXLAN_IN + reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_vxlan_in_martian_source);
+		return fr_up(skb, PROG_VXLAN_IN + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_vxlan_in_multicast);
+		return fr_up(skb, PROG_VXLAN_IN + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_vxlan_in_martian_destination);
-	__u64 payload_len = inner_end - inner_options_end;
+		return fr_up(skb, PROG_VXLAN_IN + reason_martian_destination);
+	pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_vxlan_in_partial_checksum);
-	__builtin_memset(&fib_1, 0, sizeof(fib_1));
-	fib_1.family = AF_INET;
-	fib_1.src[0] = ld32(ipv4_any->src);
-	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_options_end + (payload_len - 64), &hop_1))
-		return fr_up(skb, reason_vxlan_in_too_big);
-	if (unlikely(!fr_usable(&hop_1)))
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 - 1)))
+		return fr_up(skb, PROG_VXLAN_IN + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->src[0] = ld32(ipv4_any->src);
+	fib->dst[0] = ld32(ipv4_any->dst);
+	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len_2 - 64), hop))
+		return fr_up(skb, PROG_VXLAN_IN + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_1, reason_vxlan_in_not_forwarded,
-					 reason_vxlan_in_unreachable));
-	fr_shared_add(p->packets, 1);
-	return vxlan_in_ipv4_ipv4_any_send_2(skb, data, inner_options_end, payload_len, &hop_1,
-					     &fib_1);
+			     fr_unrouted(hop, PROG_VXLAN_IN + reason_not_forwarded,
+					 PROG_VXLAN_IN + reason_unreachable));
+	fr_shared_add(pkt->p->packets, 1);
+	return vxlan_in_ipv4_ipv4_any_send_2(skb, pkt, hop, fib);
 }
 
-static __always_inline int vxlan_in_ipv4_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
-						  const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int vxlan_in_ipv4_ipv4_any(struct __sk_buff *skb,
+						  struct vxlan_in_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = data + 64;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_vxlan *vxlan = data + 42;
-	struct hdr_eth *eth = data + 50;
-	struct hdr_udp *udp = data + 34;
-	__u64 inner_options_end;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 64;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_vxlan *vxlan = pkt->data + 42;
+	struct hdr_eth *eth = pkt->data + 50;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 64,
+				     &pkt->inner_options_end);
 
-	if (check_ipv4_any_2(skb, data, data_end, udp_end, 64, &inner_options_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if (inner_options_end > udp_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 64)
-		return fr_up(skb, reason_vxlan_in_ipv4_any_ihl);
-	__u64 inner_end = 64ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < inner_options_end - 64 || inner_end > udp_end)
-		return fr_up(skb, reason_vxlan_in_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 64, inner_options_end - 64)))
-		return fr_up(skb, reason_vxlan_in_ipv4_any_checksum);
+	if (why)
+		return fr_up(skb, PROG_VXLAN_IN + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_VXLAN_IN + reason_truncated);
+	if (pkt->inner_options_end > pkt->udp_end)
+		return fr_up(skb, PROG_VXLAN_IN + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 64)
+		return fr_up(skb, PROG_VXLAN_IN + reason_ipv4_any_ihl);
+	pkt->inner_end = 64ULL + be16(&ipv4_any->total_length);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 64 ||
+	    pkt->inner_end > pkt->udp_end)
+		return fr_up(skb, PROG_VXLAN_IN + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, 64, pkt->inner_options_end - 64)))
+		return fr_up(skb, PROG_VXLAN_IN + reason_ipv4_any_checksum);
 
 	/* hook: "tc/ingress" */
 	if (!(skb->gso_size == 0 || fr_encapsulated(skb)))
-		return fr_up(skb, reason_vxlan_in_gso_packet);
+		return fr_up(skb, PROG_VXLAN_IN + reason_gso_packet);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
-	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
@@ -3664,63 +3619,62 @@ static __always_inline int vxlan_in_ipv4_ipv4_any(struct __sk_buff *skb, void *d
 		fr_put_v4(key.local, ld32(ipv4->dst));
 		key.kind = 1;
 		key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_vxlan_in_no_peers,
-					 reason_vxlan_in_changing);
+			return fr_missed(skb, found, PROG_VXLAN_IN + reason_no_peers,
+					 PROG_VXLAN_IN + reason_changing);
 	}
-	struct val_own *own;
 	{
 		struct key_own key __attribute__((aligned(8))) = {};
 
 		fr_put_v4(key.addr, ld32(ipv4_any->dst));
-		enum fr_found found = find_own(&key, lease, 16, &own);
+		enum fr_found found = find_own(&key, pkt->lease, 16, &pkt->own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_vxlan_in_changing);
+			return fr_up(skb, PROG_VXLAN_IN + reason_changing);
 		if (found == FR_MISSING)
-			own = NULL;
+			pkt->own = NULL;
 	}
 
 	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
-	      (p->zero || !(be16(&udp->checksum) == 0) || (be8(&ipv4->version_ihl) >> 4) == 4)))
-		return fr_up(skb, reason_vxlan_in_no_match);
+	if (!(ld32(eth->dst) == ld32(pkt->p->own) && ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
+	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
+	       (be8(&ipv4->version_ihl) >> 4) == 4)))
+		return fr_up(skb, PROG_VXLAN_IN + reason_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, reason_vxlan_in_ecn);
+		return fr_drop(skb->len, PROG_VXLAN_IN + reason_ecn);
 
-	return vxlan_in_ipv4_ipv4_any_rules(skb, data, udp_end, inner_options_end, inner_end, p,
-					    own);
+	return vxlan_in_ipv4_ipv4_any_rules(skb, pkt);
 }
 
-static __always_inline int check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
-					__u64 udp_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > udp_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_vxlan_in_ipv6_version);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_vxlan_in_mapped_address);
+		return reason_mapped_address;
 	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (inner_end > udp_end)
-		return fr_up(skb, reason_vxlan_in_ipv6_payload_length);
+		return reason_ipv6_payload_length;
 	if (!(skb->gso_size == 0 || fr_encapsulated(skb)))
-		return fr_up(skb, reason_vxlan_in_gso_packet);
+		return reason_gso_packet;
 
 	*end = inner_end;
 	return 0;
 }
 
-static __always_inline int vxlan_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data,
-							__u64 payload_len)
+static __always_inline int vxlan_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb,
+							struct vxlan_in_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 64;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 64;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 64, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -3737,16 +3691,17 @@ static __always_inline int vxlan_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, v
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV6,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_vxlan_in_fault, reason_vxlan_in_no_memory);
-	if (unlikely(data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_vxlan_in_fault);
+		return fr_failed(skb, len, err, PROG_VXLAN_IN + reason_fault);
+	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_VXLAN_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -3759,16 +3714,16 @@ static __always_inline int vxlan_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, v
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_vxlan_in_pass, len);
+	fr_count(PROG_VXLAN_IN + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int vxlan_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, void *data,
-							  __u64 payload_len, struct fr_hop *hop_2,
-							  struct bpf_fib_lookup *fib_2)
+static __always_inline int
+vxlan_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, struct vxlan_in_packet *pkt,
+			       struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = data + 64;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 64;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 64, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
@@ -3782,20 +3737,21 @@ static __always_inline int vxlan_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb,
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = hop_2->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV6,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_vxlan_in_fault, reason_vxlan_in_no_memory);
-	if (unlikely(data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_vxlan_in_fault);
+		return fr_failed(skb, len, err, PROG_VXLAN_IN + reason_fault);
+	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_VXLAN_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_2);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -3805,82 +3761,79 @@ static __always_inline int vxlan_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb,
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_vxlan_in_sent, len);
+	fr_count(PROG_VXLAN_IN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int vxlan_in_ipv4_ipv6_gso_packet(struct __sk_buff *skb, void *data,
-							 __u64 udp_end, __u64 inner_end,
-							 struct val_peers *p)
+static __always_inline int vxlan_in_ipv4_ipv6_gso_packet(struct __sk_buff *skb,
+							 struct vxlan_in_packet *pkt)
 {
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_ipv6 *ipv6 = data + 64;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 64;
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_vxlan_in_gso_packet);
+		return fr_up(skb, PROG_VXLAN_IN + reason_gso_packet);
 
 	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, reason_vxlan_in_udp_checksum);
+			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, PROG_VXLAN_IN + reason_udp_checksum);
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_vxlan_in_hop_limit);
+		return fr_up(skb, PROG_VXLAN_IN + reason_hop_limit);
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_vxlan_in_martian_source);
+		return fr_up(skb, PROG_VXLAN_IN + reason_martian_source);
 	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, reason_vxlan_in_multicast);
+		return fr_up(skb, PROG_VXLAN_IN + reason_multicast);
 	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, reason_vxlan_in_martian_destination);
-	__u64 payload_len = inner_end - 104;
+		return fr_up(skb, PROG_VXLAN_IN + reason_martian_destination);
+	pkt->payload_len = pkt->inner_end - 104;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 104 && (partial & 0xffff) < 104ULL + payload_len - 1)))
-		return fr_up(skb, reason_vxlan_in_partial_checksum);
-	__builtin_memset(&fib_2, 0, sizeof(fib_2));
-	fib_2.family = AF_INET6;
-	fib_2.src[0] = ld32(ipv6->src);
-	fib_2.src[1] = ld32(ipv6->src + 4);
-	fib_2.src[2] = ld32(ipv6->src + 8);
-	fib_2.src[3] = ld32(ipv6->src + 12);
-	fib_2.dst[0] = ld32(ipv6->dst);
-	fib_2.dst[1] = ld32(ipv6->dst + 4);
-	fib_2.dst[2] = ld32(ipv6->dst + 8);
-	fib_2.dst[3] = ld32(ipv6->dst + 12);
-	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
-		return fr_up(skb, reason_vxlan_in_too_big);
-	if (unlikely(!fr_usable(&hop_2)))
+	      ((partial >> 16) >= 104 && (partial & 0xffff) < 104ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_VXLAN_IN + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET6;
+	fib->src[0] = ld32(ipv6->src);
+	fib->src[1] = ld32(ipv6->src + 4);
+	fib->src[2] = ld32(ipv6->src + 8);
+	fib->src[3] = ld32(ipv6->src + 12);
+	fib->dst[0] = ld32(ipv6->dst);
+	fib->dst[1] = ld32(ipv6->dst + 4);
+	fib->dst[2] = ld32(ipv6->dst + 8);
+	fib->dst[3] = ld32(ipv6->dst + 12);
+	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+		return fr_up(skb, PROG_VXLAN_IN + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_2, reason_vxlan_in_not_forwarded,
-					 reason_vxlan_in_unreachable));
+			     fr_unrouted(hop, PROG_VXLAN_IN + reason_not_forwarded,
+					 PROG_VXLAN_IN + reason_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(p->packets, 1);
-	return vxlan_in_ipv4_ipv6_send_ipv6_2(skb, data, payload_len, &hop_2, &fib_2);
+	fr_shared_add(pkt->p->packets, 1);
+	return vxlan_in_ipv4_ipv6_send_ipv6_2(skb, pkt, hop, fib);
 }
 
-static __always_inline int vxlan_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					      const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int vxlan_in_ipv4_ipv6(struct __sk_buff *skb, struct vxlan_in_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_vxlan *vxlan = data + 42;
-	struct hdr_ipv6 *ipv6 = data + 64;
-	struct hdr_eth *eth = data + 50;
-	struct hdr_udp *udp = data + 34;
-	__u64 inner_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_vxlan *vxlan = pkt->data + 42;
+	struct hdr_ipv6 *ipv6 = pkt->data + 64;
+	struct hdr_eth *eth = pkt->data + 50;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 64, &pkt->inner_end);
 
-	if (check_ipv6_2(skb, data, data_end, udp_end, 64, &inner_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_VXLAN_IN + why);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
-	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
@@ -3888,120 +3841,121 @@ static __always_inline int vxlan_in_ipv4_ipv6(struct __sk_buff *skb, void *data,
 		fr_put_v4(key.local, ld32(ipv4->dst));
 		key.kind = 1;
 		key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_vxlan_in_no_peers,
-					 reason_vxlan_in_changing);
+			return fr_missed(skb, found, PROG_VXLAN_IN + reason_no_peers,
+					 PROG_VXLAN_IN + reason_changing);
 	}
 	struct val_own *own;
 	{
 		struct key_own key __attribute__((aligned(8))) = {};
 
 		fr_put_v6(key.addr, ipv6->dst, 0);
-		enum fr_found found = find_own(&key, lease, 16, &own);
+		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_vxlan_in_changing);
+			return fr_up(skb, PROG_VXLAN_IN + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
 
 	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
-	      (p->zero || !(be16(&udp->checksum) == 0) || (be8(&ipv4->version_ihl) >> 4) == 4)))
-		return fr_up(skb, reason_vxlan_in_no_match);
+	if (!(ld32(eth->dst) == ld32(pkt->p->own) && ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
+	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
+	       (be8(&ipv4->version_ihl) >> 4) == 4)))
+		return fr_up(skb, PROG_VXLAN_IN + reason_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
 	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, reason_vxlan_in_ecn);
+		return fr_drop(skb->len, PROG_VXLAN_IN + reason_ecn);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_vxlan_in_gso_packet);
+			return fr_up(skb, PROG_VXLAN_IN + reason_gso_packet);
 
 		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
 		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, reason_vxlan_in_udp_checksum);
-		__u64 payload_len = inner_end - 104;
+				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, PROG_VXLAN_IN + reason_udp_checksum);
+		pkt->payload_len = pkt->inner_end - 104;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 104 && (partial & 0xffff) < 104ULL + payload_len - 1)))
-			return fr_up(skb, reason_vxlan_in_partial_checksum);
+		      ((partial >> 16) >= 104 &&
+		       (partial & 0xffff) < 104ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_VXLAN_IN + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
+		fr_shared_add(pkt->p->packets, 1);
 		fr_shared_add(own->packets, 1);
-		return vxlan_in_ipv4_ipv6_send_ipv6(skb, data, payload_len);
+		return vxlan_in_ipv4_ipv6_send_ipv6(skb, pkt);
 	}
 
-	return vxlan_in_ipv4_ipv6_gso_packet(skb, data, udp_end, inner_end, p);
+	return vxlan_in_ipv4_ipv6_gso_packet(skb, pkt);
 }
 
-static __always_inline int vxlan_in_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					 const struct fr_lease *lease)
+static __always_inline int vxlan_in_ipv4(struct __sk_buff *skb, struct vxlan_in_packet *pkt)
 {
-	struct hdr_eth *eth = data + 50;
-	__u64 outer_end, udp_end;
+	struct hdr_eth *eth = pkt->data + 50;
+	__u64 outer_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &outer_end, 0) ||
-	    check_udp(skb, data, data_end, outer_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_VXLAN_IN + why);
 
 	/* vxlan: { */
-	if (check_vxlan(skb, data, data_end, udp_end, 42))
-		return TC_ACT_UNSPEC;
-	if ((void *)(eth + 1) > data_end || 64ULL > udp_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
+	why = check_vxlan(skb, pkt->data, pkt->data_end, pkt->udp_end, 42);
+	if (why)
+		return fr_up(skb, PROG_VXLAN_IN + why);
+	if ((void *)(eth + 1) > pkt->data_end || 64ULL > pkt->udp_end)
+		return fr_up(skb, PROG_VXLAN_IN + reason_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return vxlan_in_ipv4_ipv4_any(skb, data, data_end, lease, udp_end);
+		return vxlan_in_ipv4_ipv4_any(skb, pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return vxlan_in_ipv4_ipv6(skb, data, data_end, lease, udp_end);
-	return fr_up(skb, reason_vxlan_in_not_inner);
+		return vxlan_in_ipv4_ipv6(skb, pkt);
+	return fr_up(skb, PROG_VXLAN_IN + reason_not_inner);
 }
 
-static __always_inline int check_ipv6_3(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end, const __u32 of,
-					const __u32 of_2)
+static __always_inline __u32 check_ipv6_3(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_vxlan_in_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_vxlan_in_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_vxlan_in_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 outer_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (outer_end > skb->len)
-		return fr_up(skb, reason_vxlan_in_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_vxlan_in_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_vxlan_in_multicast + of);
-		return fr_up(skb, reason_vxlan_in_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_vxlan_in_not_udp + of);
+		return reason_not_udp;
 
 	*end = outer_end;
 	return 0;
 }
 
-static __always_inline int vxlan_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb, void *data,
-							    __u64 inner_options_end,
-							    __u64 payload_len)
+static __always_inline int vxlan_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
+							    struct vxlan_in_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4_any *ipv4_any = data + 84;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 84;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 84, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -4022,16 +3976,17 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *sk
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 84), FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 84), FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_vxlan_in_fault, reason_vxlan_in_no_memory);
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_vxlan_in_fault);
+		return fr_failed(skb, len, err, PROG_VXLAN_IN + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_VXLAN_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -4045,16 +4000,15 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *sk
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_vxlan_in_pass, len);
+	fr_count(PROG_VXLAN_IN + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int vxlan_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *skb, void *data,
-	__u64 inner_options_end, __u64 payload_len, struct fr_hop *hop_3,
-	struct bpf_fib_lookup *fib_3)
+static __always_inline int vxlan_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *skb,
+	struct vxlan_in_packet *pkt, struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 84;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 84;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 84, new_headers_len = 14;
 	__be16 ipv4_any_version_to_ecn =
@@ -4074,20 +4028,21 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
 					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
 					    ipv4_any_ttl_protocol);
-	int direct = hop_3->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 84), FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len_2 + (pkt->inner_options_end - 84), FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_vxlan_in_fault, reason_vxlan_in_no_memory);
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_vxlan_in_fault);
+		return fr_failed(skb, len, err, PROG_VXLAN_IN + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_VXLAN_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_3);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
@@ -4098,28 +4053,26 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_vxlan_in_sent, len);
+	fr_count(PROG_VXLAN_IN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_3->ifindex, 0);
-	return fr_redirect_neigh(hop_3->ifindex, fib_3->family, fib_3->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int vxlan_in_ipv6_ipv4_any_rules(struct __sk_buff *skb, void *data,
-							__u64 udp_end, __u64 inner_options_end,
-							__u64 inner_end, struct val_peers *p,
-							struct val_own *own)
+static __always_inline int vxlan_in_ipv6_ipv4_any_rules(struct __sk_buff *skb,
+							struct vxlan_in_packet *pkt)
 {
-	struct fr_hop hop_3;
-	struct bpf_fib_lookup fib_3;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_ipv4_any *ipv4_any = data + 84;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 84;
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) {
+	if (fr_has(pkt->own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_vxlan_in_gso_packet);
+			return fr_up(skb, PROG_VXLAN_IN + reason_gso_packet);
 
 		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
@@ -4127,90 +4080,90 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_rules(struct __sk_buff *skb, v
 				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, reason_vxlan_in_udp_checksum);
-		__u64 payload_len = inner_end - inner_options_end;
+				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, PROG_VXLAN_IN + reason_udp_checksum);
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_vxlan_in_partial_checksum);
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_VXLAN_IN + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
-		fr_shared_add(own->packets, 1);
-		return vxlan_in_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len);
+		fr_shared_add(pkt->p->packets, 1);
+		fr_shared_add(pkt->own->packets, 1);
+		return vxlan_in_ipv6_ipv4_any_send_ipv4(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_vxlan_in_gso_packet);
+		return fr_up(skb, PROG_VXLAN_IN + reason_gso_packet);
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
-		return fr_up(skb, reason_vxlan_in_udp_checksum);
+			fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+		return fr_up(skb, PROG_VXLAN_IN + reason_udp_checksum);
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, reason_vxlan_in_hop_limit);
+		return fr_up(skb, PROG_VXLAN_IN + reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_vxlan_in_martian_source);
+		return fr_up(skb, PROG_VXLAN_IN + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_vxlan_in_multicast);
+		return fr_up(skb, PROG_VXLAN_IN + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_vxlan_in_martian_destination);
-	__u64 payload_len = inner_end - inner_options_end;
+		return fr_up(skb, PROG_VXLAN_IN + reason_martian_destination);
+	pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_vxlan_in_partial_checksum);
-	__builtin_memset(&fib_3, 0, sizeof(fib_3));
-	fib_3.family = AF_INET;
-	fib_3.src[0] = ld32(ipv4_any->src);
-	fib_3.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_3, inner_options_end + (payload_len - 84), &hop_3))
-		return fr_up(skb, reason_vxlan_in_too_big);
-	if (unlikely(!fr_usable(&hop_3)))
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 - 1)))
+		return fr_up(skb, PROG_VXLAN_IN + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->src[0] = ld32(ipv4_any->src);
+	fib->dst[0] = ld32(ipv4_any->dst);
+	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len_2 - 84), hop))
+		return fr_up(skb, PROG_VXLAN_IN + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_3, reason_vxlan_in_not_forwarded,
-					 reason_vxlan_in_unreachable));
-	fr_shared_add(p->packets, 1);
-	return vxlan_in_ipv6_ipv4_any_send_ipv4_2(skb, data, inner_options_end, payload_len, &hop_3,
-						  &fib_3);
+			     fr_unrouted(hop, PROG_VXLAN_IN + reason_not_forwarded,
+					 PROG_VXLAN_IN + reason_unreachable));
+	fr_shared_add(pkt->p->packets, 1);
+	return vxlan_in_ipv6_ipv4_any_send_ipv4_2(skb, pkt, hop, fib);
 }
 
-static __always_inline int vxlan_in_ipv6_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
-						  const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int vxlan_in_ipv6_ipv4_any(struct __sk_buff *skb,
+						  struct vxlan_in_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = data + 84;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_vxlan *vxlan = data + 62;
-	struct hdr_eth *eth = data + 70;
-	struct hdr_udp *udp = data + 54;
-	__u64 inner_options_end;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 84;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_vxlan *vxlan = pkt->data + 62;
+	struct hdr_eth *eth = pkt->data + 70;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 84,
+				     &pkt->inner_options_end);
 
-	if (check_ipv4_any_2(skb, data, data_end, udp_end, 84, &inner_options_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0xff));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if (inner_options_end > udp_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 84)
-		return fr_up(skb, reason_vxlan_in_ipv4_any_ihl);
-	__u64 inner_end = 84ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < inner_options_end - 84 || inner_end > udp_end)
-		return fr_up(skb, reason_vxlan_in_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 84, inner_options_end - 84)))
-		return fr_up(skb, reason_vxlan_in_ipv4_any_checksum);
+	if (why)
+		return fr_up(skb, PROG_VXLAN_IN + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0xff));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_VXLAN_IN + reason_truncated);
+	if (pkt->inner_options_end > pkt->udp_end)
+		return fr_up(skb, PROG_VXLAN_IN + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 84)
+		return fr_up(skb, PROG_VXLAN_IN + reason_ipv4_any_ihl);
+	pkt->inner_end = 84ULL + be16(&ipv4_any->total_length);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 84 ||
+	    pkt->inner_end > pkt->udp_end)
+		return fr_up(skb, PROG_VXLAN_IN + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, 84, pkt->inner_options_end - 84)))
+		return fr_up(skb, PROG_VXLAN_IN + reason_ipv4_any_checksum);
 
 	/* hook: "tc/ingress" */
 	if (!(skb->gso_size == 0 || fr_encapsulated(skb)))
-		return fr_up(skb, reason_vxlan_in_gso_packet);
+		return fr_up(skb, PROG_VXLAN_IN + reason_gso_packet);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
-	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
@@ -4218,44 +4171,42 @@ static __always_inline int vxlan_in_ipv6_ipv4_any(struct __sk_buff *skb, void *d
 		fr_put_v6(key.local, ipv6->dst, 0);
 		key.kind = 1;
 		key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_vxlan_in_no_peers,
-					 reason_vxlan_in_changing);
+			return fr_missed(skb, found, PROG_VXLAN_IN + reason_no_peers,
+					 PROG_VXLAN_IN + reason_changing);
 	}
-	struct val_own *own;
 	{
 		struct key_own key __attribute__((aligned(8))) = {};
 
 		fr_put_v4(key.addr, ld32(ipv4_any->dst));
-		enum fr_found found = find_own(&key, lease, 16, &own);
+		enum fr_found found = find_own(&key, pkt->lease, 16, &pkt->own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_vxlan_in_changing);
+			return fr_up(skb, PROG_VXLAN_IN + reason_changing);
 		if (found == FR_MISSING)
-			own = NULL;
+			pkt->own = NULL;
 	}
 
 	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
-	      (p->zero || !(be16(&udp->checksum) == 0) ||
+	if (!(ld32(eth->dst) == ld32(pkt->p->own) && ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
+	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
 	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
-		return fr_up(skb, reason_vxlan_in_no_match);
+		return fr_up(skb, PROG_VXLAN_IN + reason_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, reason_vxlan_in_ecn);
+		return fr_drop(skb->len, PROG_VXLAN_IN + reason_ecn);
 
-	return vxlan_in_ipv6_ipv4_any_rules(skb, data, udp_end, inner_options_end, inner_end, p,
-					    own);
+	return vxlan_in_ipv6_ipv4_any_rules(skb, pkt);
 }
 
-static __always_inline int vxlan_in_ipv6_ipv6_send(struct __sk_buff *skb, void *data,
-						   __u64 payload_len)
+static __always_inline int vxlan_in_ipv6_ipv6_send(struct __sk_buff *skb,
+						   struct vxlan_in_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 84;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 84;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 84, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -4273,16 +4224,17 @@ static __always_inline int vxlan_in_ipv6_ipv6_send(struct __sk_buff *skb, void *
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_vxlan_in_fault, reason_vxlan_in_no_memory);
-	if (unlikely(data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_vxlan_in_fault);
+		return fr_failed(skb, len, err, PROG_VXLAN_IN + reason_fault);
+	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_VXLAN_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -4295,16 +4247,16 @@ static __always_inline int vxlan_in_ipv6_ipv6_send(struct __sk_buff *skb, void *
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_vxlan_in_pass, len);
+	fr_count(PROG_VXLAN_IN + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int vxlan_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *data,
-						     __u64 payload_len, struct fr_hop *hop_4,
-						     struct bpf_fib_lookup *fib_4)
+static __always_inline int vxlan_in_ipv6_ipv6_send_2(struct __sk_buff *skb,
+						     struct vxlan_in_packet *pkt,
+						     struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = data + 84;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 84;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 84, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
@@ -4319,20 +4271,21 @@ static __always_inline int vxlan_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = hop_4->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_vxlan_in_fault, reason_vxlan_in_no_memory);
-	if (unlikely(data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_vxlan_in_fault);
+		return fr_failed(skb, len, err, PROG_VXLAN_IN + reason_fault);
+	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_VXLAN_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_4);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -4342,25 +4295,24 @@ static __always_inline int vxlan_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_vxlan_in_sent, len);
+	fr_count(PROG_VXLAN_IN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_4->ifindex, 0);
-	return fr_redirect_neigh(hop_4->ifindex, fib_4->family, fib_4->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int vxlan_in_ipv6_ipv6_gso_packet(struct __sk_buff *skb, void *data,
-							 __u64 udp_end, __u64 inner_end,
-							 struct val_peers *p)
+static __always_inline int vxlan_in_ipv6_ipv6_gso_packet(struct __sk_buff *skb,
+							 struct vxlan_in_packet *pkt)
 {
-	struct fr_hop hop_4;
-	struct bpf_fib_lookup fib_4;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_ipv6 *ipv6_2 = data + 84;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 84;
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_vxlan_in_gso_packet);
+		return fr_up(skb, PROG_VXLAN_IN + reason_gso_packet);
 
 	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 	if (!(be16(&udp->checksum) == 0 ||
@@ -4368,58 +4320,56 @@ static __always_inline int vxlan_in_ipv6_ipv6_gso_packet(struct __sk_buff *skb, 
 			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
-		return fr_up(skb, reason_vxlan_in_udp_checksum);
+			fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+		return fr_up(skb, PROG_VXLAN_IN + reason_udp_checksum);
 	if (be8(&ipv6_2->hop_limit) <= 1)
-		return fr_up(skb, reason_vxlan_in_hop_limit);
+		return fr_up(skb, PROG_VXLAN_IN + reason_hop_limit);
 	if (!fr_unicast(ipv6_2->src))
-		return fr_up(skb, reason_vxlan_in_martian_source);
+		return fr_up(skb, PROG_VXLAN_IN + reason_martian_source);
 	if (fr_multicast(ipv6_2->dst))
-		return fr_up(skb, reason_vxlan_in_multicast);
+		return fr_up(skb, PROG_VXLAN_IN + reason_multicast);
 	if (!fr_unicast(ipv6_2->dst))
-		return fr_up(skb, reason_vxlan_in_martian_destination);
-	__u64 payload_len = inner_end - 124;
+		return fr_up(skb, PROG_VXLAN_IN + reason_martian_destination);
+	pkt->payload_len = pkt->inner_end - 124;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 124 && (partial & 0xffff) < 124ULL + payload_len - 1)))
-		return fr_up(skb, reason_vxlan_in_partial_checksum);
-	__builtin_memset(&fib_4, 0, sizeof(fib_4));
-	fib_4.family = AF_INET6;
-	fib_4.src[0] = ld32(ipv6_2->src);
-	fib_4.src[1] = ld32(ipv6_2->src + 4);
-	fib_4.src[2] = ld32(ipv6_2->src + 8);
-	fib_4.src[3] = ld32(ipv6_2->src + 12);
-	fib_4.dst[0] = ld32(ipv6_2->dst);
-	fib_4.dst[1] = ld32(ipv6_2->dst + 4);
-	fib_4.dst[2] = ld32(ipv6_2->dst + 8);
-	fib_4.dst[3] = ld32(ipv6_2->dst + 12);
-	if (fr_route(skb, &fib_4, 40ULL + payload_len, &hop_4))
-		return fr_up(skb, reason_vxlan_in_too_big);
-	if (unlikely(!fr_usable(&hop_4)))
+	      ((partial >> 16) >= 124 && (partial & 0xffff) < 124ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_VXLAN_IN + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET6;
+	fib->src[0] = ld32(ipv6_2->src);
+	fib->src[1] = ld32(ipv6_2->src + 4);
+	fib->src[2] = ld32(ipv6_2->src + 8);
+	fib->src[3] = ld32(ipv6_2->src + 12);
+	fib->dst[0] = ld32(ipv6_2->dst);
+	fib->dst[1] = ld32(ipv6_2->dst + 4);
+	fib->dst[2] = ld32(ipv6_2->dst + 8);
+	fib->dst[3] = ld32(ipv6_2->dst + 12);
+	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+		return fr_up(skb, PROG_VXLAN_IN + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_4, reason_vxlan_in_not_forwarded,
-					 reason_vxlan_in_unreachable));
+			     fr_unrouted(hop, PROG_VXLAN_IN + reason_not_forwarded,
+					 PROG_VXLAN_IN + reason_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(p->packets, 1);
-	return vxlan_in_ipv6_ipv6_send_2(skb, data, payload_len, &hop_4, &fib_4);
+	fr_shared_add(pkt->p->packets, 1);
+	return vxlan_in_ipv6_ipv6_send_2(skb, pkt, hop, fib);
 }
 
-static __always_inline int vxlan_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					      const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int vxlan_in_ipv6_ipv6(struct __sk_buff *skb, struct vxlan_in_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_vxlan *vxlan = data + 62;
-	struct hdr_ipv6 *ipv6_2 = data + 84;
-	struct hdr_eth *eth = data + 70;
-	struct hdr_udp *udp = data + 54;
-	__u64 inner_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_vxlan *vxlan = pkt->data + 62;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 84;
+	struct hdr_eth *eth = pkt->data + 70;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 84, &pkt->inner_end);
 
-	if (check_ipv6_2(skb, data, data_end, udp_end, 84, &inner_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_VXLAN_IN + why);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
-	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
@@ -4427,39 +4377,39 @@ static __always_inline int vxlan_in_ipv6_ipv6(struct __sk_buff *skb, void *data,
 		fr_put_v6(key.local, ipv6->dst, 0);
 		key.kind = 1;
 		key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_vxlan_in_no_peers,
-					 reason_vxlan_in_changing);
+			return fr_missed(skb, found, PROG_VXLAN_IN + reason_no_peers,
+					 PROG_VXLAN_IN + reason_changing);
 	}
 	struct val_own *own;
 	{
 		struct key_own key __attribute__((aligned(8))) = {};
 
 		fr_put_v6(key.addr, ipv6_2->dst, 0);
-		enum fr_found found = find_own(&key, lease, 16, &own);
+		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_vxlan_in_changing);
+			return fr_up(skb, PROG_VXLAN_IN + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
 
 	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
-	      (p->zero || !(be16(&udp->checksum) == 0) ||
+	if (!(ld32(eth->dst) == ld32(pkt->p->own) && ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
+	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
 	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
-		return fr_up(skb, reason_vxlan_in_no_match);
+		return fr_up(skb, PROG_VXLAN_IN + reason_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, reason_vxlan_in_ecn);
+		return fr_drop(skb->len, PROG_VXLAN_IN + reason_ecn);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_vxlan_in_gso_packet);
+			return fr_up(skb, PROG_VXLAN_IN + reason_gso_packet);
 
 		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
@@ -4467,71 +4417,76 @@ static __always_inline int vxlan_in_ipv6_ipv6(struct __sk_buff *skb, void *data,
 				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, reason_vxlan_in_udp_checksum);
-		__u64 payload_len = inner_end - 124;
+				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, PROG_VXLAN_IN + reason_udp_checksum);
+		pkt->payload_len = pkt->inner_end - 124;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 124 && (partial & 0xffff) < 124ULL + payload_len - 1)))
-			return fr_up(skb, reason_vxlan_in_partial_checksum);
+		      ((partial >> 16) >= 124 &&
+		       (partial & 0xffff) < 124ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_VXLAN_IN + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
+		fr_shared_add(pkt->p->packets, 1);
 		fr_shared_add(own->packets, 1);
-		return vxlan_in_ipv6_ipv6_send(skb, data, payload_len);
+		return vxlan_in_ipv6_ipv6_send(skb, pkt);
 	}
 
-	return vxlan_in_ipv6_ipv6_gso_packet(skb, data, udp_end, inner_end, p);
+	return vxlan_in_ipv6_ipv6_gso_packet(skb, pkt);
 }
 
-static __always_inline int vxlan_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					 const struct fr_lease *lease)
+static __always_inline int vxlan_in_ipv6(struct __sk_buff *skb, struct vxlan_in_packet *pkt)
 {
-	struct hdr_eth *eth = data + 70;
-	__u64 outer_end, udp_end;
+	struct hdr_eth *eth = pkt->data + 70;
+	__u64 outer_end;
+	__u32 why = check_ipv6_3(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, outer_end, 54, &pkt->udp_end);
 
-	if (check_ipv6_3(skb, data, data_end, 14, &outer_end, 0, 0) ||
-	    check_udp(skb, data, data_end, outer_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_VXLAN_IN + why);
 
 	/* vxlan: { */
-	if (check_vxlan(skb, data, data_end, udp_end, 62))
-		return TC_ACT_UNSPEC;
-	if ((void *)(eth + 1) > data_end || 84ULL > udp_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
+	why = check_vxlan(skb, pkt->data, pkt->data_end, pkt->udp_end, 62);
+	if (why)
+		return fr_up(skb, PROG_VXLAN_IN + why);
+	if ((void *)(eth + 1) > pkt->data_end || 84ULL > pkt->udp_end)
+		return fr_up(skb, PROG_VXLAN_IN + reason_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return vxlan_in_ipv6_ipv4_any(skb, data, data_end, lease, udp_end);
+		return vxlan_in_ipv6_ipv4_any(skb, pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return vxlan_in_ipv6_ipv6(skb, data, data_end, lease, udp_end);
-	return fr_up(skb, reason_vxlan_in_not_inner);
+		return vxlan_in_ipv6_ipv6(skb, pkt);
+	return fr_up(skb, PROG_VXLAN_IN + reason_not_inner);
 }
 
 SEC("tc") int prog_vxlan_in(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct vxlan_in_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 144);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* "?(name)_in": { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_vxlan_in_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_VXLAN_IN + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(vxlan_out, vxlan_in, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_VXLAN_IN + why);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return vxlan_in_ipv4(skb, data, data_end, lease);
+		return vxlan_in_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return vxlan_in_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_vxlan_in_not_outer);
+		return vxlan_in_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_VXLAN_IN + reason_not_outer);
 }
 
 /*
@@ -4542,89 +4497,77 @@ SEC("tc") int prog_vxlan_in(struct __sk_buff *skb)
  *	eth ipv6 udp geneve eth ipv6
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_geneve_in_sent = 200, reason_geneve_in_pass, reason_geneve_in_inactive,
-	reason_geneve_in_vlan_tag, reason_geneve_in_other_host, reason_geneve_in_link_broadcast,
-	reason_geneve_in_link_multicast, reason_geneve_in_truncated, reason_geneve_in_ipv4_version,
-	reason_geneve_in_ip_options, reason_geneve_in_ipv4_reserved, reason_geneve_in_fragment,
-	reason_geneve_in_ipv4_total_length, reason_geneve_in_ipv4_checksum,
-	reason_geneve_in_martian_source, reason_geneve_in_multicast,
-	reason_geneve_in_martian_destination, reason_geneve_in_not_udp, reason_geneve_in_udp_length,
-	reason_geneve_in_gso_packet, reason_geneve_in_not_geneve, reason_geneve_in_geneve_version,
-	reason_geneve_in_geneve_control, reason_geneve_in_geneve_critical,
-	reason_geneve_in_geneve_reserved, reason_geneve_in_geneve_protocol,
-	reason_geneve_in_geneve_reserved_2, reason_geneve_in_geneve_options,
-	reason_geneve_in_ipv4_any_version, reason_geneve_in_ipv4_any_ihl,
-	reason_geneve_in_ipv4_any_options, reason_geneve_in_ipv4_any_total_length,
-	reason_geneve_in_ipv4_any_checksum, reason_geneve_in_no_peers, reason_geneve_in_changing,
-	reason_geneve_in_no_match, reason_geneve_in_ecn, reason_geneve_in_udp_checksum,
-	reason_geneve_in_partial_checksum, reason_geneve_in_no_memory, reason_geneve_in_fault,
-	reason_geneve_in_hop_limit, reason_geneve_in_too_big, reason_geneve_in_not_forwarded,
-	reason_geneve_in_forwarding_off, reason_geneve_in_unreachable, reason_geneve_in_blackhole,
-	reason_geneve_in_prohibit, reason_geneve_in_xfrm, reason_geneve_in_rule,
-	reason_geneve_in_encap, reason_geneve_in_ipv6_version, reason_geneve_in_mapped_address,
-	reason_geneve_in_ipv6_payload_length, reason_geneve_in_not_inner,
-	reason_geneve_in_not_outer,
+/* What is known of a packet. */
+struct geneve_in_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 udp_end;
+	__u64 geneve_options_end;
+	void *at_geneve_options_end;
+	__u64 inner_options_end;
+	__u64 inner_end;
+	__u64 payload_len;
+	__u64 payload_len_2;
+	struct val_peers *p;
+	struct val_own *own;
 };
 
-static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 outer_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 outer_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > outer_end)
-		return fr_up(skb, reason_geneve_in_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_geneve_in_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_geneve_in_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != outer_end)
-		return fr_up(skb, reason_geneve_in_udp_length);
+		return reason_udp_length;
 	if (be16(&udp->dst_port) != 0x17c1)
-		return fr_up(skb, reason_geneve_in_not_geneve);
+		return reason_not_geneve;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int check_geneve(struct __sk_buff *skb, void *data, void *data_end,
-					__u64 udp_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_geneve(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_geneve *geneve = data + at;
 
 	if ((void *)(geneve + 1) > data_end || at + sizeof(*geneve) > udp_end)
-		return fr_up(skb, reason_geneve_in_truncated);
+		return reason_truncated;
 	if ((be8(&geneve->version_words) >> 6) != 0)
-		return fr_up(skb, reason_geneve_in_geneve_version);
+		return reason_geneve_version;
 	if ((be8(&geneve->control_to_reserved) >> 7) != 0)
-		return fr_up(skb, reason_geneve_in_geneve_control);
+		return reason_geneve_control;
 	if (((be8(&geneve->control_to_reserved) >> 6) & 1) != 0)
-		return fr_up(skb, reason_geneve_in_geneve_critical);
+		return reason_geneve_critical;
 	if ((be8(&geneve->control_to_reserved) & 63) != 0)
-		return fr_up(skb, reason_geneve_in_geneve_reserved);
+		return reason_geneve_reserved;
 	if (be16(&geneve->protocol) != 0x6558)
-		return fr_up(skb, reason_geneve_in_geneve_protocol);
+		return reason_geneve_protocol;
 	if (be8(&geneve->reserved_2) != 0)
-		return fr_up(skb, reason_geneve_in_geneve_reserved_2);
+		return reason_geneve_reserved_2;
 	__u64 geneve_options_size = (be8(&geneve->version_words) & 63) * 4;
 	if (geneve_options_size > 252)
-		return fr_up(skb, reason_geneve_in_geneve_options);
+		return reason_geneve_options;
 	__u64 geneve_options_end = fr_forget(skb, at + sizeof(*geneve) + geneve_options_size);
 
 	*end = geneve_options_end;
 	return 0;
 }
 
-static __always_inline int geneve_in_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data,
-							__u64 geneve_options_end,
-							void *at_geneve_options_end,
-							__u64 inner_options_end, __u64 payload_len)
+static __always_inline int geneve_in_ipv4_ipv4_any_send(struct __sk_buff *skb,
+							struct geneve_in_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
@@ -4642,24 +4585,25 @@ static __always_inline int geneve_in_ipv4_ipv4_any_send(struct __sk_buff *skb, v
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
 
-	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len +
-			  (inner_options_end - (geneve_options_end + 14)), 0);
+	int err = fr_move(skb, pkt->geneve_options_end + 14, 14,
+			  pkt->payload_len +
+			  (pkt->inner_options_end - (pkt->geneve_options_end + 14)), 0);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
+		return fr_failed(skb, len, err, PROG_GENEVE_IN + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_geneve_in_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_GENEVE_IN + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if ((0 - (__s32)geneve_options_end) & 1)
+		if ((0 - (__s32)pkt->geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 12);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -4673,18 +4617,16 @@ static __always_inline int geneve_in_ipv4_ipv4_any_send(struct __sk_buff *skb, v
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_geneve_in_pass, len);
+	fr_count(PROG_GENEVE_IN + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
 static __always_inline int
-geneve_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 geneve_options_end,
-			       void *at_geneve_options_end, __u64 inner_options_end,
-			       __u64 payload_len, struct fr_hop *hop_1,
-			       struct bpf_fib_lookup *fib_1)
+geneve_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, struct geneve_in_packet *pkt,
+			       struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
@@ -4701,28 +4643,29 @@ geneve_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 geneve_o
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
 					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
 					    ipv4_any_ttl_protocol);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len +
-			  (inner_options_end - (geneve_options_end + 14)), 0);
+	int err = fr_move(skb, pkt->geneve_options_end + 14, 14,
+			  pkt->payload_len_2 +
+			  (pkt->inner_options_end - (pkt->geneve_options_end + 14)), 0);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
+		return fr_failed(skb, len, err, PROG_GENEVE_IN + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_geneve_in_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_GENEVE_IN + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if ((0 - (__s32)geneve_options_end) & 1)
+		if ((0 - (__s32)pkt->geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 12);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
@@ -4733,138 +4676,131 @@ geneve_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 geneve_o
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_geneve_in_sent, len);
+	fr_count(PROG_GENEVE_IN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int
-geneve_in_ipv4_ipv4_any_no_match(struct __sk_buff *skb, void *data, __u64 udp_end,
-				 __u64 geneve_options_end, void *at_geneve_options_end,
-				 __u64 inner_options_end, __u64 inner_end, struct val_peers *p,
-				 struct val_own *own)
+static __always_inline int geneve_in_ipv4_ipv4_any_no_match(struct __sk_buff *skb,
+							    struct geneve_in_packet *pkt)
 {
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_eth *eth = at_geneve_options_end;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_eth *eth = pkt->at_geneve_options_end;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
 
 	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
-	      (p->zero || !(be16(&udp->checksum) == 0) || (be8(&ipv4->version_ihl) >> 4) == 4)))
-		return fr_up(skb, reason_geneve_in_no_match);
+	if (!(ld32(eth->dst) == ld32(pkt->p->own) && ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
+	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
+	       (be8(&ipv4->version_ihl) >> 4) == 4)))
+		return fr_up(skb, PROG_GENEVE_IN + reason_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, reason_geneve_in_ecn);
+		return fr_drop(skb->len, PROG_GENEVE_IN + reason_ecn);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) {
+	if (fr_has(pkt->own)) {
 		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
 		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, reason_geneve_in_udp_checksum);
+				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, PROG_GENEVE_IN + reason_udp_checksum);
 
 		/* }, for a in end.do {a}] */
-		__u64 payload_len = inner_end - inner_options_end;
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_geneve_in_partial_checksum);
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_GENEVE_IN + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
-		fr_shared_add(own->packets, 1);
-		return geneve_in_ipv4_ipv4_any_send(skb, data, geneve_options_end,
-						    at_geneve_options_end, inner_options_end,
-						    payload_len);
+		fr_shared_add(pkt->p->packets, 1);
+		fr_shared_add(pkt->own->packets, 1);
+		return geneve_in_ipv4_ipv4_any_send(skb, pkt);
 	}
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, reason_geneve_in_udp_checksum);
+			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, PROG_GENEVE_IN + reason_udp_checksum);
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, reason_geneve_in_hop_limit);
+		return fr_up(skb, PROG_GENEVE_IN + reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_geneve_in_martian_source);
+		return fr_up(skb, PROG_GENEVE_IN + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_geneve_in_multicast);
+		return fr_up(skb, PROG_GENEVE_IN + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_geneve_in_martian_destination);
-	__u64 inner_new_end = 14ULL + (inner_options_end - (geneve_options_end + 14));
-	__u64 payload_len = inner_end - inner_options_end;
+		return fr_up(skb, PROG_GENEVE_IN + reason_martian_destination);
+	__u64 inner_new_end = 14ULL + (pkt->inner_options_end - (pkt->geneve_options_end + 14));
+	pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_geneve_in_partial_checksum);
-	__builtin_memset(&fib_1, 0, sizeof(fib_1));
-	fib_1.family = AF_INET;
-	fib_1.src[0] = ld32(ipv4_any->src);
-	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_new_end + (payload_len - 14), &hop_1))
-		return fr_up(skb, reason_geneve_in_too_big);
-	if (unlikely(!fr_usable(&hop_1)))
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 - 1)))
+		return fr_up(skb, PROG_GENEVE_IN + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->src[0] = ld32(ipv4_any->src);
+	fib->dst[0] = ld32(ipv4_any->dst);
+	if (fr_route(skb, fib, inner_new_end + (pkt->payload_len_2 - 14), hop))
+		return fr_up(skb, PROG_GENEVE_IN + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_1, reason_geneve_in_not_forwarded,
-					 reason_geneve_in_unreachable));
-	fr_shared_add(p->packets, 1);
-	return geneve_in_ipv4_ipv4_any_send_2(skb, data, geneve_options_end, at_geneve_options_end,
-					      inner_options_end, payload_len, &hop_1, &fib_1);
+			     fr_unrouted(hop, PROG_GENEVE_IN + reason_not_forwarded,
+					 PROG_GENEVE_IN + reason_unreachable));
+	fr_shared_add(pkt->p->packets, 1);
+	return geneve_in_ipv4_ipv4_any_send_2(skb, pkt, hop, fib);
 }
 
-static __always_inline int geneve_in_ipv4_ipv4_any(struct __sk_buff *skb, void *data,
-						   void *data_end, const struct fr_lease *lease,
-						   __u64 udp_end, __u64 geneve_options_end,
-						   void *at_geneve_options_end)
+static __always_inline int geneve_in_ipv4_ipv4_any(struct __sk_buff *skb,
+						   struct geneve_in_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_geneve *geneve = data + 42;
+	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_geneve *geneve = pkt->data + 42;
 
-	ipv4_any = at_geneve_options_end + 14;
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	if (geneve_options_end + 34 > udp_end)
-		return fr_up(skb, reason_geneve_in_truncated);
+	ipv4_any = pkt->at_geneve_options_end + 14;
+	if ((void *)(ipv4_any + 1) > pkt->data_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+	if (pkt->geneve_options_end + 34 > pkt->udp_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_geneve_in_ipv4_any_version);
+		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_version);
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_geneve_in_ipv4_any_ihl);
+		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_ihl);
 	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
-		return fr_up(skb, reason_geneve_in_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, geneve_options_end + 34 + inner_options_size);
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x1ff));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	if (inner_options_end > udp_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - (geneve_options_end + 14))
-		return fr_up(skb, reason_geneve_in_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < inner_options_end - (geneve_options_end + 14))
-		return fr_up(skb, reason_geneve_in_ipv4_any_total_length);
-	__u64 inner_end = geneve_options_end + 14 + be16(&ipv4_any->total_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_geneve_in_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, geneve_options_end + 14, inner_options_end -
-				(geneve_options_end + 14))))
-		return fr_up(skb, reason_geneve_in_ipv4_any_checksum);
+		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_options);
+	pkt->inner_options_end = fr_forget(skb, pkt->geneve_options_end + 34 + inner_options_size);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x1ff));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+	if (pkt->inner_options_end > pkt->udp_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end -
+	    (pkt->geneve_options_end + 14))
+		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_ihl);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - (pkt->geneve_options_end + 14))
+		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_total_length);
+	pkt->inner_end = pkt->geneve_options_end + 14 + be16(&ipv4_any->total_length);
+	if (pkt->inner_end > pkt->udp_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, pkt->geneve_options_end + 14,
+				pkt->inner_options_end - (pkt->geneve_options_end + 14))))
+		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_checksum);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_geneve_in_gso_packet);
+		return fr_up(skb, PROG_GENEVE_IN + reason_gso_packet);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
-	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
@@ -4872,35 +4808,31 @@ static __always_inline int geneve_in_ipv4_ipv4_any(struct __sk_buff *skb, void *
 		fr_put_v4(key.local, ld32(ipv4->dst));
 		key.kind = 2;
 		key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_geneve_in_no_peers,
-					 reason_geneve_in_changing);
+			return fr_missed(skb, found, PROG_GENEVE_IN + reason_no_peers,
+					 PROG_GENEVE_IN + reason_changing);
 	}
-	struct val_own *own;
 	{
 		struct key_own key __attribute__((aligned(8))) = {};
 
 		fr_put_v4(key.addr, ld32(ipv4_any->dst));
-		enum fr_found found = find_own(&key, lease, 16, &own);
+		enum fr_found found = find_own(&key, pkt->lease, 16, &pkt->own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_geneve_in_changing);
+			return fr_up(skb, PROG_GENEVE_IN + reason_changing);
 		if (found == FR_MISSING)
-			own = NULL;
+			pkt->own = NULL;
 	}
 
-	return geneve_in_ipv4_ipv4_any_no_match(skb, data, udp_end, geneve_options_end,
-						at_geneve_options_end, inner_options_end, inner_end,
-						p, own);
+	return geneve_in_ipv4_ipv4_any_no_match(skb, pkt);
 }
 
-static __always_inline int
-geneve_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data, __u64 geneve_options_end,
-			      void *at_geneve_options_end, __u64 payload_len)
+static __always_inline int geneve_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb,
+							 struct geneve_in_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = at_geneve_options_end + 14;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
@@ -4916,24 +4848,24 @@ geneve_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data, __u64 geneve_op
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
-	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len + 40, FR_TO_IPV6);
+	int err = fr_move(skb, pkt->geneve_options_end + 14, 14, pkt->payload_len + 40, FR_TO_IPV6);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
+		return fr_failed(skb, len, err, PROG_GENEVE_IN + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_geneve_in_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_GENEVE_IN + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if ((-20 - (__s32)geneve_options_end) & 1)
+		if ((-20 - (__s32)pkt->geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 4);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -4946,17 +4878,16 @@ geneve_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data, __u64 geneve_op
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_geneve_in_pass, len);
+	fr_count(PROG_GENEVE_IN + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
 static __always_inline int
-geneve_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 geneve_options_end,
-				void *at_geneve_options_end, __u64 payload_len,
-				struct fr_hop *hop_2, struct bpf_fib_lookup *fib_2)
+geneve_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, struct geneve_in_packet *pkt,
+				struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = at_geneve_options_end + 14;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
@@ -4969,28 +4900,28 @@ geneve_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 geneve_
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = hop_2->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len + 40, FR_TO_IPV6);
+	int err = fr_move(skb, pkt->geneve_options_end + 14, 14, pkt->payload_len + 40, FR_TO_IPV6);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
+		return fr_failed(skb, len, err, PROG_GENEVE_IN + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_geneve_in_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_GENEVE_IN + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if ((-20 - (__s32)geneve_options_end) & 1)
+		if ((-20 - (__s32)pkt->geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 8);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_2);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -5000,97 +4931,91 @@ geneve_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 geneve_
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_geneve_in_sent, len);
+	fr_count(PROG_GENEVE_IN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int geneve_in_ipv4_ipv6_udp_checksum(struct __sk_buff *skb, void *data,
-							    __u64 udp_end, __u64 geneve_options_end,
-							    void *at_geneve_options_end,
-							    __u64 inner_end, struct val_peers *p)
+static __always_inline int geneve_in_ipv4_ipv6_udp_checksum(struct __sk_buff *skb,
+							    struct geneve_in_packet *pkt)
 {
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_ipv6 *ipv6 = at_geneve_options_end + 14;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
 
 	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, reason_geneve_in_udp_checksum);
+			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, PROG_GENEVE_IN + reason_udp_checksum);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_geneve_in_hop_limit);
+		return fr_up(skb, PROG_GENEVE_IN + reason_hop_limit);
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_geneve_in_martian_source);
+		return fr_up(skb, PROG_GENEVE_IN + reason_martian_source);
 	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, reason_geneve_in_multicast);
+		return fr_up(skb, PROG_GENEVE_IN + reason_multicast);
 	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, reason_geneve_in_martian_destination);
-	__u64 payload_len = inner_end - (geneve_options_end + 54);
+		return fr_up(skb, PROG_GENEVE_IN + reason_martian_destination);
+	pkt->payload_len = pkt->inner_end - (pkt->geneve_options_end + 54);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= geneve_options_end + 54 &&
-	       (partial & 0xffff) < geneve_options_end + 54 + payload_len - 1)))
-		return fr_up(skb, reason_geneve_in_partial_checksum);
-	__builtin_memset(&fib_2, 0, sizeof(fib_2));
-	fib_2.family = AF_INET6;
-	fib_2.src[0] = ld32(ipv6->src);
-	fib_2.src[1] = ld32(ipv6->src + 4);
-	fib_2.src[2] = ld32(ipv6->src + 8);
-	fib_2.src[3] = ld32(ipv6->src + 12);
-	fib_2.dst[0] = ld32(ipv6->dst);
-	fib_2.dst[1] = ld32(ipv6->dst + 4);
-	fib_2.dst[2] = ld32(ipv6->dst + 8);
-	fib_2.dst[3] = ld32(ipv6->dst + 12);
-	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
-		return fr_up(skb, reason_geneve_in_too_big);
-	if (unlikely(!fr_usable(&hop_2)))
+	      ((partial >> 16) >= pkt->geneve_options_end + 54 &&
+	       (partial & 0xffff) < pkt->geneve_options_end + 54 + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_GENEVE_IN + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET6;
+	fib->src[0] = ld32(ipv6->src);
+	fib->src[1] = ld32(ipv6->src + 4);
+	fib->src[2] = ld32(ipv6->src + 8);
+	fib->src[3] = ld32(ipv6->src + 12);
+	fib->dst[0] = ld32(ipv6->dst);
+	fib->dst[1] = ld32(ipv6->dst + 4);
+	fib->dst[2] = ld32(ipv6->dst + 8);
+	fib->dst[3] = ld32(ipv6->dst + 12);
+	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+		return fr_up(skb, PROG_GENEVE_IN + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_2, reason_geneve_in_not_forwarded,
-					 reason_geneve_in_unreachable));
+			     fr_unrouted(hop, PROG_GENEVE_IN + reason_not_forwarded,
+					 PROG_GENEVE_IN + reason_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(p->packets, 1);
-	return geneve_in_ipv4_ipv6_send_ipv6_2(skb, data, geneve_options_end, at_geneve_options_end,
-					       payload_len, &hop_2, &fib_2);
+	fr_shared_add(pkt->p->packets, 1);
+	return geneve_in_ipv4_ipv6_send_ipv6_2(skb, pkt, hop, fib);
 }
 
-static __always_inline int
-geneve_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		    __u64 udp_end, __u64 geneve_options_end, void *at_geneve_options_end)
+static __always_inline int geneve_in_ipv4_ipv6(struct __sk_buff *skb, struct geneve_in_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = at_geneve_options_end + 14;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_geneve *geneve = data + 42;
-	struct hdr_eth *eth = at_geneve_options_end;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_geneve *geneve = pkt->data + 42;
+	struct hdr_eth *eth = pkt->at_geneve_options_end;
+	struct hdr_udp *udp = pkt->data + 34;
 
-	ipv6 = at_geneve_options_end + 14;
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	if (geneve_options_end + 54 > udp_end)
-		return fr_up(skb, reason_geneve_in_truncated);
+	ipv6 = pkt->at_geneve_options_end + 14;
+	if ((void *)(ipv6 + 1) > pkt->data_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+	if (pkt->geneve_options_end + 54 > pkt->udp_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_geneve_in_ipv6_version);
+		return fr_up(skb, PROG_GENEVE_IN + reason_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_geneve_in_mapped_address);
-	__u64 inner_end = geneve_options_end + 54 + be16(&ipv6->payload_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_geneve_in_ipv6_payload_length);
+		return fr_up(skb, PROG_GENEVE_IN + reason_mapped_address);
+	pkt->inner_end = pkt->geneve_options_end + 54 + be16(&ipv6->payload_length);
+	if (pkt->inner_end > pkt->udp_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_ipv6_payload_length);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_geneve_in_gso_packet);
+		return fr_up(skb, PROG_GENEVE_IN + reason_gso_packet);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
-	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
@@ -5098,32 +5023,33 @@ geneve_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 		fr_put_v4(key.local, ld32(ipv4->dst));
 		key.kind = 2;
 		key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_geneve_in_no_peers,
-					 reason_geneve_in_changing);
+			return fr_missed(skb, found, PROG_GENEVE_IN + reason_no_peers,
+					 PROG_GENEVE_IN + reason_changing);
 	}
 	struct val_own *own;
 	{
 		struct key_own key __attribute__((aligned(8))) = {};
 
 		fr_put_v6(key.addr, ipv6->dst, 0);
-		enum fr_found found = find_own(&key, lease, 16, &own);
+		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_geneve_in_changing);
+			return fr_up(skb, PROG_GENEVE_IN + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
 
 	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
-	      (p->zero || !(be16(&udp->checksum) == 0) || (be8(&ipv4->version_ihl) >> 4) == 4)))
-		return fr_up(skb, reason_geneve_in_no_match);
+	if (!(ld32(eth->dst) == ld32(pkt->p->own) && ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
+	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
+	       (be8(&ipv4->version_ihl) >> 4) == 4)))
+		return fr_up(skb, PROG_GENEVE_IN + reason_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
 	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, reason_geneve_in_ecn);
+		return fr_drop(skb->len, PROG_GENEVE_IN + reason_ecn);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) {
@@ -5131,71 +5057,66 @@ geneve_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 		if (!(be16(&udp->checksum) == 0 ||
 		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, reason_geneve_in_udp_checksum);
+				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, PROG_GENEVE_IN + reason_udp_checksum);
 
 		/* }, for a in end.do {a}] */
-		__u64 payload_len = inner_end - (geneve_options_end + 54);
+		pkt->payload_len = pkt->inner_end - (pkt->geneve_options_end + 54);
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= geneve_options_end + 54 &&
-		       (partial & 0xffff) < geneve_options_end + 54 + payload_len - 1)))
-			return fr_up(skb, reason_geneve_in_partial_checksum);
+		      ((partial >> 16) >= pkt->geneve_options_end + 54 &&
+		       (partial & 0xffff) < pkt->geneve_options_end + 54 + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_GENEVE_IN + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
+		fr_shared_add(pkt->p->packets, 1);
 		fr_shared_add(own->packets, 1);
-		return geneve_in_ipv4_ipv6_send_ipv6(skb, data, geneve_options_end,
-						     at_geneve_options_end, payload_len);
+		return geneve_in_ipv4_ipv6_send_ipv6(skb, pkt);
 	}
 
-	return geneve_in_ipv4_ipv6_udp_checksum(skb, data, udp_end, geneve_options_end,
-						at_geneve_options_end, inner_end, p);
+	return geneve_in_ipv4_ipv6_udp_checksum(skb, pkt);
 }
 
-static __always_inline int geneve_in_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease)
+static __always_inline int geneve_in_ipv4(struct __sk_buff *skb, struct geneve_in_packet *pkt)
 {
-	void *at_geneve_options_end;
 	struct hdr_eth *eth;
-	__u64 outer_end, udp_end, geneve_options_end;
+	__u64 outer_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &outer_end,
-		       FR_APART(vxlan_in, geneve_in, truncated)) ||
-	    check_udp_2(skb, data, data_end, outer_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_GENEVE_IN + why);
 
 	/* {name: "options", bytes: "words * 4", max: 252}, */
-	if (check_geneve(skb, data, data_end, udp_end, 42, &geneve_options_end))
-		return TC_ACT_UNSPEC;
-	at_geneve_options_end = fr_pin(data + fr_bound(geneve_options_end, 0x1ff));
-	if (at_geneve_options_end > data_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	if (geneve_options_end > udp_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	eth = at_geneve_options_end;
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	if (geneve_options_end + 14 > udp_end)
-		return fr_up(skb, reason_geneve_in_truncated);
+	why = check_geneve(skb, pkt->data, pkt->data_end, pkt->udp_end, 42,
+			   &pkt->geneve_options_end);
+	if (why)
+		return fr_up(skb, PROG_GENEVE_IN + why);
+	pkt->at_geneve_options_end = fr_pin(pkt->data + fr_bound(pkt->geneve_options_end, 0x1ff));
+	if (pkt->at_geneve_options_end > pkt->data_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+	if (pkt->geneve_options_end > pkt->udp_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+	eth = pkt->at_geneve_options_end;
+	if ((void *)(eth + 1) > pkt->data_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+	if (pkt->geneve_options_end + 14 > pkt->udp_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return geneve_in_ipv4_ipv4_any(skb, data, data_end, lease, udp_end,
-					       geneve_options_end, at_geneve_options_end);
+		return geneve_in_ipv4_ipv4_any(skb, pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return geneve_in_ipv4_ipv6(skb, data, data_end, lease, udp_end, geneve_options_end,
-					   at_geneve_options_end);
-	return fr_up(skb, reason_geneve_in_not_inner);
+		return geneve_in_ipv4_ipv6(skb, pkt);
+	return fr_up(skb, PROG_GENEVE_IN + reason_not_inner);
 }
 
-static __always_inline int geneve_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb, void *data,
-	__u64 geneve_options_end, void *at_geneve_options_end, __u64 inner_options_end,
-	__u64 payload_len)
+static __always_inline int geneve_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
+	struct geneve_in_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
@@ -5215,24 +5136,25 @@ static __always_inline int geneve_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *s
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
 
-	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len +
-			  (inner_options_end - (geneve_options_end + 14)), FR_TO_IPV4);
+	int err = fr_move(skb, pkt->geneve_options_end + 14, 14,
+			  pkt->payload_len +
+			  (pkt->inner_options_end - (pkt->geneve_options_end + 14)), FR_TO_IPV4);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
+		return fr_failed(skb, len, err, PROG_GENEVE_IN + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_geneve_in_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_GENEVE_IN + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if ((20 - (__s32)geneve_options_end) & 1)
+		if ((20 - (__s32)pkt->geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 12);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -5246,16 +5168,15 @@ static __always_inline int geneve_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *s
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_geneve_in_pass, len);
+	fr_count(PROG_GENEVE_IN + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int geneve_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *skb, void *data,
-	__u64 geneve_options_end, void *at_geneve_options_end, __u64 inner_options_end,
-	__u64 payload_len, struct fr_hop *hop_1, struct bpf_fib_lookup *fib_1)
+static __always_inline int geneve_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *skb,
+	struct geneve_in_packet *pkt, struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv4_any_version_to_ecn =
 		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
@@ -5274,28 +5195,29 @@ static __always_inline int geneve_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff 
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
 					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
 					    ipv4_any_ttl_protocol);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len +
-			  (inner_options_end - (geneve_options_end + 14)), FR_TO_IPV4);
+	int err = fr_move(skb, pkt->geneve_options_end + 14, 14,
+			  pkt->payload_len_2 +
+			  (pkt->inner_options_end - (pkt->geneve_options_end + 14)), FR_TO_IPV4);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
+		return fr_failed(skb, len, err, PROG_GENEVE_IN + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_geneve_in_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_GENEVE_IN + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if ((20 - (__s32)geneve_options_end) & 1)
+		if ((20 - (__s32)pkt->geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 12);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
@@ -5306,145 +5228,136 @@ static __always_inline int geneve_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff 
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_geneve_in_sent, len);
+	fr_count(PROG_GENEVE_IN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int
-geneve_in_ipv6_ipv4_any_no_match(struct __sk_buff *skb, void *data, __u64 udp_end,
-				 __u64 geneve_options_end, void *at_geneve_options_end,
-				 __u64 inner_options_end, __u64 inner_end, struct val_peers *p,
-				 struct val_own *own)
+static __always_inline int geneve_in_ipv6_ipv4_any_no_match(struct __sk_buff *skb,
+							    struct geneve_in_packet *pkt)
 {
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_eth *eth = at_geneve_options_end;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_eth *eth = pkt->at_geneve_options_end;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
 
 	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
-	      (p->zero || !(be16(&udp->checksum) == 0) ||
+	if (!(ld32(eth->dst) == ld32(pkt->p->own) && ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
+	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
 	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
-		return fr_up(skb, reason_geneve_in_no_match);
+		return fr_up(skb, PROG_GENEVE_IN + reason_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, reason_geneve_in_ecn);
+		return fr_drop(skb->len, PROG_GENEVE_IN + reason_ecn);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) {
+	if (fr_has(pkt->own)) {
 		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
 		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, reason_geneve_in_udp_checksum);
+				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, PROG_GENEVE_IN + reason_udp_checksum);
 
 		/* }, for a in end.do {a}] */
-		__u64 payload_len = inner_end - inner_options_end;
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_geneve_in_partial_checksum);
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_GENEVE_IN + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
-		fr_shared_add(own->packets, 1);
-		return geneve_in_ipv6_ipv4_any_send_ipv4(skb, data, geneve_options_end,
-							 at_geneve_options_end, inner_options_end,
-							 payload_len);
+		fr_shared_add(pkt->p->packets, 1);
+		fr_shared_add(pkt->own->packets, 1);
+		return geneve_in_ipv6_ipv4_any_send_ipv4(skb, pkt);
 	}
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
-		return fr_up(skb, reason_geneve_in_udp_checksum);
+			fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+		return fr_up(skb, PROG_GENEVE_IN + reason_udp_checksum);
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, reason_geneve_in_hop_limit);
+		return fr_up(skb, PROG_GENEVE_IN + reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_geneve_in_martian_source);
+		return fr_up(skb, PROG_GENEVE_IN + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_geneve_in_multicast);
+		return fr_up(skb, PROG_GENEVE_IN + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_geneve_in_martian_destination);
-	__u64 inner_new_end = 14ULL + (inner_options_end - (geneve_options_end + 14));
-	__u64 payload_len = inner_end - inner_options_end;
+		return fr_up(skb, PROG_GENEVE_IN + reason_martian_destination);
+	__u64 inner_new_end = 14ULL + (pkt->inner_options_end - (pkt->geneve_options_end + 14));
+	pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_geneve_in_partial_checksum);
-	__builtin_memset(&fib_1, 0, sizeof(fib_1));
-	fib_1.family = AF_INET;
-	fib_1.src[0] = ld32(ipv4_any->src);
-	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_new_end + (payload_len - 14), &hop_1))
-		return fr_up(skb, reason_geneve_in_too_big);
-	if (unlikely(!fr_usable(&hop_1)))
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 - 1)))
+		return fr_up(skb, PROG_GENEVE_IN + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->src[0] = ld32(ipv4_any->src);
+	fib->dst[0] = ld32(ipv4_any->dst);
+	if (fr_route(skb, fib, inner_new_end + (pkt->payload_len_2 - 14), hop))
+		return fr_up(skb, PROG_GENEVE_IN + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_1, reason_geneve_in_not_forwarded,
-					 reason_geneve_in_unreachable));
-	fr_shared_add(p->packets, 1);
-	return geneve_in_ipv6_ipv4_any_send_ipv4_2(skb, data, geneve_options_end,
-						   at_geneve_options_end, inner_options_end,
-						   payload_len, &hop_1, &fib_1);
+			     fr_unrouted(hop, PROG_GENEVE_IN + reason_not_forwarded,
+					 PROG_GENEVE_IN + reason_unreachable));
+	fr_shared_add(pkt->p->packets, 1);
+	return geneve_in_ipv6_ipv4_any_send_ipv4_2(skb, pkt, hop, fib);
 }
 
-static __always_inline int geneve_in_ipv6_ipv4_any(struct __sk_buff *skb, void *data,
-						   void *data_end, const struct fr_lease *lease,
-						   __u64 udp_end, __u64 geneve_options_end,
-						   void *at_geneve_options_end)
+static __always_inline int geneve_in_ipv6_ipv4_any(struct __sk_buff *skb,
+						   struct geneve_in_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_geneve *geneve = data + 62;
+	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_geneve *geneve = pkt->data + 62;
 
-	ipv4_any = at_geneve_options_end + 14;
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	if (geneve_options_end + 34 > udp_end)
-		return fr_up(skb, reason_geneve_in_truncated);
+	ipv4_any = pkt->at_geneve_options_end + 14;
+	if ((void *)(ipv4_any + 1) > pkt->data_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+	if (pkt->geneve_options_end + 34 > pkt->udp_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_geneve_in_ipv4_any_version);
+		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_version);
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_geneve_in_ipv4_any_ihl);
+		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_ihl);
 	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
-		return fr_up(skb, reason_geneve_in_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, geneve_options_end + 34 + inner_options_size);
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x1ff));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	if (inner_options_end > udp_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - (geneve_options_end + 14))
-		return fr_up(skb, reason_geneve_in_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < inner_options_end - (geneve_options_end + 14))
-		return fr_up(skb, reason_geneve_in_ipv4_any_total_length);
-	__u64 inner_end = geneve_options_end + 14 + be16(&ipv4_any->total_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_geneve_in_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, geneve_options_end + 14, inner_options_end -
-				(geneve_options_end + 14))))
-		return fr_up(skb, reason_geneve_in_ipv4_any_checksum);
+		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_options);
+	pkt->inner_options_end = fr_forget(skb, pkt->geneve_options_end + 34 + inner_options_size);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x1ff));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+	if (pkt->inner_options_end > pkt->udp_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end -
+	    (pkt->geneve_options_end + 14))
+		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_ihl);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - (pkt->geneve_options_end + 14))
+		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_total_length);
+	pkt->inner_end = pkt->geneve_options_end + 14 + be16(&ipv4_any->total_length);
+	if (pkt->inner_end > pkt->udp_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, pkt->geneve_options_end + 14,
+				pkt->inner_options_end - (pkt->geneve_options_end + 14))))
+		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_checksum);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_geneve_in_gso_packet);
+		return fr_up(skb, PROG_GENEVE_IN + reason_gso_packet);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
-	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
@@ -5452,35 +5365,31 @@ static __always_inline int geneve_in_ipv6_ipv4_any(struct __sk_buff *skb, void *
 		fr_put_v6(key.local, ipv6->dst, 0);
 		key.kind = 2;
 		key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_geneve_in_no_peers,
-					 reason_geneve_in_changing);
+			return fr_missed(skb, found, PROG_GENEVE_IN + reason_no_peers,
+					 PROG_GENEVE_IN + reason_changing);
 	}
-	struct val_own *own;
 	{
 		struct key_own key __attribute__((aligned(8))) = {};
 
 		fr_put_v4(key.addr, ld32(ipv4_any->dst));
-		enum fr_found found = find_own(&key, lease, 16, &own);
+		enum fr_found found = find_own(&key, pkt->lease, 16, &pkt->own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_geneve_in_changing);
+			return fr_up(skb, PROG_GENEVE_IN + reason_changing);
 		if (found == FR_MISSING)
-			own = NULL;
+			pkt->own = NULL;
 	}
 
-	return geneve_in_ipv6_ipv4_any_no_match(skb, data, udp_end, geneve_options_end,
-						at_geneve_options_end, inner_options_end, inner_end,
-						p, own);
+	return geneve_in_ipv6_ipv4_any_no_match(skb, pkt);
 }
 
-static __always_inline int geneve_in_ipv6_ipv6_send(struct __sk_buff *skb, void *data,
-						    __u64 geneve_options_end,
-						    void *at_geneve_options_end, __u64 payload_len)
+static __always_inline int geneve_in_ipv6_ipv6_send(struct __sk_buff *skb,
+						    struct geneve_in_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = at_geneve_options_end + 14;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
@@ -5497,24 +5406,24 @@ static __always_inline int geneve_in_ipv6_ipv6_send(struct __sk_buff *skb, void 
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
-	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len + 40, 0);
+	int err = fr_move(skb, pkt->geneve_options_end + 14, 14, pkt->payload_len + 40, 0);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
+		return fr_failed(skb, len, err, PROG_GENEVE_IN + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_geneve_in_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_GENEVE_IN + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if ((0 - (__s32)geneve_options_end) & 1)
+		if ((0 - (__s32)pkt->geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 4);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -5527,17 +5436,16 @@ static __always_inline int geneve_in_ipv6_ipv6_send(struct __sk_buff *skb, void 
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_geneve_in_pass, len);
+	fr_count(PROG_GENEVE_IN + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
 static __always_inline int
-geneve_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 geneve_options_end,
-			   void *at_geneve_options_end, __u64 payload_len, struct fr_hop *hop_2,
-			   struct bpf_fib_lookup *fib_2)
+geneve_in_ipv6_ipv6_send_2(struct __sk_buff *skb, struct geneve_in_packet *pkt, struct fr_hop *hop,
+			   struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = at_geneve_options_end + 14;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
@@ -5551,28 +5459,28 @@ geneve_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 geneve_optio
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = hop_2->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, geneve_options_end + 14, 14, payload_len + 40, 0);
+	int err = fr_move(skb, pkt->geneve_options_end + 14, 14, pkt->payload_len + 40, 0);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
+		return fr_failed(skb, len, err, PROG_GENEVE_IN + reason_fault);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_geneve_in_fault);
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_GENEVE_IN + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if ((0 - (__s32)geneve_options_end) & 1)
+		if ((0 - (__s32)pkt->geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 8);
 	}
 
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_2);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -5582,22 +5490,20 @@ geneve_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 geneve_optio
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_geneve_in_sent, len);
+	fr_count(PROG_GENEVE_IN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int geneve_in_ipv6_ipv6_udp_checksum(struct __sk_buff *skb, void *data,
-							    __u64 udp_end, __u64 geneve_options_end,
-							    void *at_geneve_options_end,
-							    __u64 inner_end, struct val_peers *p)
+static __always_inline int geneve_in_ipv6_ipv6_udp_checksum(struct __sk_buff *skb,
+							    struct geneve_in_packet *pkt)
 {
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_ipv6 *ipv6_2 = at_geneve_options_end + 14;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt->at_geneve_options_end + 14;
 
 	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
 	if (!(be16(&udp->checksum) == 0 ||
@@ -5605,76 +5511,72 @@ static __always_inline int geneve_in_ipv6_ipv6_udp_checksum(struct __sk_buff *sk
 			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
-		return fr_up(skb, reason_geneve_in_udp_checksum);
+			fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+		return fr_up(skb, PROG_GENEVE_IN + reason_udp_checksum);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (be8(&ipv6_2->hop_limit) <= 1)
-		return fr_up(skb, reason_geneve_in_hop_limit);
+		return fr_up(skb, PROG_GENEVE_IN + reason_hop_limit);
 	if (!fr_unicast(ipv6_2->src))
-		return fr_up(skb, reason_geneve_in_martian_source);
+		return fr_up(skb, PROG_GENEVE_IN + reason_martian_source);
 	if (fr_multicast(ipv6_2->dst))
-		return fr_up(skb, reason_geneve_in_multicast);
+		return fr_up(skb, PROG_GENEVE_IN + reason_multicast);
 	if (!fr_unicast(ipv6_2->dst))
-		return fr_up(skb, reason_geneve_in_martian_destination);
-	__u64 payload_len = inner_end - (geneve_options_end + 54);
+		return fr_up(skb, PROG_GENEVE_IN + reason_martian_destination);
+	pkt->payload_len = pkt->inner_end - (pkt->geneve_options_end + 54);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= geneve_options_end + 54 &&
-	       (partial & 0xffff) < geneve_options_end + 54 + payload_len - 1)))
-		return fr_up(skb, reason_geneve_in_partial_checksum);
-	__builtin_memset(&fib_2, 0, sizeof(fib_2));
-	fib_2.family = AF_INET6;
-	fib_2.src[0] = ld32(ipv6_2->src);
-	fib_2.src[1] = ld32(ipv6_2->src + 4);
-	fib_2.src[2] = ld32(ipv6_2->src + 8);
-	fib_2.src[3] = ld32(ipv6_2->src + 12);
-	fib_2.dst[0] = ld32(ipv6_2->dst);
-	fib_2.dst[1] = ld32(ipv6_2->dst + 4);
-	fib_2.dst[2] = ld32(ipv6_2->dst + 8);
-	fib_2.dst[3] = ld32(ipv6_2->dst + 12);
-	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
-		return fr_up(skb, reason_geneve_in_too_big);
-	if (unlikely(!fr_usable(&hop_2)))
+	      ((partial >> 16) >= pkt->geneve_options_end + 54 &&
+	       (partial & 0xffff) < pkt->geneve_options_end + 54 + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_GENEVE_IN + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET6;
+	fib->src[0] = ld32(ipv6_2->src);
+	fib->src[1] = ld32(ipv6_2->src + 4);
+	fib->src[2] = ld32(ipv6_2->src + 8);
+	fib->src[3] = ld32(ipv6_2->src + 12);
+	fib->dst[0] = ld32(ipv6_2->dst);
+	fib->dst[1] = ld32(ipv6_2->dst + 4);
+	fib->dst[2] = ld32(ipv6_2->dst + 8);
+	fib->dst[3] = ld32(ipv6_2->dst + 12);
+	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+		return fr_up(skb, PROG_GENEVE_IN + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_2, reason_geneve_in_not_forwarded,
-					 reason_geneve_in_unreachable));
+			     fr_unrouted(hop, PROG_GENEVE_IN + reason_not_forwarded,
+					 PROG_GENEVE_IN + reason_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(p->packets, 1);
-	return geneve_in_ipv6_ipv6_send_2(skb, data, geneve_options_end, at_geneve_options_end,
-					  payload_len, &hop_2, &fib_2);
+	fr_shared_add(pkt->p->packets, 1);
+	return geneve_in_ipv6_ipv6_send_2(skb, pkt, hop, fib);
 }
 
-static __always_inline int
-geneve_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		    __u64 udp_end, __u64 geneve_options_end, void *at_geneve_options_end)
+static __always_inline int geneve_in_ipv6_ipv6(struct __sk_buff *skb, struct geneve_in_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = at_geneve_options_end + 14;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
-	struct hdr_geneve *geneve = data + 62;
-	struct hdr_eth *eth = at_geneve_options_end;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
+	struct hdr_geneve *geneve = pkt->data + 62;
+	struct hdr_eth *eth = pkt->at_geneve_options_end;
+	struct hdr_udp *udp = pkt->data + 54;
 
-	ipv6 = at_geneve_options_end + 14;
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	if (geneve_options_end + 54 > udp_end)
-		return fr_up(skb, reason_geneve_in_truncated);
+	ipv6 = pkt->at_geneve_options_end + 14;
+	if ((void *)(ipv6 + 1) > pkt->data_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+	if (pkt->geneve_options_end + 54 > pkt->udp_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_geneve_in_ipv6_version);
+		return fr_up(skb, PROG_GENEVE_IN + reason_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_geneve_in_mapped_address);
-	__u64 inner_end = geneve_options_end + 54 + be16(&ipv6->payload_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_geneve_in_ipv6_payload_length);
+		return fr_up(skb, PROG_GENEVE_IN + reason_mapped_address);
+	pkt->inner_end = pkt->geneve_options_end + 54 + be16(&ipv6->payload_length);
+	if (pkt->inner_end > pkt->udp_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_ipv6_payload_length);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_geneve_in_gso_packet);
+		return fr_up(skb, PROG_GENEVE_IN + reason_gso_packet);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
-	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
@@ -5682,33 +5584,33 @@ geneve_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 		fr_put_v6(key.local, ipv6_2->dst, 0);
 		key.kind = 2;
 		key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_geneve_in_no_peers,
-					 reason_geneve_in_changing);
+			return fr_missed(skb, found, PROG_GENEVE_IN + reason_no_peers,
+					 PROG_GENEVE_IN + reason_changing);
 	}
 	struct val_own *own;
 	{
 		struct key_own key __attribute__((aligned(8))) = {};
 
 		fr_put_v6(key.addr, ipv6->dst, 0);
-		enum fr_found found = find_own(&key, lease, 16, &own);
+		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_geneve_in_changing);
+			return fr_up(skb, PROG_GENEVE_IN + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
 
 	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
-	      (p->zero || !(be16(&udp->checksum) == 0) ||
+	if (!(ld32(eth->dst) == ld32(pkt->p->own) && ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
+	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
 	       (be8(ipv6_2->version_to_flow_label) >> 4) == 4)))
-		return fr_up(skb, reason_geneve_in_no_match);
+		return fr_up(skb, PROG_GENEVE_IN + reason_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, reason_geneve_in_ecn);
+		return fr_drop(skb->len, PROG_GENEVE_IN + reason_ecn);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) {
@@ -5719,89 +5621,87 @@ geneve_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 				ld32(ipv6_2->dst + 4) + ld32(ipv6_2->dst + 8) +
 				ld32(ipv6_2->dst + 12) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, reason_geneve_in_udp_checksum);
+				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, PROG_GENEVE_IN + reason_udp_checksum);
 
 		/* }, for a in end.do {a}] */
-		__u64 payload_len = inner_end - (geneve_options_end + 54);
+		pkt->payload_len = pkt->inner_end - (pkt->geneve_options_end + 54);
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= geneve_options_end + 54 &&
-		       (partial & 0xffff) < geneve_options_end + 54 + payload_len - 1)))
-			return fr_up(skb, reason_geneve_in_partial_checksum);
+		      ((partial >> 16) >= pkt->geneve_options_end + 54 &&
+		       (partial & 0xffff) < pkt->geneve_options_end + 54 + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_GENEVE_IN + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
+		fr_shared_add(pkt->p->packets, 1);
 		fr_shared_add(own->packets, 1);
-		return geneve_in_ipv6_ipv6_send(skb, data, geneve_options_end,
-						at_geneve_options_end, payload_len);
+		return geneve_in_ipv6_ipv6_send(skb, pkt);
 	}
 
-	return geneve_in_ipv6_ipv6_udp_checksum(skb, data, udp_end, geneve_options_end,
-						at_geneve_options_end, inner_end, p);
+	return geneve_in_ipv6_ipv6_udp_checksum(skb, pkt);
 }
 
-static __always_inline int geneve_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease)
+static __always_inline int geneve_in_ipv6(struct __sk_buff *skb, struct geneve_in_packet *pkt)
 {
-	void *at_geneve_options_end;
 	struct hdr_eth *eth;
-	__u64 outer_end, udp_end, geneve_options_end;
+	__u64 outer_end;
+	__u32 why = check_ipv6_3(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, outer_end, 54, &pkt->udp_end);
 
-	if (check_ipv6_3(skb, data, data_end, 14, &outer_end,
-			 FR_APART(vxlan_in, geneve_in, truncated),
-			 FR_APART(vxlan_in, geneve_in, ipv6_version)) ||
-	    check_udp_2(skb, data, data_end, outer_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_GENEVE_IN + why);
 
 	/* {name: "options", bytes: "words * 4", max: 252}, */
-	if (check_geneve(skb, data, data_end, udp_end, 62, &geneve_options_end))
-		return TC_ACT_UNSPEC;
-	at_geneve_options_end = fr_pin(data + fr_bound(geneve_options_end, 0x1ff));
-	if (at_geneve_options_end > data_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	if (geneve_options_end > udp_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	eth = at_geneve_options_end;
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	if (geneve_options_end + 14 > udp_end)
-		return fr_up(skb, reason_geneve_in_truncated);
+	why = check_geneve(skb, pkt->data, pkt->data_end, pkt->udp_end, 62,
+			   &pkt->geneve_options_end);
+	if (why)
+		return fr_up(skb, PROG_GENEVE_IN + why);
+	pkt->at_geneve_options_end = fr_pin(pkt->data + fr_bound(pkt->geneve_options_end, 0x1ff));
+	if (pkt->at_geneve_options_end > pkt->data_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+	if (pkt->geneve_options_end > pkt->udp_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+	eth = pkt->at_geneve_options_end;
+	if ((void *)(eth + 1) > pkt->data_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+	if (pkt->geneve_options_end + 14 > pkt->udp_end)
+		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return geneve_in_ipv6_ipv4_any(skb, data, data_end, lease, udp_end,
-					       geneve_options_end, at_geneve_options_end);
+		return geneve_in_ipv6_ipv4_any(skb, pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return geneve_in_ipv6_ipv6(skb, data, data_end, lease, udp_end, geneve_options_end,
-					   at_geneve_options_end);
-	return fr_up(skb, reason_geneve_in_not_inner);
+		return geneve_in_ipv6_ipv6(skb, pkt);
+	return fr_up(skb, PROG_GENEVE_IN + reason_not_inner);
 }
 
 SEC("tc") int prog_geneve_in(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct geneve_in_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 396);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* "?(name)_in": { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_geneve_in_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_GENEVE_IN + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(vxlan_out, geneve_in, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_GENEVE_IN + why);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return geneve_in_ipv4(skb, data, data_end, lease);
+		return geneve_in_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return geneve_in_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_geneve_in_not_outer);
+		return geneve_in_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_GENEVE_IN + reason_not_outer);
 }
 
 /*
@@ -5812,52 +5712,59 @@ SEC("tc") int prog_geneve_in(struct __sk_buff *skb)
  *	eth ipv6 ipv6
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_ipip_in_sent = 256, reason_ipip_in_pass, reason_ipip_in_inactive,
-	reason_ipip_in_vlan_tag, reason_ipip_in_other_host, reason_ipip_in_link_broadcast,
-	reason_ipip_in_link_multicast, reason_ipip_in_truncated, reason_ipip_in_ipv4_version,
-	reason_ipip_in_ip_options, reason_ipip_in_ipv4_reserved, reason_ipip_in_fragment,
-	reason_ipip_in_ipv4_total_length, reason_ipip_in_ipv4_checksum,
-	reason_ipip_in_martian_source, reason_ipip_in_multicast, reason_ipip_in_martian_destination,
-	reason_ipip_in_ipv4_any_version, reason_ipip_in_ipv4_any_ihl,
-	reason_ipip_in_ipv4_any_options, reason_ipip_in_ipv4_any_total_length,
-	reason_ipip_in_ipv4_any_checksum, reason_ipip_in_no_peers, reason_ipip_in_changing,
-	reason_ipip_in_ecn, reason_ipip_in_gso_packet, reason_ipip_in_partial_checksum,
-	reason_ipip_in_no_memory, reason_ipip_in_fault, reason_ipip_in_hop_limit,
-	reason_ipip_in_too_big, reason_ipip_in_not_forwarded, reason_ipip_in_forwarding_off,
-	reason_ipip_in_unreachable, reason_ipip_in_blackhole, reason_ipip_in_prohibit,
-	reason_ipip_in_xfrm, reason_ipip_in_rule, reason_ipip_in_encap, reason_ipip_in_ipv6_version,
-	reason_ipip_in_mapped_address, reason_ipip_in_ipv6_payload_length, reason_ipip_in_not_inner,
-	reason_ipip_in_not_outer,
+/* What is known of a packet. */
+struct ipip_in_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 outer_end;
+	__u64 inner_options_end;
+	__u64 inner_end;
+	__u64 payload_len;
+	__u64 payload_len_2;
+	struct val_peers *p;
 };
 
-static __always_inline int check_ipv4_any_3(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 outer_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
 {
-	struct hdr_ipv4_any *ipv4_any = data + at;
+	struct hdr_ipv4 *ipv4 = data + at;
 
-	if ((void *)(ipv4_any + 1) > data_end || at + sizeof(*ipv4_any) > outer_end)
-		return fr_up(skb, reason_ipip_in_truncated);
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_ipip_in_ipv4_any_version);
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_ipip_in_ipv4_any_ihl);
-	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
-	if (inner_options_size > 40)
-		return fr_up(skb, reason_ipip_in_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, at + sizeof(*ipv4_any) + inner_options_size);
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 outer_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || outer_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
 
-	*end = inner_options_end;
+	*end = outer_end;
 	return 0;
 }
 
-static __always_inline int ipip_in_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data,
-						      __u64 inner_options_end, __u64 payload_len)
+static __always_inline int ipip_in_ipv4_ipv4_any_send(struct __sk_buff *skb,
+						      struct ipip_in_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4_any *ipv4_any = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 34, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -5876,16 +5783,16 @@ static __always_inline int ipip_in_ipv4_ipv4_any_send(struct __sk_buff *skb, voi
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 34), 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 34), 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_ipip_in_fault, reason_ipip_in_no_memory);
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_ipip_in_fault);
+		return fr_failed(skb, len, err, PROG_IPIP_IN + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_IPIP_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -5896,16 +5803,16 @@ static __always_inline int ipip_in_ipv4_ipv4_any_send(struct __sk_buff *skb, voi
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
-	fr_count(reason_ipip_in_pass, len);
+	fr_count(PROG_IPIP_IN + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
 static __always_inline int
-ipip_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_options_end,
-			     __u64 payload_len, struct fr_hop *hop_1, struct bpf_fib_lookup *fib_1)
+ipip_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, struct ipip_in_packet *pkt, struct fr_hop *hop,
+			     struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 34, new_headers_len = 14;
 	__be16 ipv4_any_version_to_ecn =
@@ -5923,20 +5830,20 @@ ipip_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_opti
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
 					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
 					    ipv4_any_ttl_protocol);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 34), 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 34), 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_ipip_in_fault, reason_ipip_in_no_memory);
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_ipip_in_fault);
+		return fr_failed(skb, len, err, PROG_IPIP_IN + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_IPIP_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
@@ -5944,79 +5851,77 @@ ipip_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_opti
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
-	fr_count(reason_ipip_in_sent, len);
+	fr_count(PROG_IPIP_IN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int ipip_in_ipv4_ipv4_any_gso_packet(struct __sk_buff *skb, void *data,
-							    __u64 inner_options_end,
-							    __u64 inner_end, struct val_peers *p)
+static __always_inline int ipip_in_ipv4_ipv4_any_gso_packet(struct __sk_buff *skb,
+							    struct ipip_in_packet *pkt)
 {
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_ipv4_any *ipv4_any = data + 34;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 34;
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_ipip_in_gso_packet);
+		return fr_up(skb, PROG_IPIP_IN + reason_gso_packet);
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, reason_ipip_in_hop_limit);
+		return fr_up(skb, PROG_IPIP_IN + reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_ipip_in_martian_source);
+		return fr_up(skb, PROG_IPIP_IN + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_ipip_in_multicast);
+		return fr_up(skb, PROG_IPIP_IN + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_ipip_in_martian_destination);
-	__u64 payload_len = inner_end - inner_options_end;
+		return fr_up(skb, PROG_IPIP_IN + reason_martian_destination);
+	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_ipip_in_partial_checksum);
-	__builtin_memset(&fib_1, 0, sizeof(fib_1));
-	fib_1.family = AF_INET;
-	fib_1.src[0] = ld32(ipv4_any->src);
-	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_options_end + (payload_len - 34), &hop_1))
-		return fr_up(skb, reason_ipip_in_too_big);
-	if (unlikely(!fr_usable(&hop_1)))
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_IPIP_IN + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->src[0] = ld32(ipv4_any->src);
+	fib->dst[0] = ld32(ipv4_any->dst);
+	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len - 34), hop))
+		return fr_up(skb, PROG_IPIP_IN + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_1, reason_ipip_in_not_forwarded,
-					 reason_ipip_in_unreachable));
+			     fr_unrouted(hop, PROG_IPIP_IN + reason_not_forwarded,
+					 PROG_IPIP_IN + reason_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(p->packets, 1);
-	return ipip_in_ipv4_ipv4_any_send_2(skb, data, inner_options_end, payload_len, &hop_1,
-					    &fib_1);
+	fr_shared_add(pkt->p->packets, 1);
+	return ipip_in_ipv4_ipv4_any_send_2(skb, pkt, hop, fib);
 }
 
-static __always_inline int ipip_in_ipv4_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
-						 const struct fr_lease *lease, __u64 outer_end)
+static __always_inline int ipip_in_ipv4_ipv4_any(struct __sk_buff *skb, struct ipip_in_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	__u64 inner_options_end;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->outer_end, 34,
+				     &pkt->inner_options_end);
 
-	if (check_ipv4_any_3(skb, data, data_end, outer_end, 34, &inner_options_end))
-		return TC_ACT_UNSPEC;
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_ipip_in_truncated);
-	if (inner_options_end > outer_end)
-		return fr_up(skb, reason_ipip_in_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 34)
-		return fr_up(skb, reason_ipip_in_ipv4_any_ihl);
-	__u64 inner_end = 34ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < inner_options_end - 34 || inner_end > outer_end)
-		return fr_up(skb, reason_ipip_in_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 34, inner_options_end - 34)))
-		return fr_up(skb, reason_ipip_in_ipv4_any_checksum);
+	if (why)
+		return fr_up(skb, PROG_IPIP_IN + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_IPIP_IN + reason_truncated);
+	if (pkt->inner_options_end > pkt->outer_end)
+		return fr_up(skb, PROG_IPIP_IN + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 34)
+		return fr_up(skb, PROG_IPIP_IN + reason_ipv4_any_ihl);
+	pkt->inner_end = 34ULL + be16(&ipv4_any->total_length);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 34 ||
+	    pkt->inner_end > pkt->outer_end)
+		return fr_up(skb, PROG_IPIP_IN + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, 34, pkt->inner_options_end - 34)))
+		return fr_up(skb, PROG_IPIP_IN + reason_ipv4_any_checksum);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
-	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
@@ -6024,73 +5929,73 @@ static __always_inline int ipip_in_ipv4_ipv4_any(struct __sk_buff *skb, void *da
 		fr_put_v4(key.local, ld32(ipv4->dst));
 		key.kind = 3;
 		key.vni = 0;
-		enum fr_found found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_ipip_in_no_peers,
-					 reason_ipip_in_changing);
+			return fr_missed(skb, found, PROG_IPIP_IN + reason_no_peers,
+					 PROG_IPIP_IN + reason_changing);
 	}
 	struct val_own *own;
 	{
 		struct key_own key __attribute__((aligned(8))) = {};
 
 		fr_put_v4(key.addr, ld32(ipv4_any->dst));
-		enum fr_found found = find_own(&key, lease, 16, &own);
+		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_ipip_in_changing);
+			return fr_up(skb, PROG_IPIP_IN + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, reason_ipip_in_ecn);
+		return fr_drop(skb->len, PROG_IPIP_IN + reason_ecn);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_ipip_in_gso_packet);
-		__u64 payload_len = inner_end - inner_options_end;
+			return fr_up(skb, PROG_IPIP_IN + reason_gso_packet);
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_ipip_in_partial_checksum);
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_IPIP_IN + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
+		fr_shared_add(pkt->p->packets, 1);
 		fr_shared_add(own->packets, 1);
-		return ipip_in_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len);
+		return ipip_in_ipv4_ipv4_any_send(skb, pkt);
 	}
 
-	return ipip_in_ipv4_ipv4_any_gso_packet(skb, data, inner_options_end, inner_end, p);
+	return ipip_in_ipv4_ipv4_any_gso_packet(skb, pkt);
 }
 
-static __always_inline int check_ipv6_4(struct __sk_buff *skb, void *data, void *data_end,
-					__u64 outer_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_ipv6_4(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 outer_end, const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > outer_end)
-		return fr_up(skb, reason_ipip_in_truncated);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_ipip_in_ipv6_version);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_ipip_in_mapped_address);
+		return reason_mapped_address;
 	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (inner_end > outer_end)
-		return fr_up(skb, reason_ipip_in_ipv6_payload_length);
+		return reason_ipv6_payload_length;
 
 	*end = inner_end;
 	return 0;
 }
 
-static __always_inline int ipip_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data,
-						       __u64 payload_len)
+static __always_inline int ipip_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb,
+						       struct ipip_in_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 34, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -6107,16 +6012,17 @@ static __always_inline int ipip_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, vo
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV6,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_ipip_in_fault, reason_ipip_in_no_memory);
-	if (unlikely(data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_ipip_in_fault);
+		return fr_failed(skb, len, err, PROG_IPIP_IN + reason_fault);
+	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_IPIP_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -6126,16 +6032,16 @@ static __always_inline int ipip_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, vo
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	fr_complete_end(skb, csum, ETH_HLEN, 4);
 
-	fr_count(reason_ipip_in_pass, len);
+	fr_count(PROG_IPIP_IN + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int ipip_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, void *data,
-							 __u64 payload_len, struct fr_hop *hop_2,
-							 struct bpf_fib_lookup *fib_2)
+static __always_inline int
+ipip_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, struct ipip_in_packet *pkt, struct fr_hop *hop,
+			      struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 34, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
@@ -6149,43 +6055,44 @@ static __always_inline int ipip_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, 
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = hop_2->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40, FR_TO_IPV6,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_ipip_in_fault, reason_ipip_in_no_memory);
-	if (unlikely(data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_ipip_in_fault);
+		return fr_failed(skb, len, err, PROG_IPIP_IN + reason_fault);
+	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_IPIP_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_2);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
 
-	fr_count(reason_ipip_in_sent, len);
+	fr_count(PROG_IPIP_IN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 outer_end)
+static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, struct ipip_in_packet *pkt)
 {
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_ipv6 *ipv6 = data + 34;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 34;
 	__u64 inner_end;
+	__u32 why = check_ipv6_4(skb, pkt->data, pkt->data_end, pkt->outer_end, 34, &inner_end);
 
-	if (check_ipv6_4(skb, data, data_end, outer_end, 34, &inner_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_IPIP_IN + why);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
 	struct val_peers *p;
@@ -6196,19 +6103,19 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, void *data, 
 		fr_put_v4(key.local, ld32(ipv4->dst));
 		key.kind = 3;
 		key.vni = 0;
-		enum fr_found found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, pkt->lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_ipip_in_no_peers,
-					 reason_ipip_in_changing);
+			return fr_missed(skb, found, PROG_IPIP_IN + reason_no_peers,
+					 PROG_IPIP_IN + reason_changing);
 	}
 	struct val_own *own;
 	{
 		struct key_own key __attribute__((aligned(8))) = {};
 
 		fr_put_v6(key.addr, ipv6->dst, 0);
-		enum fr_found found = find_own(&key, lease, 16, &own);
+		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_ipip_in_changing);
+			return fr_up(skb, PROG_IPIP_IN + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -6216,104 +6123,81 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, void *data, 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
 	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, reason_ipip_in_ecn);
+		return fr_drop(skb->len, PROG_IPIP_IN + reason_ecn);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_ipip_in_gso_packet);
-		__u64 payload_len = inner_end - 74;
+			return fr_up(skb, PROG_IPIP_IN + reason_gso_packet);
+		pkt->payload_len = inner_end - 74;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 74 && (partial & 0xffff) < 74ULL + payload_len - 1)))
-			return fr_up(skb, reason_ipip_in_partial_checksum);
+		      ((partial >> 16) >= 74 && (partial & 0xffff) < 74ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_IPIP_IN + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 		fr_shared_add(own->packets, 1);
-		return ipip_in_ipv4_ipv6_send_ipv6(skb, data, payload_len);
+		return ipip_in_ipv4_ipv6_send_ipv6(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_ipip_in_gso_packet);
+		return fr_up(skb, PROG_IPIP_IN + reason_gso_packet);
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_ipip_in_hop_limit);
+		return fr_up(skb, PROG_IPIP_IN + reason_hop_limit);
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_ipip_in_martian_source);
+		return fr_up(skb, PROG_IPIP_IN + reason_martian_source);
 	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, reason_ipip_in_multicast);
+		return fr_up(skb, PROG_IPIP_IN + reason_multicast);
 	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, reason_ipip_in_martian_destination);
-	__u64 payload_len = inner_end - 74;
+		return fr_up(skb, PROG_IPIP_IN + reason_martian_destination);
+	pkt->payload_len_2 = inner_end - 74;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 74 && (partial & 0xffff) < 74ULL + payload_len - 1)))
-		return fr_up(skb, reason_ipip_in_partial_checksum);
-	__builtin_memset(&fib_2, 0, sizeof(fib_2));
-	fib_2.family = AF_INET6;
-	fib_2.src[0] = ld32(ipv6->src);
-	fib_2.src[1] = ld32(ipv6->src + 4);
-	fib_2.src[2] = ld32(ipv6->src + 8);
-	fib_2.src[3] = ld32(ipv6->src + 12);
-	fib_2.dst[0] = ld32(ipv6->dst);
-	fib_2.dst[1] = ld32(ipv6->dst + 4);
-	fib_2.dst[2] = ld32(ipv6->dst + 8);
-	fib_2.dst[3] = ld32(ipv6->dst + 12);
-	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
-		return fr_up(skb, reason_ipip_in_too_big);
-	if (unlikely(!fr_usable(&hop_2)))
+	      ((partial >> 16) >= 74 && (partial & 0xffff) < 74ULL + pkt->payload_len_2 - 1)))
+		return fr_up(skb, PROG_IPIP_IN + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET6;
+	fib->src[0] = ld32(ipv6->src);
+	fib->src[1] = ld32(ipv6->src + 4);
+	fib->src[2] = ld32(ipv6->src + 8);
+	fib->src[3] = ld32(ipv6->src + 12);
+	fib->dst[0] = ld32(ipv6->dst);
+	fib->dst[1] = ld32(ipv6->dst + 4);
+	fib->dst[2] = ld32(ipv6->dst + 8);
+	fib->dst[3] = ld32(ipv6->dst + 12);
+	if (fr_route(skb, fib, 40ULL + pkt->payload_len_2, hop))
+		return fr_up(skb, PROG_IPIP_IN + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_2, reason_ipip_in_not_forwarded,
-					 reason_ipip_in_unreachable));
+			     fr_unrouted(hop, PROG_IPIP_IN + reason_not_forwarded,
+					 PROG_IPIP_IN + reason_unreachable));
 	fr_shared_add(p->packets, 1);
-	return ipip_in_ipv4_ipv6_send_ipv6_2(skb, data, payload_len, &hop_2, &fib_2);
+	return ipip_in_ipv4_ipv6_send_ipv6_2(skb, pkt, hop, fib);
 }
 
-static __always_inline int ipip_in_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease)
+static __always_inline int ipip_in_ipv4(struct __sk_buff *skb, struct ipip_in_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &pkt->outer_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_ipip_in_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_ipip_in_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_ipip_in_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_ipip_in_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_ipip_in_fragment);
-	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || outer_end > skb->len)
-		return fr_up(skb, reason_ipip_in_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_ipip_in_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_ipip_in_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_ipip_in_multicast);
-		return fr_up(skb, reason_ipip_in_martian_destination);
-	}
+	if (why)
+		return fr_up(skb, PROG_IPIP_IN + why);
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
 	if (be8(&ipv4->protocol) == IPPROTO_IPIP)
-		return ipip_in_ipv4_ipv4_any(skb, data, data_end, lease, outer_end);
+		return ipip_in_ipv4_ipv4_any(skb, pkt);
 	if (be8(&ipv4->protocol) == IPPROTO_IPV6)
-		return ipip_in_ipv4_ipv6(skb, data, data_end, lease, outer_end);
-	return fr_up(skb, reason_ipip_in_not_inner);
+		return ipip_in_ipv4_ipv6(skb, pkt);
+	return fr_up(skb, PROG_IPIP_IN + reason_not_inner);
 }
 
-static __always_inline int ipip_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb, void *data,
-							   __u64 inner_options_end,
-							   __u64 payload_len)
+static __always_inline int ipip_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
+							   struct ipip_in_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4_any *ipv4_any = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 54, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -6334,16 +6218,17 @@ static __always_inline int ipip_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 54), FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 54), FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_ipip_in_fault, reason_ipip_in_no_memory);
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_ipip_in_fault);
+		return fr_failed(skb, len, err, PROG_IPIP_IN + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_IPIP_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -6354,16 +6239,15 @@ static __always_inline int ipip_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
-	fr_count(reason_ipip_in_pass, len);
+	fr_count(PROG_IPIP_IN + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int ipip_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *skb, void *data,
-	__u64 inner_options_end, __u64 payload_len, struct fr_hop *hop_3,
-	struct bpf_fib_lookup *fib_3)
+static __always_inline int ipip_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *skb,
+	struct ipip_in_packet *pkt, struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 54, new_headers_len = 14;
 	__be16 ipv4_any_version_to_ecn =
@@ -6383,20 +6267,21 @@ static __always_inline int ipip_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *s
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
 					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
 					    ipv4_any_ttl_protocol);
-	int direct = hop_3->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 54), FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 54), FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_ipip_in_fault, reason_ipip_in_no_memory);
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_ipip_in_fault);
+		return fr_failed(skb, len, err, PROG_IPIP_IN + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_IPIP_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_3);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
@@ -6404,79 +6289,77 @@ static __always_inline int ipip_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *s
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
-	fr_count(reason_ipip_in_sent, len);
+	fr_count(PROG_IPIP_IN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_3->ifindex, 0);
-	return fr_redirect_neigh(hop_3->ifindex, fib_3->family, fib_3->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int ipip_in_ipv6_ipv4_any_gso_packet(struct __sk_buff *skb, void *data,
-							    __u64 inner_options_end,
-							    __u64 inner_end, struct val_peers *p)
+static __always_inline int ipip_in_ipv6_ipv4_any_gso_packet(struct __sk_buff *skb,
+							    struct ipip_in_packet *pkt)
 {
-	struct fr_hop hop_3;
-	struct bpf_fib_lookup fib_3;
-	struct hdr_ipv4_any *ipv4_any = data + 54;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 54;
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_ipip_in_gso_packet);
+		return fr_up(skb, PROG_IPIP_IN + reason_gso_packet);
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, reason_ipip_in_hop_limit);
+		return fr_up(skb, PROG_IPIP_IN + reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_ipip_in_martian_source);
+		return fr_up(skb, PROG_IPIP_IN + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_ipip_in_multicast);
+		return fr_up(skb, PROG_IPIP_IN + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_ipip_in_martian_destination);
-	__u64 payload_len = inner_end - inner_options_end;
+		return fr_up(skb, PROG_IPIP_IN + reason_martian_destination);
+	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_ipip_in_partial_checksum);
-	__builtin_memset(&fib_3, 0, sizeof(fib_3));
-	fib_3.family = AF_INET;
-	fib_3.src[0] = ld32(ipv4_any->src);
-	fib_3.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_3, inner_options_end + (payload_len - 54), &hop_3))
-		return fr_up(skb, reason_ipip_in_too_big);
-	if (unlikely(!fr_usable(&hop_3)))
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_IPIP_IN + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->src[0] = ld32(ipv4_any->src);
+	fib->dst[0] = ld32(ipv4_any->dst);
+	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len - 54), hop))
+		return fr_up(skb, PROG_IPIP_IN + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_3, reason_ipip_in_not_forwarded,
-					 reason_ipip_in_unreachable));
+			     fr_unrouted(hop, PROG_IPIP_IN + reason_not_forwarded,
+					 PROG_IPIP_IN + reason_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(p->packets, 1);
-	return ipip_in_ipv6_ipv4_any_send_ipv4_2(skb, data, inner_options_end, payload_len, &hop_3,
-						 &fib_3);
+	fr_shared_add(pkt->p->packets, 1);
+	return ipip_in_ipv6_ipv4_any_send_ipv4_2(skb, pkt, hop, fib);
 }
 
-static __always_inline int ipip_in_ipv6_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
-						 const struct fr_lease *lease, __u64 outer_end)
+static __always_inline int ipip_in_ipv6_ipv4_any(struct __sk_buff *skb, struct ipip_in_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	__u64 inner_options_end;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->outer_end, 54,
+				     &pkt->inner_options_end);
 
-	if (check_ipv4_any_3(skb, data, data_end, outer_end, 54, &inner_options_end))
-		return TC_ACT_UNSPEC;
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_ipip_in_truncated);
-	if (inner_options_end > outer_end)
-		return fr_up(skb, reason_ipip_in_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 54)
-		return fr_up(skb, reason_ipip_in_ipv4_any_ihl);
-	__u64 inner_end = 54ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < inner_options_end - 54 || inner_end > outer_end)
-		return fr_up(skb, reason_ipip_in_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 54, inner_options_end - 54)))
-		return fr_up(skb, reason_ipip_in_ipv4_any_checksum);
+	if (why)
+		return fr_up(skb, PROG_IPIP_IN + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_IPIP_IN + reason_truncated);
+	if (pkt->inner_options_end > pkt->outer_end)
+		return fr_up(skb, PROG_IPIP_IN + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 54)
+		return fr_up(skb, PROG_IPIP_IN + reason_ipv4_any_ihl);
+	pkt->inner_end = 54ULL + be16(&ipv4_any->total_length);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 54 ||
+	    pkt->inner_end > pkt->outer_end)
+		return fr_up(skb, PROG_IPIP_IN + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, 54, pkt->inner_options_end - 54)))
+		return fr_up(skb, PROG_IPIP_IN + reason_ipv4_any_checksum);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
-	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
@@ -6484,19 +6367,19 @@ static __always_inline int ipip_in_ipv6_ipv4_any(struct __sk_buff *skb, void *da
 		fr_put_v6(key.local, ipv6->dst, 0);
 		key.kind = 3;
 		key.vni = 0;
-		enum fr_found found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_ipip_in_no_peers,
-					 reason_ipip_in_changing);
+			return fr_missed(skb, found, PROG_IPIP_IN + reason_no_peers,
+					 PROG_IPIP_IN + reason_changing);
 	}
 	struct val_own *own;
 	{
 		struct key_own key __attribute__((aligned(8))) = {};
 
 		fr_put_v4(key.addr, ld32(ipv4_any->dst));
-		enum fr_found found = find_own(&key, lease, 16, &own);
+		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_ipip_in_changing);
+			return fr_up(skb, PROG_IPIP_IN + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -6504,35 +6387,34 @@ static __always_inline int ipip_in_ipv6_ipv4_any(struct __sk_buff *skb, void *da
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, reason_ipip_in_ecn);
+		return fr_drop(skb->len, PROG_IPIP_IN + reason_ecn);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_ipip_in_gso_packet);
-		__u64 payload_len = inner_end - inner_options_end;
+			return fr_up(skb, PROG_IPIP_IN + reason_gso_packet);
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_ipip_in_partial_checksum);
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_IPIP_IN + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
+		fr_shared_add(pkt->p->packets, 1);
 		fr_shared_add(own->packets, 1);
-		return ipip_in_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len);
+		return ipip_in_ipv6_ipv4_any_send_ipv4(skb, pkt);
 	}
 
-	return ipip_in_ipv6_ipv4_any_gso_packet(skb, data, inner_options_end, inner_end, p);
+	return ipip_in_ipv6_ipv4_any_gso_packet(skb, pkt);
 }
 
-static __always_inline int ipip_in_ipv6_ipv6_send(struct __sk_buff *skb, void *data,
-						  __u64 payload_len)
+static __always_inline int ipip_in_ipv6_ipv6_send(struct __sk_buff *skb, struct ipip_in_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 54;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 54;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 54, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -6550,16 +6432,17 @@ static __always_inline int ipip_in_ipv6_ipv6_send(struct __sk_buff *skb, void *d
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_ipip_in_fault, reason_ipip_in_no_memory);
-	if (unlikely(data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_ipip_in_fault);
+		return fr_failed(skb, len, err, PROG_IPIP_IN + reason_fault);
+	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_IPIP_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -6569,16 +6452,16 @@ static __always_inline int ipip_in_ipv6_ipv6_send(struct __sk_buff *skb, void *d
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	fr_complete_end(skb, csum, ETH_HLEN, 4);
 
-	fr_count(reason_ipip_in_pass, len);
+	fr_count(PROG_IPIP_IN + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int ipip_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *data,
-						    __u64 payload_len, struct fr_hop *hop_4,
-						    struct bpf_fib_lookup *fib_4)
+static __always_inline int ipip_in_ipv6_ipv6_send_2(struct __sk_buff *skb,
+						    struct ipip_in_packet *pkt, struct fr_hop *hop,
+						    struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = data + 54;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 54;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 54, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
@@ -6593,43 +6476,44 @@ static __always_inline int ipip_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void 
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = hop_4->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40, 0,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_ipip_in_fault, reason_ipip_in_no_memory);
-	if (unlikely(data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_ipip_in_fault);
+		return fr_failed(skb, len, err, PROG_IPIP_IN + reason_fault);
+	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_IPIP_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_4);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
 
-	fr_count(reason_ipip_in_sent, len);
+	fr_count(PROG_IPIP_IN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_4->ifindex, 0);
-	return fr_redirect_neigh(hop_4->ifindex, fib_4->family, fib_4->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 outer_end)
+static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, struct ipip_in_packet *pkt)
 {
-	struct fr_hop hop_4;
-	struct bpf_fib_lookup fib_4;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_ipv6 *ipv6_2 = data + 54;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 54;
 	__u64 inner_end;
+	__u32 why = check_ipv6_4(skb, pkt->data, pkt->data_end, pkt->outer_end, 54, &inner_end);
 
-	if (check_ipv6_4(skb, data, data_end, outer_end, 54, &inner_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_IPIP_IN + why);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
 	struct val_peers *p;
@@ -6640,19 +6524,19 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, void *data, 
 		fr_put_v6(key.local, ipv6->dst, 0);
 		key.kind = 3;
 		key.vni = 0;
-		enum fr_found found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, pkt->lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_ipip_in_no_peers,
-					 reason_ipip_in_changing);
+			return fr_missed(skb, found, PROG_IPIP_IN + reason_no_peers,
+					 PROG_IPIP_IN + reason_changing);
 	}
 	struct val_own *own;
 	{
 		struct key_own key __attribute__((aligned(8))) = {};
 
 		fr_put_v6(key.addr, ipv6_2->dst, 0);
-		enum fr_found found = find_own(&key, lease, 16, &own);
+		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_ipip_in_changing);
+			return fr_up(skb, PROG_IPIP_IN + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -6660,113 +6544,102 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, void *data, 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, reason_ipip_in_ecn);
+		return fr_drop(skb->len, PROG_IPIP_IN + reason_ecn);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_ipip_in_gso_packet);
-		__u64 payload_len = inner_end - 94;
+			return fr_up(skb, PROG_IPIP_IN + reason_gso_packet);
+		pkt->payload_len = inner_end - 94;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 94 && (partial & 0xffff) < 94ULL + payload_len - 1)))
-			return fr_up(skb, reason_ipip_in_partial_checksum);
+		      ((partial >> 16) >= 94 && (partial & 0xffff) < 94ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_IPIP_IN + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 		fr_shared_add(own->packets, 1);
-		return ipip_in_ipv6_ipv6_send(skb, data, payload_len);
+		return ipip_in_ipv6_ipv6_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_ipip_in_gso_packet);
+		return fr_up(skb, PROG_IPIP_IN + reason_gso_packet);
 	if (be8(&ipv6_2->hop_limit) <= 1)
-		return fr_up(skb, reason_ipip_in_hop_limit);
+		return fr_up(skb, PROG_IPIP_IN + reason_hop_limit);
 	if (!fr_unicast(ipv6_2->src))
-		return fr_up(skb, reason_ipip_in_martian_source);
+		return fr_up(skb, PROG_IPIP_IN + reason_martian_source);
 	if (fr_multicast(ipv6_2->dst))
-		return fr_up(skb, reason_ipip_in_multicast);
+		return fr_up(skb, PROG_IPIP_IN + reason_multicast);
 	if (!fr_unicast(ipv6_2->dst))
-		return fr_up(skb, reason_ipip_in_martian_destination);
-	__u64 payload_len = inner_end - 94;
+		return fr_up(skb, PROG_IPIP_IN + reason_martian_destination);
+	pkt->payload_len_2 = inner_end - 94;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 94 && (partial & 0xffff) < 94ULL + payload_len - 1)))
-		return fr_up(skb, reason_ipip_in_partial_checksum);
-	__builtin_memset(&fib_4, 0, sizeof(fib_4));
-	fib_4.family = AF_INET6;
-	fib_4.src[0] = ld32(ipv6_2->src);
-	fib_4.src[1] = ld32(ipv6_2->src + 4);
-	fib_4.src[2] = ld32(ipv6_2->src + 8);
-	fib_4.src[3] = ld32(ipv6_2->src + 12);
-	fib_4.dst[0] = ld32(ipv6_2->dst);
-	fib_4.dst[1] = ld32(ipv6_2->dst + 4);
-	fib_4.dst[2] = ld32(ipv6_2->dst + 8);
-	fib_4.dst[3] = ld32(ipv6_2->dst + 12);
-	if (fr_route(skb, &fib_4, 40ULL + payload_len, &hop_4))
-		return fr_up(skb, reason_ipip_in_too_big);
-	if (unlikely(!fr_usable(&hop_4)))
+	      ((partial >> 16) >= 94 && (partial & 0xffff) < 94ULL + pkt->payload_len_2 - 1)))
+		return fr_up(skb, PROG_IPIP_IN + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET6;
+	fib->src[0] = ld32(ipv6_2->src);
+	fib->src[1] = ld32(ipv6_2->src + 4);
+	fib->src[2] = ld32(ipv6_2->src + 8);
+	fib->src[3] = ld32(ipv6_2->src + 12);
+	fib->dst[0] = ld32(ipv6_2->dst);
+	fib->dst[1] = ld32(ipv6_2->dst + 4);
+	fib->dst[2] = ld32(ipv6_2->dst + 8);
+	fib->dst[3] = ld32(ipv6_2->dst + 12);
+	if (fr_route(skb, fib, 40ULL + pkt->payload_len_2, hop))
+		return fr_up(skb, PROG_IPIP_IN + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_4, reason_ipip_in_not_forwarded,
-					 reason_ipip_in_unreachable));
+			     fr_unrouted(hop, PROG_IPIP_IN + reason_not_forwarded,
+					 PROG_IPIP_IN + reason_unreachable));
 	fr_shared_add(p->packets, 1);
-	return ipip_in_ipv6_ipv6_send_2(skb, data, payload_len, &hop_4, &fib_4);
+	return ipip_in_ipv6_ipv6_send_2(skb, pkt, hop, fib);
 }
 
-static __always_inline int ipip_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease)
+static __always_inline int ipip_in_ipv6(struct __sk_buff *skb, struct ipip_in_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->outer_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_ipip_in_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_ipip_in_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_ipip_in_mapped_address);
-	__u64 outer_end = 54ULL + be16(&ipv6->payload_length);
-	if (outer_end > skb->len)
-		return fr_up(skb, reason_ipip_in_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_ipip_in_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_ipip_in_multicast);
-		return fr_up(skb, reason_ipip_in_martian_destination);
-	}
+	if (why)
+		return fr_up(skb, PROG_IPIP_IN + why);
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
 	if (be8(&ipv6->next_header) == IPPROTO_IPIP)
-		return ipip_in_ipv6_ipv4_any(skb, data, data_end, lease, outer_end);
+		return ipip_in_ipv6_ipv4_any(skb, pkt);
 	if (be8(&ipv6->next_header) == IPPROTO_IPV6)
-		return ipip_in_ipv6_ipv6(skb, data, data_end, lease, outer_end);
-	return fr_up(skb, reason_ipip_in_not_inner);
+		return ipip_in_ipv6_ipv6(skb, pkt);
+	return fr_up(skb, PROG_IPIP_IN + reason_not_inner);
 }
 
 SEC("tc") int prog_ipip_in(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct ipip_in_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 114);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* ipip_in: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_ipip_in_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_IPIP_IN + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(vxlan_out, ipip_in, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_IPIP_IN + why);
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return ipip_in_ipv4(skb, data, data_end, lease);
+		return ipip_in_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return ipip_in_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_ipip_in_not_outer);
+		return ipip_in_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_IPIP_IN + reason_not_outer);
 }
 
 /*
@@ -6777,51 +6650,43 @@ SEC("tc") int prog_ipip_in(struct __sk_buff *skb)
  *	eth ipv6 udp ipv6
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_fou_in_sent = 300, reason_fou_in_pass, reason_fou_in_inactive,
-	reason_fou_in_vlan_tag, reason_fou_in_other_host, reason_fou_in_link_broadcast,
-	reason_fou_in_link_multicast, reason_fou_in_truncated, reason_fou_in_ipv4_version,
-	reason_fou_in_ip_options, reason_fou_in_ipv4_reserved, reason_fou_in_fragment,
-	reason_fou_in_ipv4_total_length, reason_fou_in_ipv4_checksum, reason_fou_in_martian_source,
-	reason_fou_in_multicast, reason_fou_in_martian_destination, reason_fou_in_not_udp,
-	reason_fou_in_udp_length, reason_fou_in_gso_packet, reason_fou_in_ipv4_any_version,
-	reason_fou_in_ipv4_any_ihl, reason_fou_in_ipv4_any_options,
-	reason_fou_in_ipv4_any_total_length, reason_fou_in_ipv4_any_checksum,
-	reason_fou_in_no_peers, reason_fou_in_changing, reason_fou_in_no_match, reason_fou_in_ecn,
-	reason_fou_in_udp_checksum, reason_fou_in_partial_checksum, reason_fou_in_no_memory,
-	reason_fou_in_fault, reason_fou_in_hop_limit, reason_fou_in_too_big,
-	reason_fou_in_not_forwarded, reason_fou_in_forwarding_off, reason_fou_in_unreachable,
-	reason_fou_in_blackhole, reason_fou_in_prohibit, reason_fou_in_xfrm, reason_fou_in_rule,
-	reason_fou_in_encap, reason_fou_in_ipv6_version, reason_fou_in_mapped_address,
-	reason_fou_in_ipv6_payload_length, reason_fou_in_not_inner, reason_fou_in_not_outer,
+/* What is known of a packet. */
+struct fou_in_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 udp_end;
+	__u64 inner_options_end;
+	__u64 inner_end;
+	__u64 payload_len;
+	struct val_peers *p;
 };
 
-static __always_inline int check_udp_3(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 outer_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_udp_3(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 outer_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > outer_end)
-		return fr_up(skb, reason_fou_in_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_fou_in_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_fou_in_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != outer_end)
-		return fr_up(skb, reason_fou_in_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int fou_in_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data,
-						     __u64 inner_options_end, __u64 payload_len)
+static __always_inline int fou_in_ipv4_ipv4_any_send(struct __sk_buff *skb,
+						     struct fou_in_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4_any *ipv4_any = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -6840,16 +6705,16 @@ static __always_inline int fou_in_ipv4_ipv4_any_send(struct __sk_buff *skb, void
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 42), 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 42), 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fou_in_fault, reason_fou_in_no_memory);
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fou_in_fault);
+		return fr_failed(skb, len, err, PROG_FOU_IN + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_FOU_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -6863,16 +6728,16 @@ static __always_inline int fou_in_ipv4_ipv4_any_send(struct __sk_buff *skb, void
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_fou_in_pass, len);
+	fr_count(PROG_FOU_IN + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
 static __always_inline int
-fou_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_options_end,
-			    __u64 payload_len, struct fr_hop *hop_1, struct bpf_fib_lookup *fib_1)
+fou_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, struct fou_in_packet *pkt, struct fr_hop *hop,
+			    struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 14;
 	__be16 ipv4_any_version_to_ecn =
@@ -6890,20 +6755,20 @@ fou_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_optio
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
 					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
 					    ipv4_any_ttl_protocol);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 42), 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 42), 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fou_in_fault, reason_fou_in_no_memory);
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fou_in_fault);
+		return fr_failed(skb, len, err, PROG_FOU_IN + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_FOU_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_1);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
@@ -6914,91 +6779,87 @@ fou_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_optio
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_fou_in_sent, len);
+	fr_count(PROG_FOU_IN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_1->ifindex, 0);
-	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int fou_in_ipv4_ipv4_any_gso_packet(struct __sk_buff *skb, void *data,
-							   __u64 udp_end, __u64 inner_options_end,
-							   __u64 inner_end, struct val_peers *p)
+static __always_inline int fou_in_ipv4_ipv4_any_gso_packet(struct __sk_buff *skb,
+							   struct fou_in_packet *pkt)
 {
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_ipv4_any *ipv4_any = data + 42;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 42;
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_fou_in_gso_packet);
+		return fr_up(skb, PROG_FOU_IN + reason_gso_packet);
 
 	/* "?(FOU)": ["udp", "outer"] */
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, reason_fou_in_udp_checksum);
+			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, PROG_FOU_IN + reason_udp_checksum);
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, reason_fou_in_hop_limit);
+		return fr_up(skb, PROG_FOU_IN + reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_fou_in_martian_source);
+		return fr_up(skb, PROG_FOU_IN + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_fou_in_multicast);
+		return fr_up(skb, PROG_FOU_IN + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_fou_in_martian_destination);
-	__u64 payload_len = inner_end - inner_options_end;
+		return fr_up(skb, PROG_FOU_IN + reason_martian_destination);
+	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_fou_in_partial_checksum);
-	__builtin_memset(&fib_1, 0, sizeof(fib_1));
-	fib_1.family = AF_INET;
-	fib_1.src[0] = ld32(ipv4_any->src);
-	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_options_end + (payload_len - 42), &hop_1))
-		return fr_up(skb, reason_fou_in_too_big);
-	if (unlikely(!fr_usable(&hop_1)))
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_FOU_IN + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->src[0] = ld32(ipv4_any->src);
+	fib->dst[0] = ld32(ipv4_any->dst);
+	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len - 42), hop))
+		return fr_up(skb, PROG_FOU_IN + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_1, reason_fou_in_not_forwarded,
-					 reason_fou_in_unreachable));
+			     fr_unrouted(hop, PROG_FOU_IN + reason_not_forwarded,
+					 PROG_FOU_IN + reason_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(p->packets, 1);
-	return fou_in_ipv4_ipv4_any_send_2(skb, data, inner_options_end, payload_len, &hop_1,
-					   &fib_1);
+	fr_shared_add(pkt->p->packets, 1);
+	return fou_in_ipv4_ipv4_any_send_2(skb, pkt, hop, fib);
 }
 
-static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
-						const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, struct fou_in_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	__u64 inner_options_end;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 42,
+				     &pkt->inner_options_end);
 
-	if (check_ipv4_any_2(skb, data, data_end, udp_end, 42, &inner_options_end,
-			     FR_APART(vxlan_in, fou_in, truncated),
-			     FR_APART(vxlan_in, fou_in, ipv4_any_version)))
-		return TC_ACT_UNSPEC;
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if (inner_options_end > udp_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 42)
-		return fr_up(skb, reason_fou_in_ipv4_any_ihl);
-	__u64 inner_end = 42ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < inner_options_end - 42 || inner_end > udp_end)
-		return fr_up(skb, reason_fou_in_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 42, inner_options_end - 42)))
-		return fr_up(skb, reason_fou_in_ipv4_any_checksum);
+	if (why)
+		return fr_up(skb, PROG_FOU_IN + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_FOU_IN + reason_truncated);
+	if (pkt->inner_options_end > pkt->udp_end)
+		return fr_up(skb, PROG_FOU_IN + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 42)
+		return fr_up(skb, PROG_FOU_IN + reason_ipv4_any_ihl);
+	pkt->inner_end = 42ULL + be16(&ipv4_any->total_length);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 42 ||
+	    pkt->inner_end > pkt->udp_end)
+		return fr_up(skb, PROG_FOU_IN + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, 42, pkt->inner_options_end - 42)))
+		return fr_up(skb, PROG_FOU_IN + reason_ipv4_any_checksum);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
-	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
@@ -7006,19 +6867,19 @@ static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 		fr_put_v4(key.local, ld32(ipv4->dst));
 		key.kind = 4;
 		key.vni = 0;
-		enum fr_found found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_fou_in_no_peers,
-					 reason_fou_in_changing);
+			return fr_missed(skb, found, PROG_FOU_IN + reason_no_peers,
+					 PROG_FOU_IN + reason_changing);
 	}
 	struct val_own *own;
 	{
 		struct key_own key __attribute__((aligned(8))) = {};
 
 		fr_put_v4(key.addr, ld32(ipv4_any->dst));
-		enum fr_found found = find_own(&key, lease, 16, &own);
+		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_fou_in_changing);
+			return fr_up(skb, PROG_FOU_IN + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -7026,66 +6887,48 @@ static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(checked)" */
 	if (!(be16(&udp->dst_port) == ((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
 				       0x15b4ULL) &&
-	      (p->zero || !(be16(&udp->checksum) == 0) || (be8(&ipv4->version_ihl) >> 4) == 4)))
-		return fr_up(skb, reason_fou_in_no_match);
+	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
+	       (be8(&ipv4->version_ihl) >> 4) == 4)))
+		return fr_up(skb, PROG_FOU_IN + reason_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, reason_fou_in_ecn);
+		return fr_drop(skb->len, PROG_FOU_IN + reason_ecn);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_fou_in_gso_packet);
+			return fr_up(skb, PROG_FOU_IN + reason_gso_packet);
 
 		/* "?(FOU)": ["udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
 		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, reason_fou_in_udp_checksum);
-		__u64 payload_len = inner_end - inner_options_end;
+				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, PROG_FOU_IN + reason_udp_checksum);
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_fou_in_partial_checksum);
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_FOU_IN + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
+		fr_shared_add(pkt->p->packets, 1);
 		fr_shared_add(own->packets, 1);
-		return fou_in_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len);
+		return fou_in_ipv4_ipv4_any_send(skb, pkt);
 	}
 
-	return fou_in_ipv4_ipv4_any_gso_packet(skb, data, udp_end, inner_options_end, inner_end, p);
+	return fou_in_ipv4_ipv4_any_gso_packet(skb, pkt);
 }
 
-static __always_inline int check_ipv6_5(struct __sk_buff *skb, void *data, void *data_end,
-					__u64 udp_end, const __u32 at, __u64 *end)
+static __always_inline int fou_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb,
+						      struct fou_in_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > udp_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_fou_in_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_fou_in_mapped_address);
-	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_fou_in_ipv6_payload_length);
-
-	*end = inner_end;
-	return 0;
-}
-
-static __always_inline int fou_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data,
-						      __u64 payload_len)
-{
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -7102,16 +6945,17 @@ static __always_inline int fou_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, voi
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV6,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fou_in_fault, reason_fou_in_no_memory);
-	if (unlikely(data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fou_in_fault);
+		return fr_failed(skb, len, err, PROG_FOU_IN + reason_fault);
+	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_FOU_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -7124,16 +6968,16 @@ static __always_inline int fou_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, voi
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_fou_in_pass, len);
+	fr_count(PROG_FOU_IN + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int fou_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, void *data,
-							__u64 payload_len, struct fr_hop *hop_2,
-							struct bpf_fib_lookup *fib_2)
+static __always_inline int
+fou_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, struct fou_in_packet *pkt, struct fr_hop *hop,
+			     struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
@@ -7147,20 +6991,21 @@ static __always_inline int fou_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, v
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = hop_2->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV6,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fou_in_fault, reason_fou_in_no_memory);
-	if (unlikely(data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fou_in_fault);
+		return fr_failed(skb, len, err, PROG_FOU_IN + reason_fault);
+	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_FOU_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_2);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -7170,80 +7015,77 @@ static __always_inline int fou_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, v
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_fou_in_sent, len);
+	fr_count(PROG_FOU_IN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int fou_in_ipv4_ipv6_gso_packet(struct __sk_buff *skb, void *data,
-						       __u64 udp_end, __u64 inner_end,
-						       struct val_peers *p)
+static __always_inline int fou_in_ipv4_ipv6_gso_packet(struct __sk_buff *skb,
+						       struct fou_in_packet *pkt)
 {
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_ipv6 *ipv6 = data + 42;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 42;
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_fou_in_gso_packet);
+		return fr_up(skb, PROG_FOU_IN + reason_gso_packet);
 
 	/* "?(FOU)": ["udp", "outer"] */
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, reason_fou_in_udp_checksum);
+			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, PROG_FOU_IN + reason_udp_checksum);
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_fou_in_hop_limit);
+		return fr_up(skb, PROG_FOU_IN + reason_hop_limit);
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_fou_in_martian_source);
+		return fr_up(skb, PROG_FOU_IN + reason_martian_source);
 	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, reason_fou_in_multicast);
+		return fr_up(skb, PROG_FOU_IN + reason_multicast);
 	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, reason_fou_in_martian_destination);
-	__u64 payload_len = inner_end - 82;
+		return fr_up(skb, PROG_FOU_IN + reason_martian_destination);
+	pkt->payload_len = pkt->inner_end - 82;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 82 && (partial & 0xffff) < 82ULL + payload_len - 1)))
-		return fr_up(skb, reason_fou_in_partial_checksum);
-	__builtin_memset(&fib_2, 0, sizeof(fib_2));
-	fib_2.family = AF_INET6;
-	fib_2.src[0] = ld32(ipv6->src);
-	fib_2.src[1] = ld32(ipv6->src + 4);
-	fib_2.src[2] = ld32(ipv6->src + 8);
-	fib_2.src[3] = ld32(ipv6->src + 12);
-	fib_2.dst[0] = ld32(ipv6->dst);
-	fib_2.dst[1] = ld32(ipv6->dst + 4);
-	fib_2.dst[2] = ld32(ipv6->dst + 8);
-	fib_2.dst[3] = ld32(ipv6->dst + 12);
-	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
-		return fr_up(skb, reason_fou_in_too_big);
-	if (unlikely(!fr_usable(&hop_2)))
+	      ((partial >> 16) >= 82 && (partial & 0xffff) < 82ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_FOU_IN + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET6;
+	fib->src[0] = ld32(ipv6->src);
+	fib->src[1] = ld32(ipv6->src + 4);
+	fib->src[2] = ld32(ipv6->src + 8);
+	fib->src[3] = ld32(ipv6->src + 12);
+	fib->dst[0] = ld32(ipv6->dst);
+	fib->dst[1] = ld32(ipv6->dst + 4);
+	fib->dst[2] = ld32(ipv6->dst + 8);
+	fib->dst[3] = ld32(ipv6->dst + 12);
+	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+		return fr_up(skb, PROG_FOU_IN + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_2, reason_fou_in_not_forwarded,
-					 reason_fou_in_unreachable));
+			     fr_unrouted(hop, PROG_FOU_IN + reason_not_forwarded,
+					 PROG_FOU_IN + reason_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(p->packets, 1);
-	return fou_in_ipv4_ipv6_send_ipv6_2(skb, data, payload_len, &hop_2, &fib_2);
+	fr_shared_add(pkt->p->packets, 1);
+	return fou_in_ipv4_ipv6_send_ipv6_2(skb, pkt, hop, fib);
 }
 
-static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, struct fou_in_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_ipv6 *ipv6 = data + 42;
-	struct hdr_udp *udp = data + 34;
-	__u64 inner_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u32 why = check_ipv6_4(skb, pkt->data, pkt->data_end, pkt->udp_end, 42, &pkt->inner_end);
 
-	if (check_ipv6_5(skb, data, data_end, udp_end, 42, &inner_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_FOU_IN + why);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
-	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
@@ -7251,19 +7093,19 @@ static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 		fr_put_v4(key.local, ld32(ipv4->dst));
 		key.kind = 4;
 		key.vni = 0;
-		enum fr_found found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_fou_in_no_peers,
-					 reason_fou_in_changing);
+			return fr_missed(skb, found, PROG_FOU_IN + reason_no_peers,
+					 PROG_FOU_IN + reason_changing);
 	}
 	struct val_own *own;
 	{
 		struct key_own key __attribute__((aligned(8))) = {};
 
 		fr_put_v6(key.addr, ipv6->dst, 0);
-		enum fr_found found = find_own(&key, lease, 16, &own);
+		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_fou_in_changing);
+			return fr_up(skb, PROG_FOU_IN + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -7271,68 +7113,67 @@ static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(checked)" */
 	if (!(be16(&udp->dst_port) == ((be8(ipv6->version_to_flow_label) >> 4) == 4 ? 0x15b3ULL :
 				       0x15b4ULL) &&
-	      (p->zero || !(be16(&udp->checksum) == 0) || (be8(&ipv4->version_ihl) >> 4) == 4)))
-		return fr_up(skb, reason_fou_in_no_match);
+	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
+	       (be8(&ipv4->version_ihl) >> 4) == 4)))
+		return fr_up(skb, PROG_FOU_IN + reason_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
 	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, reason_fou_in_ecn);
+		return fr_drop(skb->len, PROG_FOU_IN + reason_ecn);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_fou_in_gso_packet);
+			return fr_up(skb, PROG_FOU_IN + reason_gso_packet);
 
 		/* "?(FOU)": ["udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
 		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, reason_fou_in_udp_checksum);
-		__u64 payload_len = inner_end - 82;
+				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, PROG_FOU_IN + reason_udp_checksum);
+		pkt->payload_len = pkt->inner_end - 82;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 82 && (partial & 0xffff) < 82ULL + payload_len - 1)))
-			return fr_up(skb, reason_fou_in_partial_checksum);
+		      ((partial >> 16) >= 82 && (partial & 0xffff) < 82ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_FOU_IN + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
+		fr_shared_add(pkt->p->packets, 1);
 		fr_shared_add(own->packets, 1);
-		return fou_in_ipv4_ipv6_send_ipv6(skb, data, payload_len);
+		return fou_in_ipv4_ipv6_send_ipv6(skb, pkt);
 	}
 
-	return fou_in_ipv4_ipv6_gso_packet(skb, data, udp_end, inner_end, p);
+	return fou_in_ipv4_ipv6_gso_packet(skb, pkt);
 }
 
-static __always_inline int fou_in_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				       const struct fr_lease *lease)
+static __always_inline int fou_in_ipv4(struct __sk_buff *skb, struct fou_in_packet *pkt)
 {
-	__u64 outer_end, udp_end;
+	__u64 outer_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
+		check_udp_3(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &outer_end,
-		       FR_APART(vxlan_in, fou_in, truncated)) ||
-	    check_udp_3(skb, data, data_end, outer_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_FOU_IN + why);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
-	if (data + 43 > data_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if ((be8(data + 42) >> 4) == 4 && (be8(data + 42) & 15) >= 5)
-		return fou_in_ipv4_ipv4_any(skb, data, data_end, lease, udp_end);
-	if ((be8(data + 42) >> 4) == 6)
-		return fou_in_ipv4_ipv6(skb, data, data_end, lease, udp_end);
-	return fr_up(skb, reason_fou_in_not_inner);
+	if (pkt->data + 43 > pkt->data_end)
+		return fr_up(skb, PROG_FOU_IN + reason_truncated);
+	if ((be8(pkt->data + 42) >> 4) == 4 && (be8(pkt->data + 42) & 15) >= 5)
+		return fou_in_ipv4_ipv4_any(skb, pkt);
+	if ((be8(pkt->data + 42) >> 4) == 6)
+		return fou_in_ipv4_ipv6(skb, pkt);
+	return fr_up(skb, PROG_FOU_IN + reason_not_inner);
 }
 
-static __always_inline int fou_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb, void *data,
-							  __u64 inner_options_end,
-							  __u64 payload_len)
+static __always_inline int fou_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
+							  struct fou_in_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4_any *ipv4_any = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -7353,16 +7194,17 @@ static __always_inline int fou_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 62), FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 62), FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fou_in_fault, reason_fou_in_no_memory);
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fou_in_fault);
+		return fr_failed(skb, len, err, PROG_FOU_IN + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_FOU_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -7376,17 +7218,16 @@ static __always_inline int fou_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_fou_in_pass, len);
+	fr_count(PROG_FOU_IN + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int fou_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *skb, void *data,
-							    __u64 inner_options_end,
-							    __u64 payload_len, struct fr_hop *hop_3,
-							    struct bpf_fib_lookup *fib_3)
+static __always_inline int
+fou_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *skb, struct fou_in_packet *pkt,
+				 struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv4_any *ipv4_any = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 14;
 	__be16 ipv4_any_version_to_ecn =
@@ -7406,20 +7247,21 @@ static __always_inline int fou_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *sk
 					    ((__u64)ld16(&ipv4_any->version_ihl) +
 					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
 					    ipv4_any_ttl_protocol);
-	int direct = hop_3->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 62), FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 62), FR_TO_IPV4,
+			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fou_in_fault, reason_fou_in_no_memory);
-	if (unlikely(data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fou_in_fault);
+		return fr_failed(skb, len, err, PROG_FOU_IN + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_FOU_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4_any *new_ipv4_any = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_3);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
@@ -7430,25 +7272,24 @@ static __always_inline int fou_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *sk
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_fou_in_sent, len);
+	fr_count(PROG_FOU_IN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_3->ifindex, 0);
-	return fr_redirect_neigh(hop_3->ifindex, fib_3->family, fib_3->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int fou_in_ipv6_ipv4_any_gso_packet(struct __sk_buff *skb, void *data,
-							   __u64 udp_end, __u64 inner_options_end,
-							   __u64 inner_end, struct val_peers *p)
+static __always_inline int fou_in_ipv6_ipv4_any_gso_packet(struct __sk_buff *skb,
+							   struct fou_in_packet *pkt)
 {
-	struct fr_hop hop_3;
-	struct bpf_fib_lookup fib_3;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_ipv4_any *ipv4_any = data + 62;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 62;
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_fou_in_gso_packet);
+		return fr_up(skb, PROG_FOU_IN + reason_gso_packet);
 
 	/* "?(FOU)": ["udp", "outer"] */
 	if (!(be16(&udp->checksum) == 0 ||
@@ -7456,67 +7297,64 @@ static __always_inline int fou_in_ipv6_ipv4_any_gso_packet(struct __sk_buff *skb
 			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
-		return fr_up(skb, reason_fou_in_udp_checksum);
+			fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+		return fr_up(skb, PROG_FOU_IN + reason_udp_checksum);
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, reason_fou_in_hop_limit);
+		return fr_up(skb, PROG_FOU_IN + reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_fou_in_martian_source);
+		return fr_up(skb, PROG_FOU_IN + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_fou_in_multicast);
+		return fr_up(skb, PROG_FOU_IN + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_fou_in_martian_destination);
-	__u64 payload_len = inner_end - inner_options_end;
+		return fr_up(skb, PROG_FOU_IN + reason_martian_destination);
+	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-		return fr_up(skb, reason_fou_in_partial_checksum);
-	__builtin_memset(&fib_3, 0, sizeof(fib_3));
-	fib_3.family = AF_INET;
-	fib_3.src[0] = ld32(ipv4_any->src);
-	fib_3.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_3, inner_options_end + (payload_len - 62), &hop_3))
-		return fr_up(skb, reason_fou_in_too_big);
-	if (unlikely(!fr_usable(&hop_3)))
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_FOU_IN + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->src[0] = ld32(ipv4_any->src);
+	fib->dst[0] = ld32(ipv4_any->dst);
+	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len - 62), hop))
+		return fr_up(skb, PROG_FOU_IN + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_3, reason_fou_in_not_forwarded,
-					 reason_fou_in_unreachable));
+			     fr_unrouted(hop, PROG_FOU_IN + reason_not_forwarded,
+					 PROG_FOU_IN + reason_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(p->packets, 1);
-	return fou_in_ipv6_ipv4_any_send_ipv4_2(skb, data, inner_options_end, payload_len, &hop_3,
-						&fib_3);
+	fr_shared_add(pkt->p->packets, 1);
+	return fou_in_ipv6_ipv4_any_send_ipv4_2(skb, pkt, hop, fib);
 }
 
-static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
-						const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, struct fou_in_packet *pkt)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u64 inner_options_end;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 62;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 62,
+				     &pkt->inner_options_end);
 
-	if (check_ipv4_any_2(skb, data, data_end, udp_end, 62, &inner_options_end,
-			     FR_APART(vxlan_in, fou_in, truncated),
-			     FR_APART(vxlan_in, fou_in, ipv4_any_version)))
-		return TC_ACT_UNSPEC;
-	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
-	if (at_inner_options_end > data_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if (inner_options_end > udp_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 62)
-		return fr_up(skb, reason_fou_in_ipv4_any_ihl);
-	__u64 inner_end = 62ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < inner_options_end - 62 || inner_end > udp_end)
-		return fr_up(skb, reason_fou_in_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 62, inner_options_end - 62)))
-		return fr_up(skb, reason_fou_in_ipv4_any_checksum);
+	if (why)
+		return fr_up(skb, PROG_FOU_IN + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, PROG_FOU_IN + reason_truncated);
+	if (pkt->inner_options_end > pkt->udp_end)
+		return fr_up(skb, PROG_FOU_IN + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 62)
+		return fr_up(skb, PROG_FOU_IN + reason_ipv4_any_ihl);
+	pkt->inner_end = 62ULL + be16(&ipv4_any->total_length);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 62 ||
+	    pkt->inner_end > pkt->udp_end)
+		return fr_up(skb, PROG_FOU_IN + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, 62, pkt->inner_options_end - 62)))
+		return fr_up(skb, PROG_FOU_IN + reason_ipv4_any_checksum);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
-	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
@@ -7524,19 +7362,19 @@ static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 		fr_put_v6(key.local, ipv6->dst, 0);
 		key.kind = 4;
 		key.vni = 0;
-		enum fr_found found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_fou_in_no_peers,
-					 reason_fou_in_changing);
+			return fr_missed(skb, found, PROG_FOU_IN + reason_no_peers,
+					 PROG_FOU_IN + reason_changing);
 	}
 	struct val_own *own;
 	{
 		struct key_own key __attribute__((aligned(8))) = {};
 
 		fr_put_v4(key.addr, ld32(ipv4_any->dst));
-		enum fr_found found = find_own(&key, lease, 16, &own);
+		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_fou_in_changing);
+			return fr_up(skb, PROG_FOU_IN + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -7544,20 +7382,20 @@ static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(checked)" */
 	if (!(be16(&udp->dst_port) == ((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
 				       0x15b4ULL) &&
-	      (p->zero || !(be16(&udp->checksum) == 0) ||
+	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
 	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
-		return fr_up(skb, reason_fou_in_no_match);
+		return fr_up(skb, PROG_FOU_IN + reason_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, reason_fou_in_ecn);
+		return fr_drop(skb->len, PROG_FOU_IN + reason_ecn);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_fou_in_gso_packet);
+			return fr_up(skb, PROG_FOU_IN + reason_gso_packet);
 
 		/* "?(FOU)": ["udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
@@ -7565,30 +7403,29 @@ static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, reason_fou_in_udp_checksum);
-		__u64 payload_len = inner_end - inner_options_end;
+				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, PROG_FOU_IN + reason_udp_checksum);
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < inner_options_end + payload_len - 1)))
-			return fr_up(skb, reason_fou_in_partial_checksum);
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_FOU_IN + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
+		fr_shared_add(pkt->p->packets, 1);
 		fr_shared_add(own->packets, 1);
-		return fou_in_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len);
+		return fou_in_ipv6_ipv4_any_send_ipv4(skb, pkt);
 	}
 
-	return fou_in_ipv6_ipv4_any_gso_packet(skb, data, udp_end, inner_options_end, inner_end, p);
+	return fou_in_ipv6_ipv4_any_gso_packet(skb, pkt);
 }
 
-static __always_inline int fou_in_ipv6_ipv6_send(struct __sk_buff *skb, void *data,
-						 __u64 payload_len)
+static __always_inline int fou_in_ipv6_ipv6_send(struct __sk_buff *skb, struct fou_in_packet *pkt)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 62;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 62;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -7606,16 +7443,17 @@ static __always_inline int fou_in_ipv6_ipv6_send(struct __sk_buff *skb, void *da
 			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fou_in_fault, reason_fou_in_no_memory);
-	if (unlikely(data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fou_in_fault);
+		return fr_failed(skb, len, err, PROG_FOU_IN + reason_fault);
+	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_FOU_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -7628,16 +7466,15 @@ static __always_inline int fou_in_ipv6_ipv6_send(struct __sk_buff *skb, void *da
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_fou_in_pass, len);
+	fr_count(PROG_FOU_IN + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int fou_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *data,
-						   __u64 payload_len, struct fr_hop *hop_4,
-						   struct bpf_fib_lookup *fib_4)
+static __always_inline int fou_in_ipv6_ipv6_send_2(struct __sk_buff *skb, struct fou_in_packet *pkt,
+						   struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = data + 62;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 62;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
@@ -7652,20 +7489,21 @@ static __always_inline int fou_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = hop_4->state == FR_HOP_DIRECT;
+	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
+			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fou_in_fault, reason_fou_in_no_memory);
-	if (unlikely(data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fou_in_fault);
+		return fr_failed(skb, len, err, PROG_FOU_IN + reason_fault);
+	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+		return fr_drop(len, PROG_FOU_IN + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
-		fr_link(data, hop_4);
+		fr_link(pkt->data, hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -7675,25 +7513,24 @@ static __always_inline int fou_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(reason_fou_in_sent, len);
+	fr_count(PROG_FOU_IN + reason_sent, len);
 	if (direct)
-		return bpf_redirect(hop_4->ifindex, 0);
-	return fr_redirect_neigh(hop_4->ifindex, fib_4->family, fib_4->dst);
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int fou_in_ipv6_ipv6_gso_packet(struct __sk_buff *skb, void *data,
-						       __u64 udp_end, __u64 inner_end,
-						       struct val_peers *p)
+static __always_inline int fou_in_ipv6_ipv6_gso_packet(struct __sk_buff *skb,
+						       struct fou_in_packet *pkt)
 {
-	struct fr_hop hop_4;
-	struct bpf_fib_lookup fib_4;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_ipv6 *ipv6_2 = data + 62;
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 62;
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_fou_in_gso_packet);
+		return fr_up(skb, PROG_FOU_IN + reason_gso_packet);
 
 	/* "?(FOU)": ["udp", "outer"] */
 	if (!(be16(&udp->checksum) == 0 ||
@@ -7701,56 +7538,54 @@ static __always_inline int fou_in_ipv6_ipv6_gso_packet(struct __sk_buff *skb, vo
 			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
-		return fr_up(skb, reason_fou_in_udp_checksum);
+			fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+		return fr_up(skb, PROG_FOU_IN + reason_udp_checksum);
 	if (be8(&ipv6_2->hop_limit) <= 1)
-		return fr_up(skb, reason_fou_in_hop_limit);
+		return fr_up(skb, PROG_FOU_IN + reason_hop_limit);
 	if (!fr_unicast(ipv6_2->src))
-		return fr_up(skb, reason_fou_in_martian_source);
+		return fr_up(skb, PROG_FOU_IN + reason_martian_source);
 	if (fr_multicast(ipv6_2->dst))
-		return fr_up(skb, reason_fou_in_multicast);
+		return fr_up(skb, PROG_FOU_IN + reason_multicast);
 	if (!fr_unicast(ipv6_2->dst))
-		return fr_up(skb, reason_fou_in_martian_destination);
-	__u64 payload_len = inner_end - 102;
+		return fr_up(skb, PROG_FOU_IN + reason_martian_destination);
+	pkt->payload_len = pkt->inner_end - 102;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 102 && (partial & 0xffff) < 102ULL + payload_len - 1)))
-		return fr_up(skb, reason_fou_in_partial_checksum);
-	__builtin_memset(&fib_4, 0, sizeof(fib_4));
-	fib_4.family = AF_INET6;
-	fib_4.src[0] = ld32(ipv6_2->src);
-	fib_4.src[1] = ld32(ipv6_2->src + 4);
-	fib_4.src[2] = ld32(ipv6_2->src + 8);
-	fib_4.src[3] = ld32(ipv6_2->src + 12);
-	fib_4.dst[0] = ld32(ipv6_2->dst);
-	fib_4.dst[1] = ld32(ipv6_2->dst + 4);
-	fib_4.dst[2] = ld32(ipv6_2->dst + 8);
-	fib_4.dst[3] = ld32(ipv6_2->dst + 12);
-	if (fr_route(skb, &fib_4, 40ULL + payload_len, &hop_4))
-		return fr_up(skb, reason_fou_in_too_big);
-	if (unlikely(!fr_usable(&hop_4)))
+	      ((partial >> 16) >= 102 && (partial & 0xffff) < 102ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_FOU_IN + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET6;
+	fib->src[0] = ld32(ipv6_2->src);
+	fib->src[1] = ld32(ipv6_2->src + 4);
+	fib->src[2] = ld32(ipv6_2->src + 8);
+	fib->src[3] = ld32(ipv6_2->src + 12);
+	fib->dst[0] = ld32(ipv6_2->dst);
+	fib->dst[1] = ld32(ipv6_2->dst + 4);
+	fib->dst[2] = ld32(ipv6_2->dst + 8);
+	fib->dst[3] = ld32(ipv6_2->dst + 12);
+	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+		return fr_up(skb, PROG_FOU_IN + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(&hop_4, reason_fou_in_not_forwarded,
-					 reason_fou_in_unreachable));
+			     fr_unrouted(hop, PROG_FOU_IN + reason_not_forwarded,
+					 PROG_FOU_IN + reason_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(p->packets, 1);
-	return fou_in_ipv6_ipv6_send_2(skb, data, payload_len, &hop_4, &fib_4);
+	fr_shared_add(pkt->p->packets, 1);
+	return fou_in_ipv6_ipv6_send_2(skb, pkt, hop, fib);
 }
 
-static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, struct fou_in_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_ipv6 *ipv6_2 = data + 62;
-	struct hdr_udp *udp = data + 54;
-	__u64 inner_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 why = check_ipv6_4(skb, pkt->data, pkt->data_end, pkt->udp_end, 62, &pkt->inner_end);
 
-	if (check_ipv6_5(skb, data, data_end, udp_end, 62, &inner_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_FOU_IN + why);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
-	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
@@ -7758,19 +7593,19 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 		fr_put_v6(key.local, ipv6->dst, 0);
 		key.kind = 4;
 		key.vni = 0;
-		enum fr_found found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_fou_in_no_peers,
-					 reason_fou_in_changing);
+			return fr_missed(skb, found, PROG_FOU_IN + reason_no_peers,
+					 PROG_FOU_IN + reason_changing);
 	}
 	struct val_own *own;
 	{
 		struct key_own key __attribute__((aligned(8))) = {};
 
 		fr_put_v6(key.addr, ipv6_2->dst, 0);
-		enum fr_found found = find_own(&key, lease, 16, &own);
+		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_fou_in_changing);
+			return fr_up(skb, PROG_FOU_IN + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -7778,20 +7613,20 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(checked)" */
 	if (!(be16(&udp->dst_port) == ((be8(ipv6_2->version_to_flow_label) >> 4) == 4 ? 0x15b3ULL :
 				       0x15b4ULL) &&
-	      (p->zero || !(be16(&udp->checksum) == 0) ||
+	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
 	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
-		return fr_up(skb, reason_fou_in_no_match);
+		return fr_up(skb, PROG_FOU_IN + reason_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, reason_fou_in_ecn);
+		return fr_drop(skb->len, PROG_FOU_IN + reason_ecn);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_fou_in_gso_packet);
+			return fr_up(skb, PROG_FOU_IN + reason_gso_packet);
 
 		/* "?(FOU)": ["udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
@@ -7799,65 +7634,68 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, reason_fou_in_udp_checksum);
-		__u64 payload_len = inner_end - 102;
+				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, PROG_FOU_IN + reason_udp_checksum);
+		pkt->payload_len = pkt->inner_end - 102;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 102 && (partial & 0xffff) < 102ULL + payload_len - 1)))
-			return fr_up(skb, reason_fou_in_partial_checksum);
+		      ((partial >> 16) >= 102 &&
+		       (partial & 0xffff) < 102ULL + pkt->payload_len - 1)))
+			return fr_up(skb, PROG_FOU_IN + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
+		fr_shared_add(pkt->p->packets, 1);
 		fr_shared_add(own->packets, 1);
-		return fou_in_ipv6_ipv6_send(skb, data, payload_len);
+		return fou_in_ipv6_ipv6_send(skb, pkt);
 	}
 
-	return fou_in_ipv6_ipv6_gso_packet(skb, data, udp_end, inner_end, p);
+	return fou_in_ipv6_ipv6_gso_packet(skb, pkt);
 }
 
-static __always_inline int fou_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				       const struct fr_lease *lease)
+static __always_inline int fou_in_ipv6(struct __sk_buff *skb, struct fou_in_packet *pkt)
 {
-	__u64 outer_end, udp_end;
+	__u64 outer_end;
+	__u32 why = check_ipv6_3(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
+		check_udp_3(skb, pkt->data, pkt->data_end, outer_end, 54, &pkt->udp_end);
 
-	if (check_ipv6_3(skb, data, data_end, 14, &outer_end, FR_APART(vxlan_in, fou_in, truncated),
-			 FR_APART(vxlan_in, fou_in, ipv6_version)) ||
-	    check_udp_3(skb, data, data_end, outer_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_FOU_IN + why);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
-	if (data + 63 > data_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if ((be8(data + 62) >> 4) == 4 && (be8(data + 62) & 15) >= 5)
-		return fou_in_ipv6_ipv4_any(skb, data, data_end, lease, udp_end);
-	if ((be8(data + 62) >> 4) == 6)
-		return fou_in_ipv6_ipv6(skb, data, data_end, lease, udp_end);
-	return fr_up(skb, reason_fou_in_not_inner);
+	if (pkt->data + 63 > pkt->data_end)
+		return fr_up(skb, PROG_FOU_IN + reason_truncated);
+	if ((be8(pkt->data + 62) >> 4) == 4 && (be8(pkt->data + 62) & 15) >= 5)
+		return fou_in_ipv6_ipv4_any(skb, pkt);
+	if ((be8(pkt->data + 62) >> 4) == 6)
+		return fou_in_ipv6_ipv6(skb, pkt);
+	return fr_up(skb, PROG_FOU_IN + reason_not_inner);
 }
 
 SEC("tc") int prog_fou_in(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct fou_in_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 122);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* fou_in: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_fou_in_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_FOU_IN + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(vxlan_out, fou_in, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_FOU_IN + why);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return fou_in_ipv4(skb, data, data_end, lease);
+		return fou_in_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return fou_in_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_fou_in_not_outer);
+		return fou_in_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_FOU_IN + reason_not_outer);
 }

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 83
+#define FR_REASONS 92
 #define FR_NEEDS_ROWS 72
 #define FR_NEEDS_SLOTS 4096
 #define FR_USAGES 2
@@ -158,283 +158,290 @@ static __always_inline enum fr_found find_by_peer(const struct key_by_peer *key,
 	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_channel_data_number,
+	reason_channel_data_length, reason_no_by_channel, reason_changing, reason_address_family,
+	reason_partial_checksum, reason_fault, reason_no_memory, reason_too_big, reason_no_route,
+	reason_local, reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm,
+	reason_rule, reason_encap, reason_no_neighbour, reason_udp_checksum, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_not_ip, reason_no_by_peer,
+	reason_unfit_channel_data_number,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_TO_PEER = 0, PROG_TO_CLIENT = 46 };
+
 /*
  * prog_to_peer: tc/ingress
  *	eth ipv4 udp channel_data
  *	eth ipv6 udp channel_data
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_to_peer_sent, reason_to_peer_pass, reason_to_peer_inactive, reason_to_peer_vlan_tag,
-	reason_to_peer_other_host, reason_to_peer_link_broadcast, reason_to_peer_link_multicast,
-	reason_to_peer_truncated, reason_to_peer_ipv4_version, reason_to_peer_ip_options,
-	reason_to_peer_ipv4_reserved, reason_to_peer_fragment, reason_to_peer_ipv4_total_length,
-	reason_to_peer_ipv4_checksum, reason_to_peer_martian_source, reason_to_peer_multicast,
-	reason_to_peer_martian_destination, reason_to_peer_not_udp, reason_to_peer_udp_length,
-	reason_to_peer_gso_packet, reason_to_peer_channel_data_number,
-	reason_to_peer_channel_data_length, reason_to_peer_no_by_channel, reason_to_peer_changing,
-	reason_to_peer_address_family, reason_to_peer_partial_checksum, reason_to_peer_no_memory,
-	reason_to_peer_fault, reason_to_peer_too_big, reason_to_peer_no_route, reason_to_peer_local,
-	reason_to_peer_unreachable, reason_to_peer_blackhole, reason_to_peer_prohibit,
-	reason_to_peer_xfrm, reason_to_peer_rule, reason_to_peer_encap, reason_to_peer_udp_checksum,
-	reason_to_peer_ipv6_version, reason_to_peer_mapped_address,
-	reason_to_peer_ipv6_payload_length, reason_to_peer_not_ip,
+/* What is known of a packet. */
+struct to_peer_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
+	__u64 payload_len;
+	struct val_by_channel *ch;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_to_peer_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_to_peer_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_to_peer_link_broadcast + of);
-		return fr_up(skb, reason_to_peer_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_to_peer_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_to_peer_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_to_peer_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_to_peer_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_to_peer_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_to_peer_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_to_peer_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_to_peer_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_to_peer_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_to_peer_multicast + of);
-		return fr_up(skb, reason_to_peer_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_to_peer_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_to_peer_truncated + of);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_to_peer_udp_length + of);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_to_peer_gso_packet + of);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_to_peer_udp_length + of);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int check_channel_data(struct __sk_buff *skb, void *data, void *data_end,
-					      __u64 udp_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_channel_data(struct __sk_buff *skb, void *data, void *data_end,
+						__u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_channel_data *channel_data = data + at;
 
 	if ((void *)(channel_data + 1) > data_end || at + sizeof(*channel_data) > udp_end)
-		return fr_up(skb, reason_to_peer_truncated);
+		return reason_truncated;
 	if (!(be16(&channel_data->number) >= 0x4000 && be16(&channel_data->number) <= 0x7fff))
-		return fr_up(skb, reason_to_peer_channel_data_number);
+		return reason_channel_data_number;
 	__u64 channel_data_end = at + sizeof(*channel_data) + be16(&channel_data->length);
 	if (!((channel_data_end <= udp_end && udp_end - channel_data_end <= 3) ||
 	      skb->gso_size == 0))
-		return fr_up(skb, reason_to_peer_gso_packet);
+		return reason_gso_packet;
 	if (!(channel_data_end <= udp_end && udp_end - channel_data_end <= 3))
-		return fr_up(skb, reason_to_peer_channel_data_length);
+		return reason_channel_data_length;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_to_peer_gso_packet);
+		return reason_gso_packet;
 
 	*end = channel_data_end;
 	return 0;
 }
 
-static __always_inline int to_peer_send_ipv4(struct __sk_buff *skb, __u64 now, __u64 payload_len,
-					     struct val_by_channel *ch, const __u32 headers_len,
-					     const int how, struct fr_csum udp_csum, __u64 ip_sum,
+static __always_inline int to_peer_send_ipv4(struct __sk_buff *skb, struct to_peer_packet *pkt,
+					     const __u32 headers_len, const int how,
+					     struct fr_csum udp_csum, __u64 ip_sum,
 					     __be32 eth_type_to_ecn, __be16 ipv4_ttl_protocol)
 {
-	void *data;
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 42, udp_checksum_at = 40;
 
-	if (unlikely(!fr_fits(&ch->hop_peer, 28ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&ch->hop_peer, reason_to_peer_no_route,
-				      reason_to_peer_unreachable));
+	if (unlikely(!fr_fits(&pkt->ch->hop_peer, 28ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->ch->hop_peer, PROG_TO_PEER + reason_too_big);
 
 	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum, (__u64)fr_v4(ch->relayed.addr) + fr_v4(ch->peer.addr) +
-			  bpf_htons(payload_len + 8) + bpf_htons(IPPROTO_UDP),
-			  (__u64)bpf_htons(ch->relayed.port) + bpf_htons(ch->peer.port) +
-			  bpf_htons(payload_len + 8));
+	fr_csum_set_not_0(&udp_csum,
+			  (__u64)fr_v4(pkt->ch->relayed.addr) + fr_v4(pkt->ch->peer.addr) +
+			  bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP),
+			  (__u64)bpf_htons(pkt->ch->relayed.port) + bpf_htons(pkt->ch->peer.port) +
+			  bpf_htons(pkt->payload_len + 8));
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(payload_len + 28) +
-					 fr_v4(ch->relayed.addr) + fr_v4(ch->peer.addr) + 64);
-	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
+	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(pkt->payload_len + 28) +
+					 fr_v4(pkt->ch->relayed.addr) + fr_v4(pkt->ch->peer.addr) +
+					 64);
+	int direct = pkt->ch->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, how |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
+		return fr_failed(skb, len, err, PROG_TO_PEER + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &ch->hop_peer);
+		fr_link(pkt->data, &pkt->ch->hop_peer);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(ch->relayed.addr));
-	st32(new_ipv4->dst, fr_v4(ch->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(ch->relayed.port));
-	st16(&new_udp->dst_port, bpf_htons(ch->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st32(new_ipv4->src, fr_v4(pkt->ch->relayed.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->ch->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->ch->relayed.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->ch->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_to_peer_fault);
+		return fr_drop(len, PROG_TO_PEER + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_to_peer_sent, len);
-	fr_use(ch->slot, 0, len, now);
-	return fr_send(&ch->hop_peer, direct);
+	fr_count(PROG_TO_PEER + reason_sent, len);
+	fr_use(pkt->ch->slot, 0, len, pkt->now);
+	return fr_send(&pkt->ch->hop_peer, direct);
 }
 
 static __always_inline int
-to_peer_send_ipv6(struct __sk_buff *skb, __u64 now, __u64 payload_len, struct val_by_channel *ch,
-		  const __u32 headers_len, const int how, struct fr_csum udp_csum, __be16 eth_type,
+to_peer_send_ipv6(struct __sk_buff *skb, struct to_peer_packet *pkt, const __u32 headers_len,
+		  const int how, struct fr_csum udp_csum, __be16 eth_type,
 		  __be32 ipv6_version_to_flow_label, __be16 ipv6_next_header_hop_limit)
 {
-	void *data;
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 62, udp_checksum_at = 60;
 
-	if (unlikely(!fr_fits(&ch->hop_peer, 48ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&ch->hop_peer, reason_to_peer_no_route,
-				      reason_to_peer_unreachable));
+	if (unlikely(!fr_fits(&pkt->ch->hop_peer, 48ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->ch->hop_peer, PROG_TO_PEER + reason_too_big);
 
 	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(ch->relayed.addr)) +
-			  fr_add128(ld128(ch->peer.addr)) + bpf_htons(payload_len + 8) +
-			  bpf_htons(IPPROTO_UDP), (__u64)bpf_htons(ch->relayed.port) +
-			  bpf_htons(ch->peer.port) + bpf_htons(payload_len + 8));
-	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum,
+			  (__u64)fr_add128(ld128(pkt->ch->relayed.addr)) +
+			  fr_add128(ld128(pkt->ch->peer.addr)) + bpf_htons(pkt->payload_len + 8) +
+			  bpf_htons(IPPROTO_UDP),
+			  (__u64)bpf_htons(pkt->ch->relayed.port) + bpf_htons(pkt->ch->peer.port) +
+			  bpf_htons(pkt->payload_len + 8));
+	int direct = pkt->ch->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, how |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
+		return fr_failed(skb, len, err, PROG_TO_PEER + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &ch->hop_peer);
+		fr_link(pkt->data, &pkt->ch->hop_peer);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 8));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(ch->relayed.addr));
-	st128(new_ipv6->dst, ld128(ch->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(ch->relayed.port));
-	st16(&new_udp->dst_port, bpf_htons(ch->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
+	st128(new_ipv6->src, ld128(pkt->ch->relayed.addr));
+	st128(new_ipv6->dst, ld128(pkt->ch->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->ch->relayed.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->ch->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_to_peer_fault);
+		return fr_drop(len, PROG_TO_PEER + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_to_peer_sent, len);
-	fr_use(ch->slot, 0, len, now);
-	return fr_send(&ch->hop_peer, direct);
+	fr_count(PROG_TO_PEER + reason_sent, len);
+	fr_use(pkt->ch->slot, 0, len, pkt->now);
+	return fr_send(&pkt->ch->hop_peer, direct);
 }
 
-static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease, __u64 now)
+static __always_inline int to_peer_ipv4(struct __sk_buff *skb, struct to_peer_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_channel_data *channel_data = data + 42;
-	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_channel_data *channel_data = pkt->data + 42;
+	struct hdr_eth *eth = pkt->data;
 	__u64 ip_end, udp_end, channel_data_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_TO_PEER + why);
 
 	/* headers: channel_data: fields: [ */
-	if (check_channel_data(skb, data, data_end, udp_end, 42, &channel_data_end))
-		return TC_ACT_UNSPEC;
+	why = check_channel_data(skb, pkt->data, pkt->data_end, udp_end, 42, &channel_data_end);
+	if (why)
+		return fr_up(skb, PROG_TO_PEER + why);
 
 	/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-	struct val_by_channel *ch;
 	struct key_by_channel key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
 	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
 	key.number = be16(&channel_data->number);
-	enum fr_found found = find_by_channel(&key, lease, 0, &ch, now);
+	enum fr_found found = find_by_channel(&key, pkt->lease, 0, &pkt->ch, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_to_peer_no_by_channel, reason_to_peer_changing);
+		return fr_missed(skb, found, PROG_TO_PEER + reason_no_by_channel,
+				 PROG_TO_PEER + reason_changing);
 
 	/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
-	if (fr_is_v4(ch->relayed.addr) != fr_is_v4(ch->peer.addr))
-		return fr_up(skb, reason_to_peer_address_family);
-	__u64 payload_len = channel_data_end - 46;
+	if (fr_is_v4(pkt->ch->relayed.addr) != fr_is_v4(pkt->ch->peer.addr))
+		return fr_up(skb, PROG_TO_PEER + reason_address_family);
+	pkt->payload_len = channel_data_end - 46;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 46 && (partial & 0xffff) < 46ULL + payload_len - 1)))
-		return fr_up(skb, reason_to_peer_partial_checksum);
+	      ((partial >> 16) >= 46 && (partial & 0xffff) < 46ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_TO_PEER + reason_partial_checksum);
 	const __u32 headers_len = 46, udp_checksum_at = 40;
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, udp_end,
 					 ((channel_data_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld32(&channel_data->number) +
-					  udp_cut_off);
-	if (fr_is_v4(ch->peer.addr)) { /* ipv4 stays */
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld32(&channel_data->number) + udp_cut_off);
+	if (fr_is_v4(pkt->ch->peer.addr)) { /* ipv4 stays */
 		__be32 eth_type_to_ecn = ld32(&eth->type);
 		__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 		udp_csum.optional = 1;
@@ -442,137 +449,140 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void 
 			((__u64)ld32(&ipv4->total_length) +
 			 ld32(ipv4->reserved_to_fragment_offset) + ld32(ipv4->src) +
 			 ld32(ipv4->dst)) + ipv4_ttl_protocol;
-		return to_peer_send_ipv4(skb, now, payload_len, ch, headers_len, 0, udp_csum,
-					 ip_sum, eth_type_to_ecn, ipv4_ttl_protocol);
+		return to_peer_send_ipv4(skb, pkt, headers_len, 0, udp_csum, ip_sum,
+					 eth_type_to_ecn, ipv4_ttl_protocol);
 	}
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_to_peer_udp_checksum);
+		return fr_up(skb, PROG_TO_PEER + reason_udp_checksum);
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	return to_peer_send_ipv6(skb, now, payload_len, ch, headers_len, FR_TO_IPV6, udp_csum,
-				 bpf_htons(0x86dd), ipv6_version_to_flow_label, bpf_htons(0x1140));
+	return to_peer_send_ipv6(skb, pkt, headers_len, FR_TO_IPV6, udp_csum, bpf_htons(0x86dd),
+				 ipv6_version_to_flow_label, bpf_htons(0x1140));
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_to_peer_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_to_peer_ipv6_version + of_2);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_to_peer_mapped_address + of_2);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_to_peer_ipv6_payload_length + of_2);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_to_peer_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_to_peer_multicast + of);
-		return fr_up(skb, reason_to_peer_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_to_peer_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease, __u64 now)
+static __always_inline int to_peer_ipv6(struct __sk_buff *skb, struct to_peer_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_channel_data *channel_data = data + 62;
-	struct hdr_eth *eth = data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_channel_data *channel_data = pkt->data + 62;
+	struct hdr_eth *eth = pkt->data;
 	__u64 ip_end, udp_end, channel_data_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_TO_PEER + why);
 
 	/* headers: channel_data: fields: [ */
-	if (check_channel_data(skb, data, data_end, udp_end, 62, &channel_data_end))
-		return TC_ACT_UNSPEC;
+	why = check_channel_data(skb, pkt->data, pkt->data_end, udp_end, 62, &channel_data_end);
+	if (why)
+		return fr_up(skb, PROG_TO_PEER + why);
 
 	/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-	struct val_by_channel *ch;
 	struct key_by_channel key __attribute__((aligned(8)));
 
 	fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
 	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
 	key.number = be16(&channel_data->number);
 	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
-	enum fr_found found = find_by_channel(&key, lease, 0, &ch, now);
+	enum fr_found found = find_by_channel(&key, pkt->lease, 0, &pkt->ch, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_to_peer_no_by_channel, reason_to_peer_changing);
+		return fr_missed(skb, found, PROG_TO_PEER + reason_no_by_channel,
+				 PROG_TO_PEER + reason_changing);
 
 	/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
-	if (fr_is_v4(ch->relayed.addr) != fr_is_v4(ch->peer.addr))
-		return fr_up(skb, reason_to_peer_address_family);
-	__u64 payload_len = channel_data_end - 66;
+	if (fr_is_v4(pkt->ch->relayed.addr) != fr_is_v4(pkt->ch->peer.addr))
+		return fr_up(skb, PROG_TO_PEER + reason_address_family);
+	pkt->payload_len = channel_data_end - 66;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 66 && (partial & 0xffff) < 66ULL + payload_len - 1)))
-		return fr_up(skb, reason_to_peer_partial_checksum);
+	      ((partial >> 16) >= 66 && (partial & 0xffff) < 66ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_TO_PEER + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_to_peer_udp_checksum);
+		return fr_up(skb, PROG_TO_PEER + reason_udp_checksum);
 	const __u32 headers_len = 66, udp_checksum_at = 60;
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, udp_end,
 					 ((channel_data_end - 54) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length + ld32(&channel_data->number) +
-					  udp_cut_off);
-	if (!fr_is_v4(ch->peer.addr)) { /* ipv6 stays */
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld32(&channel_data->number) + udp_cut_off);
+	if (!fr_is_v4(pkt->ch->peer.addr)) { /* ipv6 stays */
 		__be16 eth_type = ld16(&eth->type);
 		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 			(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 		__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-		return to_peer_send_ipv6(skb, now, payload_len, ch, headers_len, 0, udp_csum,
-					 eth_type, ipv6_version_to_flow_label,
-					 ipv6_next_header_hop_limit);
+		return to_peer_send_ipv6(skb, pkt, headers_len, 0, udp_csum, eth_type,
+					 ipv6_version_to_flow_label, ipv6_next_header_hop_limit);
 	}
 	__be32 eth_type_to_ecn = bpf_htonl(0x8004500ULL |
 					   (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 					   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__u64 ipv4_sum = FR_ZERO + eth_type_to_ecn + 0x1138;
-	return to_peer_send_ipv4(skb, now, payload_len, ch, headers_len, FR_TO_IPV4, udp_csum,
-				 ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
+	return to_peer_send_ipv4(skb, pkt, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum,
+				 eth_type_to_ecn, bpf_htons(0x4011));
 }
 
 SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct to_peer_packet pkt;
+
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 66);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* to_peer: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_to_peer_inactive);
+	if (!fr_lease_valid(pkt.lease, pkt.now))
+		return fr_up(skb, PROG_TO_PEER + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_TO_PEER + why);
 
 	/* stack: ["eth", "ip", "udp", "channel_data"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return to_peer_ipv4(skb, data, data_end, lease, now);
+		return to_peer_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return to_peer_ipv6(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_to_peer_not_ip);
+		return to_peer_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_TO_PEER + reason_not_ip);
 }
 
 /*
@@ -581,188 +591,173 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_to_client_sent = 42, reason_to_client_pass, reason_to_client_inactive,
-	reason_to_client_vlan_tag, reason_to_client_other_host, reason_to_client_link_broadcast,
-	reason_to_client_link_multicast, reason_to_client_truncated, reason_to_client_ipv4_version,
-	reason_to_client_ip_options, reason_to_client_ipv4_reserved, reason_to_client_fragment,
-	reason_to_client_ipv4_total_length, reason_to_client_ipv4_checksum,
-	reason_to_client_martian_source, reason_to_client_multicast,
-	reason_to_client_martian_destination, reason_to_client_not_udp, reason_to_client_udp_length,
-	reason_to_client_gso_packet, reason_to_client_no_by_peer, reason_to_client_changing,
-	reason_to_client_unfit_channel_data_number, reason_to_client_address_family,
-	reason_to_client_partial_checksum, reason_to_client_no_memory, reason_to_client_fault,
-	reason_to_client_too_big, reason_to_client_no_route, reason_to_client_local,
-	reason_to_client_unreachable, reason_to_client_blackhole, reason_to_client_prohibit,
-	reason_to_client_xfrm, reason_to_client_rule, reason_to_client_encap,
-	reason_to_client_udp_checksum, reason_to_client_ipv6_version,
-	reason_to_client_mapped_address, reason_to_client_ipv6_payload_length,
-	reason_to_client_not_ip,
+/* What is known of a packet. */
+struct to_client_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
+	__u64 payload_len;
+	struct val_by_peer *ch;
 };
 
-static __always_inline int to_client_send_ipv4(struct __sk_buff *skb, __u64 now, __u64 payload_len,
-					       struct val_by_peer *ch, const __u32 headers_len,
-					       const int how, struct fr_csum udp_csum, __u64 ip_sum,
+static __always_inline int to_client_send_ipv4(struct __sk_buff *skb, struct to_client_packet *pkt,
+					       const __u32 headers_len, const int how,
+					       struct fr_csum udp_csum, __u64 ip_sum,
 					       __be32 eth_type_to_ecn, __be16 ipv4_ttl_protocol)
 {
-	void *data;
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 46, udp_checksum_at = 40;
 
-	if (unlikely(!fr_fits(&ch->hop_client, 32ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&ch->hop_client, reason_to_client_no_route,
-				      reason_to_client_unreachable));
+	if (unlikely(!fr_fits(&pkt->ch->hop_client, 32ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->ch->hop_client, PROG_TO_CLIENT + reason_too_big);
 
 	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum, (__u64)fr_v4(ch->server.addr) + fr_v4(ch->client.addr) +
-			  bpf_htons(payload_len + 12) + bpf_htons(IPPROTO_UDP),
-			  (__u64)bpf_htons(ch->server.port) + bpf_htons(ch->client.port) +
-			  bpf_htons(payload_len + 12) + bpf_htons(ch->number) +
-			  bpf_htons(payload_len));
+	fr_csum_set_not_0(&udp_csum,
+			  (__u64)fr_v4(pkt->ch->server.addr) + fr_v4(pkt->ch->client.addr) +
+			  bpf_htons(pkt->payload_len + 12) + bpf_htons(IPPROTO_UDP),
+			  (__u64)bpf_htons(pkt->ch->server.port) + bpf_htons(pkt->ch->client.port) +
+			  bpf_htons(pkt->payload_len + 12) + bpf_htons(pkt->ch->number) +
+			  bpf_htons(pkt->payload_len));
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(payload_len + 32) +
-					 fr_v4(ch->server.addr) + fr_v4(ch->client.addr) + 64);
-	int direct = ch->hop_client.state == FR_HOP_DIRECT;
+	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(pkt->payload_len + 32) +
+					 fr_v4(pkt->ch->server.addr) + fr_v4(pkt->ch->client.addr) +
+					 64);
+	int direct = pkt->ch->hop_client.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, how |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_to_client_fault, reason_to_client_no_memory);
+		return fr_failed(skb, len, err, PROG_TO_CLIENT + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_channel_data *new_channel_data = data + 42;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_channel_data *new_channel_data = pkt->data + 42;
 	if (direct)
-		fr_link(data, &ch->hop_client);
+		fr_link(pkt->data, &pkt->ch->hop_client);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 32));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 32));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(ch->server.addr));
-	st32(new_ipv4->dst, fr_v4(ch->client.addr));
-	st16(&new_udp->src_port, bpf_htons(ch->server.port));
-	st16(&new_udp->dst_port, bpf_htons(ch->client.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 12));
-	st16(&new_channel_data->number, bpf_htons(ch->number));
-	st16(&new_channel_data->length, bpf_htons(payload_len));
+	st32(new_ipv4->src, fr_v4(pkt->ch->server.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->ch->client.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->ch->server.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->ch->client.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 12));
+	st16(&new_channel_data->number, bpf_htons(pkt->ch->number));
+	st16(&new_channel_data->length, bpf_htons(pkt->payload_len));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_to_client_fault);
+		return fr_drop(len, PROG_TO_CLIENT + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_to_client_sent, len);
-	fr_use(ch->slot, 1, len, now);
-	return fr_send(&ch->hop_client, direct);
+	fr_count(PROG_TO_CLIENT + reason_sent, len);
+	fr_use(pkt->ch->slot, 1, len, pkt->now);
+	return fr_send(&pkt->ch->hop_client, direct);
 }
 
-static __always_inline int to_client_send_ipv6(struct __sk_buff *skb, __u64 now, __u64 payload_len,
-					       struct val_by_peer *ch, const __u32 headers_len,
-					       const int how, struct fr_csum udp_csum,
-					       __be16 eth_type, __be32 ipv6_version_to_flow_label,
-					       __be16 ipv6_next_header_hop_limit)
+static __always_inline int
+to_client_send_ipv6(struct __sk_buff *skb, struct to_client_packet *pkt, const __u32 headers_len,
+		    const int how, struct fr_csum udp_csum, __be16 eth_type,
+		    __be32 ipv6_version_to_flow_label, __be16 ipv6_next_header_hop_limit)
 {
-	void *data;
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 66, udp_checksum_at = 60;
 
-	if (unlikely(!fr_fits(&ch->hop_client, 52ULL + payload_len)))
-		return fr_up(skb,
-			     fr_unfit(&ch->hop_client, reason_to_client_no_route,
-				      reason_to_client_unreachable));
+	if (unlikely(!fr_fits(&pkt->ch->hop_client, 52ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->ch->hop_client, PROG_TO_CLIENT + reason_too_big);
 
 	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(ch->server.addr)) +
-			  fr_add128(ld128(ch->client.addr)) + bpf_htons(payload_len + 12) +
-			  bpf_htons(IPPROTO_UDP), (__u64)bpf_htons(ch->server.port) +
-			  bpf_htons(ch->client.port) + bpf_htons(payload_len + 12) +
-			  bpf_htons(ch->number) + bpf_htons(payload_len));
-	int direct = ch->hop_client.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum,
+			  (__u64)fr_add128(ld128(pkt->ch->server.addr)) +
+			  fr_add128(ld128(pkt->ch->client.addr)) +
+			  bpf_htons(pkt->payload_len + 12) + bpf_htons(IPPROTO_UDP),
+			  (__u64)bpf_htons(pkt->ch->server.port) + bpf_htons(pkt->ch->client.port) +
+			  bpf_htons(pkt->payload_len + 12) + bpf_htons(pkt->ch->number) +
+			  bpf_htons(pkt->payload_len));
+	int direct = pkt->ch->hop_client.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, how |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_to_client_fault, reason_to_client_no_memory);
+		return fr_failed(skb, len, err, PROG_TO_CLIENT + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_channel_data *new_channel_data = data + 62;
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_channel_data *new_channel_data = pkt->data + 62;
 	if (direct)
-		fr_link(data, &ch->hop_client);
+		fr_link(pkt->data, &pkt->ch->hop_client);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 12));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 12));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(ch->server.addr));
-	st128(new_ipv6->dst, ld128(ch->client.addr));
-	st16(&new_udp->src_port, bpf_htons(ch->server.port));
-	st16(&new_udp->dst_port, bpf_htons(ch->client.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 12));
-	st16(&new_channel_data->number, bpf_htons(ch->number));
-	st16(&new_channel_data->length, bpf_htons(payload_len));
+	st128(new_ipv6->src, ld128(pkt->ch->server.addr));
+	st128(new_ipv6->dst, ld128(pkt->ch->client.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->ch->server.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->ch->client.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 12));
+	st16(&new_channel_data->number, bpf_htons(pkt->ch->number));
+	st16(&new_channel_data->length, bpf_htons(pkt->payload_len));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_to_client_fault);
+		return fr_drop(len, PROG_TO_CLIENT + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_to_client_sent, len);
-	fr_use(ch->slot, 1, len, now);
-	return fr_send(&ch->hop_client, direct);
+	fr_count(PROG_TO_CLIENT + reason_sent, len);
+	fr_use(pkt->ch->slot, 1, len, pkt->now);
+	return fr_send(&pkt->ch->hop_client, direct);
 }
 
-static __always_inline int to_client_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease, __u64 now)
+static __always_inline int to_client_ipv4(struct __sk_buff *skb, struct to_client_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_eth *eth = pkt->data;
 	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(to_peer, to_client, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
-		      FR_APART(to_peer, to_client, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_TO_CLIENT + why);
 
 	/* lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-	struct val_by_peer *ch;
 	struct key_by_peer key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
 	fr_put_endpoint_v4(&key.relayed, ld32(ipv4->dst), be16(&udp->dst_port));
-	enum fr_found found = find_by_peer(&key, lease, 0, &ch, now);
+	enum fr_found found = find_by_peer(&key, pkt->lease, 0, &pkt->ch, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_to_client_no_by_peer,
-				 reason_to_client_changing);
+		return fr_missed(skb, found, PROG_TO_CLIENT + reason_no_by_peer,
+				 PROG_TO_CLIENT + reason_changing);
 
 	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
-	if (!(ch->number >= 0x4000 && ch->number <= 0x7fff))
-		return fr_up(skb, reason_to_client_unfit_channel_data_number);
-	if (fr_is_v4(ch->server.addr) != fr_is_v4(ch->client.addr))
-		return fr_up(skb, reason_to_client_address_family);
+	if (!(pkt->ch->number >= 0x4000 && pkt->ch->number <= 0x7fff))
+		return fr_up(skb, PROG_TO_CLIENT + reason_unfit_channel_data_number);
+	if (fr_is_v4(pkt->ch->server.addr) != fr_is_v4(pkt->ch->client.addr))
+		return fr_up(skb, PROG_TO_CLIENT + reason_address_family);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_to_client_gso_packet);
-	__u64 payload_len = udp_end - 42;
+		return fr_up(skb, PROG_TO_CLIENT + reason_gso_packet);
+	pkt->payload_len = udp_end - 42;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + payload_len - 1)))
-		return fr_up(skb, reason_to_client_partial_checksum);
+	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_TO_CLIENT + reason_partial_checksum);
 	const __u32 headers_len = 42, udp_checksum_at = 40;
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	if (fr_is_v4(ch->client.addr)) { /* ipv4 stays */
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	if (fr_is_v4(pkt->ch->client.addr)) { /* ipv4 stays */
 		__be32 eth_type_to_ecn = ld32(&eth->type);
 		__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 		udp_csum.optional = 1;
@@ -770,105 +765,103 @@ static __always_inline int to_client_ipv4(struct __sk_buff *skb, void *data, voi
 			((__u64)ld32(&ipv4->total_length) +
 			 ld32(ipv4->reserved_to_fragment_offset) + ld32(ipv4->src) +
 			 ld32(ipv4->dst)) + ipv4_ttl_protocol;
-		return to_client_send_ipv4(skb, now, payload_len, ch, headers_len, 0, udp_csum,
-					   ip_sum, eth_type_to_ecn, ipv4_ttl_protocol);
+		return to_client_send_ipv4(skb, pkt, headers_len, 0, udp_csum, ip_sum,
+					   eth_type_to_ecn, ipv4_ttl_protocol);
 	}
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_to_client_udp_checksum);
+		return fr_up(skb, PROG_TO_CLIENT + reason_udp_checksum);
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	return to_client_send_ipv6(skb, now, payload_len, ch, headers_len, FR_TO_IPV6, udp_csum,
-				   bpf_htons(0x86dd), ipv6_version_to_flow_label,
-				   bpf_htons(0x1140));
+	return to_client_send_ipv6(skb, pkt, headers_len, FR_TO_IPV6, udp_csum, bpf_htons(0x86dd),
+				   ipv6_version_to_flow_label, bpf_htons(0x1140));
 }
 
-static __always_inline int to_client_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease, __u64 now)
+static __always_inline int to_client_ipv6(struct __sk_buff *skb, struct to_client_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_eth *eth = data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_eth *eth = pkt->data;
 	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(to_peer, to_client, truncated),
-		       FR_APART(to_peer, to_client, ipv6_version)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
-		      FR_APART(to_peer, to_client, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_TO_CLIENT + why);
 
 	/* lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-	struct val_by_peer *ch;
 	struct key_by_peer key __attribute__((aligned(8)));
 
 	fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
 	fr_put_endpoint_v6(&key.relayed, ipv6->dst, be16(&udp->dst_port), 2);
-	enum fr_found found = find_by_peer(&key, lease, 0, &ch, now);
+	enum fr_found found = find_by_peer(&key, pkt->lease, 0, &pkt->ch, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_to_client_no_by_peer,
-				 reason_to_client_changing);
+		return fr_missed(skb, found, PROG_TO_CLIENT + reason_no_by_peer,
+				 PROG_TO_CLIENT + reason_changing);
 
 	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
-	if (!(ch->number >= 0x4000 && ch->number <= 0x7fff))
-		return fr_up(skb, reason_to_client_unfit_channel_data_number);
-	if (fr_is_v4(ch->server.addr) != fr_is_v4(ch->client.addr))
-		return fr_up(skb, reason_to_client_address_family);
+	if (!(pkt->ch->number >= 0x4000 && pkt->ch->number <= 0x7fff))
+		return fr_up(skb, PROG_TO_CLIENT + reason_unfit_channel_data_number);
+	if (fr_is_v4(pkt->ch->server.addr) != fr_is_v4(pkt->ch->client.addr))
+		return fr_up(skb, PROG_TO_CLIENT + reason_address_family);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_to_client_gso_packet);
-	__u64 payload_len = udp_end - 62;
+		return fr_up(skb, PROG_TO_CLIENT + reason_gso_packet);
+	pkt->payload_len = udp_end - 62;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + payload_len - 1)))
-		return fr_up(skb, reason_to_client_partial_checksum);
+	      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
+		return fr_up(skb, PROG_TO_CLIENT + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_to_client_udp_checksum);
+		return fr_up(skb, PROG_TO_CLIENT + reason_udp_checksum);
 	const __u32 headers_len = 62, udp_checksum_at = 60;
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-					  old_udp_length);
-	if (!fr_is_v4(ch->client.addr)) { /* ipv6 stays */
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	if (!fr_is_v4(pkt->ch->client.addr)) { /* ipv6 stays */
 		__be16 eth_type = ld16(&eth->type);
 		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 			(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 		__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-		return to_client_send_ipv6(skb, now, payload_len, ch, headers_len, 0, udp_csum,
-					   eth_type, ipv6_version_to_flow_label,
-					   ipv6_next_header_hop_limit);
+		return to_client_send_ipv6(skb, pkt, headers_len, 0, udp_csum, eth_type,
+					   ipv6_version_to_flow_label, ipv6_next_header_hop_limit);
 	}
 	__be32 eth_type_to_ecn = bpf_htonl(0x8004500ULL |
 					   (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 					   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__u64 ipv4_sum = FR_ZERO + eth_type_to_ecn + 0x1138;
-	return to_client_send_ipv4(skb, now, payload_len, ch, headers_len, FR_TO_IPV4, udp_csum,
-				   ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
+	return to_client_send_ipv4(skb, pkt, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum,
+				   eth_type_to_ecn, bpf_htons(0x4011));
 }
 
 SEC("tc") int prog_to_client(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct to_client_packet pkt;
+
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* to_client: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_to_client_inactive);
+	if (!fr_lease_valid(pkt.lease, pkt.now))
+		return fr_up(skb, PROG_TO_CLIENT + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(to_peer, to_client, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_TO_CLIENT + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return to_client_ipv4(skb, data, data_end, lease, now);
+		return to_client_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return to_client_ipv6(skb, data, data_end, lease, now);
-	return fr_up(skb, reason_to_client_not_ip);
+		return to_client_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_TO_CLIENT + reason_not_ip);
 }

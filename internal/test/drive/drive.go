@@ -348,7 +348,7 @@ func (d *driver) program(p reflect.Value, desc *abi.Program) {
 		about := d.call(reason, "Desc")[0].Interface().(abi.Reason)
 		d.same(desc.Name+": what a reason is", []any{about.Name, about.Kind}, []any{r.Name, r.Kind})
 		d.same(desc.Name+": a reason's name", d.call(reason, "String")[0].String(), r.Name)
-		n := d.perCPU(abi.MapReasons, desc.Base+i, abi.ReasonPackets, abi.ReasonBytes)
+		n := d.perCPU(abi.MapReasons, desc.Base+desc.Reasons[i].Number, abi.ReasonPackets, abi.ReasonBytes)
 		d.same(desc.Name+", "+r.Name, d.ok(p, "Count", reason)[0].Interface(),
 			runtime.Count{Packets: n[0].(uint64), Bytes: n[1].(uint64)})
 	}

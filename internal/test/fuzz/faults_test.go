@@ -256,7 +256,7 @@ var helperFaults = []fault{
 	{where: "helper", spec: "turn", what: "uses count for the first row", old: `u->rows\[row\]\.packets\+\+;`,
 		new: `u->rows[0].packets++;`},
 	{where: "helper", spec: "turn", what: "the reasons of two ends of routes are exchanged",
-		old: `return unreachable \+ state;`, new: `return unreachable + 5 - state;`},
+		old: `unreachable \+ state : other;`, new: `unreachable + 5 - state : other;`},
 	{where: "helper", spec: "turn", what: "the last use is not noted", old: `u->last = now;`, new: ``},
 	{where: "helper", spec: "gate", what: "shared counters count twice", old: `__sync_fetch_and_add\(v, by\);`,
 		new: `__sync_fetch_and_add(v, 2 * by);`},

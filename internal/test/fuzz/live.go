@@ -327,8 +327,9 @@ func show(p *sim.Packet) string {
 func (l *live) counted(program, reason string) (string, error) {
 	p := l.program(program)
 	i := slices.IndexFunc(p.Reasons, func(r *ir.Reason) bool { return r.Name == reason })
-	got, err := l.bench.kernel.Counted(p.Base + i)
-	if want := l.bench.model.Reasons[p.Base+i].Packets; err == nil && got != want {
+	at := l.bench.model.Tally(p, i)
+	got, err := l.bench.kernel.Counted(at)
+	if want := l.bench.model.Reasons[at].Packets; err == nil && got != want {
 		return fmt.Sprintf("the kernel has counted %d packets under %q, the model %d", got, reason, want), nil
 	}
 	return "", err
@@ -338,7 +339,8 @@ func (l *live) counted(program, reason string) (string, error) {
 func (l *live) reason(program string) (text string) {
 	p := l.program(program)
 	for i, r := range p.Reasons {
-		if got, err := l.bench.kernel.Counted(p.Base + i); err == nil && got > l.bench.model.Reasons[p.Base+i].Packets {
+		at := l.bench.model.Tally(p, i)
+		if got, err := l.bench.kernel.Counted(at); err == nil && got > l.bench.model.Reasons[at].Packets {
 			text += fmt.Sprintf("; the kernel counts it as %q", r.Name)
 		}
 	}

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 43
+#define FR_REASONS 44
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 513
 #define FR_NEEDS_FRONT 80
@@ -124,44 +124,101 @@ receiver_of_receivers(const struct list_receivers *list, __u32 i)
 	return bpf_map_lookup_elem(&rcv_receivers, &row);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_partial_checksum,
+	reason_no_receivers, reason_fault, reason_no_memory, reason_delivered,
+	reason_address_family, reason_too_big, reason_no_route, reason_local, reason_unreachable,
+	reason_blackhole, reason_prohibit, reason_xfrm, reason_rule, reason_encap,
+	reason_no_neighbour, reason_copy, reason_refused_by_device, reason_ipv6_version,
+	reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
+};
+
 /*
  * prog_deliver: tc/ingress
  *	eth ipv4 udp rtp
  *	eth ipv6 udp rtp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_deliver_sent, reason_deliver_pass, reason_deliver_inactive, reason_deliver_vlan_tag,
-	reason_deliver_other_host, reason_deliver_link_broadcast, reason_deliver_link_multicast,
-	reason_deliver_truncated, reason_deliver_ipv4_version, reason_deliver_ip_options,
-	reason_deliver_ipv4_reserved, reason_deliver_fragment, reason_deliver_ipv4_total_length,
-	reason_deliver_ipv4_checksum, reason_deliver_martian_source, reason_deliver_multicast,
-	reason_deliver_martian_destination, reason_deliver_not_udp, reason_deliver_udp_length,
-	reason_deliver_gso_packet, reason_deliver_partial_checksum, reason_deliver_no_receivers,
-	reason_deliver_no_memory, reason_deliver_fault, reason_deliver_delivered,
-	reason_deliver_address_family, reason_deliver_too_big, reason_deliver_no_route,
-	reason_deliver_local, reason_deliver_unreachable, reason_deliver_blackhole,
-	reason_deliver_prohibit, reason_deliver_xfrm, reason_deliver_rule, reason_deliver_encap,
-	reason_deliver_no_neighbour, reason_deliver_copy, reason_deliver_refused_by_device,
-	reason_deliver_ipv6_version, reason_deliver_mapped_address,
-	reason_deliver_ipv6_payload_length, reason_deliver_udp_checksum, reason_deliver_not_ip,
+/* What is known of a packet. */
+struct deliver_packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
 };
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return reason_martian_source;
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_deliver_truncated);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_deliver_udp_length);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_deliver_gso_packet);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_deliver_udp_length);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
@@ -183,8 +240,8 @@ struct deliver_fan1 {
 	void *front;
 };
 
-static __always_inline long deliver_copy1(struct deliver_same1 *same, struct __sk_buff *skb,
-					  void *front, struct receiver_receivers *r)
+static __always_inline long deliver_copy1(struct __sk_buff *skb, void *front,
+					  struct receiver_receivers *r, struct deliver_same1 *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 42;
@@ -216,7 +273,7 @@ static __always_inline long deliver_copy1(struct deliver_same1 *same, struct __s
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 54 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_deliver_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
@@ -244,7 +301,7 @@ static __always_inline long deliver_copy1(struct deliver_same1 *same, struct __s
 		fr_complete(skb, same->csum, 18, 36);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_deliver_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -263,21 +320,19 @@ static __noinline long deliver_turn1(__u32 i, struct deliver_fan1 *fan)
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_deliver_address_family);
+		return fr_decline(r->receiver, skb->len, reason_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_deliver_unreachable,
-					      fr_unusable(&r->hop_remote, reason_deliver_no_route,
-							  reason_deliver_unreachable)));
+				  fr_indirect(&r->hop_remote, reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_deliver_too_big);
-	return deliver_copy1(same, skb, front, r);
+		return fr_decline(r->receiver, skb->len, reason_too_big);
+	return deliver_copy1(skb, front, r, same);
 }
 
-static __always_inline int deliver_fan1(struct __sk_buff *skb, void *data, __u64 ip_end)
+static __always_inline int deliver_fan1(struct __sk_buff *skb, struct deliver_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -287,15 +342,15 @@ static __always_inline int deliver_fan1(struct __sk_buff *skb, void *data, __u64
 	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
 	list = list_of_receivers(&key);
 	if (!list)
-		return fr_up(skb, reason_deliver_no_receivers);
+		return fr_up(skb, reason_no_receivers);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_deliver_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 54);
 	if (!front)
-		return fr_up(skb, reason_deliver_no_memory);
+		return fr_up(skb, reason_no_memory);
 	struct deliver_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_rtp *saved_rtp = front + 42;
@@ -308,7 +363,7 @@ static __always_inline int deliver_fan1(struct __sk_buff *skb, void *data, __u64
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_deliver_no_memory);
+		return fr_up(skb, reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -320,7 +375,7 @@ static __always_inline int deliver_fan1(struct __sk_buff *skb, void *data, __u64
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
 		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->ip_end = ip_end;
+	same->ip_end = pkt->ip_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -338,60 +393,63 @@ static __always_inline int deliver_fan1(struct __sk_buff *skb, void *data, __u64
 	};
 	bpf_loop(list->count, deliver_turn1, &fan, 0);
 
-	fr_count_copies(reason_deliver_copy, same->copies0, skb->len);
-	fr_count(reason_deliver_delivered, len);
+	fr_count_copies(reason_copy, same->copies0, skb->len);
+	fr_count(reason_delivered, len);
 	return TC_ACT_SHOT;
 }
 
-static __always_inline int deliver_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int deliver_ipv4(struct __sk_buff *skb, struct deliver_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_rtp *rtp = data + 42;
+	struct hdr_rtp *rtp = pkt->data + 42;
 	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_deliver_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_deliver_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_deliver_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_deliver_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_deliver_fragment);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_deliver_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_deliver_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_deliver_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_deliver_multicast);
-		return fr_up(skb, reason_deliver_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "rtp"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_deliver_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: rtp: fields: [// RFC 3550 §5.1, as far as it is the same in every packet */
-	if ((void *)(rtp + 1) > data_end || 54ULL > udp_end)
-		return fr_up(skb, reason_deliver_truncated);
+	if ((void *)(rtp + 1) > pkt->data_end || 54ULL > udp_end)
+		return fr_up(skb, reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "rtp"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_deliver_gso_packet);
+		return fr_up(skb, reason_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 54) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_deliver_partial_checksum);
-	return deliver_fan1(skb, data, ip_end);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	return deliver_fan1(skb, pkt);
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
 }
 
 /* What is the same for all receivers. */
@@ -409,8 +467,8 @@ struct deliver_fan2 {
 	void *front;
 };
 
-static __always_inline long deliver_copy2(struct deliver_same2 *same, struct __sk_buff *skb,
-					  void *front, struct receiver_receivers *r)
+static __always_inline long deliver_copy2(struct __sk_buff *skb, void *front,
+					  struct receiver_receivers *r, struct deliver_same2 *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 62;
@@ -438,7 +496,7 @@ static __always_inline long deliver_copy2(struct deliver_same2 *same, struct __s
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 74 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_deliver_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -470,7 +528,7 @@ static __always_inline long deliver_copy2(struct deliver_same2 *same, struct __s
 		fr_complete(skb, same->csum, ETH_HLEN, 60);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_deliver_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -490,23 +548,21 @@ static __noinline long deliver_turn2(__u32 i, struct deliver_fan2 *fan)
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_deliver_address_family);
+		return fr_decline(r->receiver, skb->len, reason_address_family);
 	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_deliver_udp_checksum);
+		return fr_decline(r->receiver, skb->len, reason_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_deliver_unreachable,
-					      fr_unusable(&r->hop_remote, reason_deliver_no_route,
-							  reason_deliver_unreachable)));
+				  fr_indirect(&r->hop_remote, reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_deliver_too_big);
-	return deliver_copy2(same, skb, front, r);
+		return fr_decline(r->receiver, skb->len, reason_too_big);
+	return deliver_copy2(skb, front, r, same);
 }
 
-static __always_inline int deliver_fan2(struct __sk_buff *skb, void *data, __u64 ip_end)
+static __always_inline int deliver_fan2(struct __sk_buff *skb, struct deliver_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -516,15 +572,15 @@ static __always_inline int deliver_fan2(struct __sk_buff *skb, void *data, __u64
 	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 0);
 	list = list_of_receivers(&key);
 	if (!list)
-		return fr_up(skb, reason_deliver_no_receivers);
+		return fr_up(skb, reason_no_receivers);
 
-	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
-		return fr_up(skb, reason_deliver_no_memory);
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 74);
 	if (!front)
-		return fr_up(skb, reason_deliver_no_memory);
+		return fr_up(skb, reason_no_memory);
 	struct deliver_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_rtp *saved_rtp = front + 62;
@@ -538,7 +594,7 @@ static __always_inline int deliver_fan2(struct __sk_buff *skb, void *data, __u64
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_deliver_no_memory);
+		return fr_up(skb, reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -547,7 +603,7 @@ static __always_inline int deliver_fan2(struct __sk_buff *skb, void *data, __u64
 		  ld32(&saved_rtp->timestamp) + ld32(&saved_rtp->ssrc) +
 		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->ip_end = ip_end;
+	same->ip_end = pkt->ip_end;
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -565,85 +621,61 @@ static __always_inline int deliver_fan2(struct __sk_buff *skb, void *data, __u64
 	};
 	bpf_loop(list->count, deliver_turn2, &fan, 0);
 
-	fr_count_copies(reason_deliver_copy, same->copies0, skb->len);
-	fr_count(reason_deliver_delivered, len);
+	fr_count_copies(reason_copy, same->copies0, skb->len);
+	fr_count(reason_delivered, len);
 	return TC_ACT_SHOT;
 }
 
-static __always_inline int deliver_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int deliver_ipv6(struct __sk_buff *skb, struct deliver_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_rtp *rtp = data + 62;
+	struct hdr_rtp *rtp = pkt->data + 62;
 	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_deliver_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_deliver_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_deliver_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_deliver_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_deliver_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_deliver_multicast);
-		return fr_up(skb, reason_deliver_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "rtp"] */
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_deliver_not_udp);
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, why);
 
 	/* headers: rtp: fields: [// RFC 3550 §5.1, as far as it is the same in every packet */
-	if ((void *)(rtp + 1) > data_end || 74ULL > udp_end)
-		return fr_up(skb, reason_deliver_truncated);
+	if ((void *)(rtp + 1) > pkt->data_end || 74ULL > udp_end)
+		return fr_up(skb, reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "rtp"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_deliver_gso_packet);
+		return fr_up(skb, reason_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 74) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_deliver_partial_checksum);
-	return deliver_fan2(skb, data, ip_end);
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	return deliver_fan2(skb, pkt);
 }
 
 SEC("tc") int prog_deliver(struct __sk_buff *skb)
 {
+	struct deliver_packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 74);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* programs: deliver: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_deliver_inactive);
+		return fr_up(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_deliver_vlan_tag);
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_deliver_other_host);
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_deliver_link_broadcast);
-		return fr_up(skb, reason_deliver_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_deliver_truncated);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "rtp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return deliver_ipv4(skb, data, data_end);
+		return deliver_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return deliver_ipv6(skb, data, data_end);
-	return fr_up(skb, reason_deliver_not_ip);
+		return deliver_ipv6(skb, &pkt);
+	return fr_up(skb, reason_not_ip);
 }

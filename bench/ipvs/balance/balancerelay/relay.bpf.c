@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 82
+#define FR_REASONS 88
 #define FR_NEEDS_ROWS 56
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -134,109 +134,116 @@ static __always_inline enum fr_found find_by_server(const struct key_by_server *
 		       NULL);
 }
 
+/* What packets are counted by. */
+enum {
+	reason_sent = 1, reason_pass, reason_inactive, reason_vlan_tag, reason_other_host,
+	reason_link_broadcast, reason_link_multicast, reason_truncated, reason_ipv4_version,
+	reason_ip_options, reason_ipv4_reserved, reason_fragment, reason_ipv4_total_length,
+	reason_ipv4_checksum, reason_martian_source, reason_multicast, reason_martian_destination,
+	reason_not_udp, reason_udp_length, reason_gso_packet, reason_no_by_client, reason_changing,
+	reason_address_family, reason_hop_limit, reason_partial_checksum, reason_fault,
+	reason_no_memory, reason_too_big, reason_no_route, reason_local, reason_unreachable,
+	reason_blackhole, reason_prohibit, reason_xfrm, reason_rule, reason_encap,
+	reason_no_neighbour, reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length,
+	reason_udp_checksum, reason_not_ip, reason_no_by_server,
+};
+
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_REQUEST = 0, PROG_ANSWER = 44 };
+
 /*
  * prog_request: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_request_sent, reason_request_pass, reason_request_inactive, reason_request_vlan_tag,
-	reason_request_other_host, reason_request_link_broadcast, reason_request_link_multicast,
-	reason_request_truncated, reason_request_ipv4_version, reason_request_ip_options,
-	reason_request_ipv4_reserved, reason_request_fragment, reason_request_ipv4_total_length,
-	reason_request_ipv4_checksum, reason_request_martian_source, reason_request_multicast,
-	reason_request_martian_destination, reason_request_not_udp, reason_request_udp_length,
-	reason_request_gso_packet, reason_request_no_by_client, reason_request_changing,
-	reason_request_address_family, reason_request_hop_limit, reason_request_partial_checksum,
-	reason_request_no_memory, reason_request_fault, reason_request_too_big,
-	reason_request_no_route, reason_request_local, reason_request_unreachable,
-	reason_request_blackhole, reason_request_prohibit, reason_request_xfrm, reason_request_rule,
-	reason_request_encap, reason_request_ipv6_version, reason_request_mapped_address,
-	reason_request_ipv6_payload_length, reason_request_udp_checksum, reason_request_not_ip,
+/* What is known of a packet. */
+struct request_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 partial;
+	struct val_by_client *c;
 };
 
-static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
-				     const __u32 of)
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
 
 	if (skb->vlan_present)
-		return fr_up(skb, reason_request_vlan_tag + of);
+		return reason_vlan_tag;
 	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
 		if (skb->pkt_type == PACKET_OTHERHOST)
-			return fr_up(skb, reason_request_other_host + of);
+			return reason_other_host;
 		if (skb->pkt_type == PACKET_BROADCAST)
-			return fr_up(skb, reason_request_link_broadcast + of);
-		return fr_up(skb, reason_request_link_multicast + of);
+			return reason_link_broadcast;
+		return reason_link_multicast;
 	}
 	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_request_truncated + of);
-
+		return reason_truncated;
 	return 0;
 }
 
-static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
 	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_request_truncated + of);
+		return reason_truncated;
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_request_ipv4_version + of);
+		return reason_ipv4_version;
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_request_ip_options + of);
+		return reason_ip_options;
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_request_ipv4_reserved + of);
+		return reason_ipv4_reserved;
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_request_fragment + of);
+		return reason_fragment;
 	__u64 ip_end = at + be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return fr_up(skb, reason_request_ipv4_total_length + of);
+		return reason_ipv4_total_length;
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_request_ipv4_checksum + of);
+		return reason_ipv4_checksum;
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_request_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_request_multicast + of);
-		return fr_up(skb, reason_request_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, reason_request_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return fr_up(skb, reason_request_truncated + of);
+		return reason_truncated;
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_request_udp_length + of);
+		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_request_gso_packet + of);
+		return reason_gso_packet;
 	if (udp_end != ip_end)
-		return fr_up(skb, reason_request_udp_length + of);
+		return reason_udp_length;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int request_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 partial, struct val_by_client *c)
+static __always_inline int request_ipv4_send(struct __sk_buff *skb, struct request_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
@@ -247,128 +254,127 @@ static __always_inline int request_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->dst_port));
 	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + fr_v4(c->server.addr) + old_udp_length +
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + fr_v4(pkt->c->server.addr) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(c->server.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->c->server.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->ttl) + old_ipv4_dst) +
-					 ipv4_ttl_protocol + fr_v4(c->server.addr));
-	int direct = c->hop.hop.state == FR_HOP_DIRECT;
+					 ipv4_ttl_protocol + fr_v4(pkt->c->server.addr));
+	int direct = pkt->c->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_request_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_REQUEST + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_request_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_REQUEST + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 20);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &c->hop.hop);
+		fr_link(pkt->data, &pkt->c->hop.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->dst, fr_v4(c->server.addr));
-	st16(&new_udp->dst_port, bpf_htons(c->server.port));
+	st32(new_ipv4->dst, fr_v4(pkt->c->server.addr));
+	st16(&new_udp->dst_port, bpf_htons(pkt->c->server.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_request_fault);
+		return fr_drop(len, PROG_REQUEST + reason_fault);
 	fr_complete_end(skb, csum, 22, 20);
 
-	fr_count(reason_request_sent, len);
+	fr_count(PROG_REQUEST + reason_sent, len);
 	if (direct)
-		return bpf_redirect(c->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(c->hop.hop.ifindex, AF_INET, fr_v4_in(c->hop.addr));
+		return bpf_redirect(pkt->c->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->c->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->c->hop.addr));
 }
 
-static __always_inline int request_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease)
+static __always_inline int request_ipv4(struct __sk_buff *skb, struct request_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	__u64 ip_end, udp_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_REQUEST + why);
 
 	/* lookup: c: by_client: ["udp.src", "udp.dst"] */
-	struct val_by_client *c;
 	struct key_by_client key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
 	fr_put_endpoint_v4(&key.service, ld32(ipv4->dst), be16(&udp->dst_port));
-	enum fr_found found = find_by_client(&key, lease, 0, &c);
+	enum fr_found found = find_by_client(&key, pkt->lease, 0, &pkt->c);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_request_no_by_client, reason_request_changing);
+		return fr_missed(skb, found, PROG_REQUEST + reason_no_by_client,
+				 PROG_REQUEST + reason_changing);
 
 	/* do: [{set: {"ip.dst": "c.server.addr", "udp.dst_port": "c.server.port"}}, {send: vi... */
-	if (fr_is_v4(c->server.addr) != 1)
-		return fr_up(skb, reason_request_address_family);
+	if (fr_is_v4(pkt->c->server.addr) != 1)
+		return fr_up(skb, PROG_REQUEST + reason_address_family);
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_request_hop_limit);
-	if (fr_multicast(c->server.addr))
-		return fr_up(skb, reason_request_multicast);
-	if (!fr_unicast(c->server.addr))
-		return fr_up(skb, reason_request_martian_destination);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
-		return fr_up(skb, reason_request_partial_checksum);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_request_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_request_partial_checksum);
-	if (unlikely(!fr_fits(&c->hop.hop, skb->gso_size ? skb->gso_size + 28 : ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&c->hop.hop, reason_request_no_route,
-				      reason_request_unreachable));
-	return request_ipv4_send(skb, data, ip_end, partial, c);
+		return fr_up(skb, PROG_REQUEST + reason_hop_limit);
+	if (fr_multicast(pkt->c->server.addr))
+		return fr_up(skb, PROG_REQUEST + reason_multicast);
+	if (!fr_unicast(pkt->c->server.addr))
+		return fr_up(skb, PROG_REQUEST + reason_martian_destination);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      (pkt->partial >> 16) >= 42))
+		return fr_up(skb, PROG_REQUEST + reason_partial_checksum);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_REQUEST + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_REQUEST + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->c->hop.hop, skb->gso_size ? skb->gso_size + 28 :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->c->hop.hop, PROG_REQUEST + reason_too_big);
+	return request_ipv4_send(skb, pkt);
 }
 
-static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const __u32 at, __u64 *end, const __u32 of)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_request_truncated + of);
+		return reason_truncated;
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_request_ipv6_version + of);
+		return reason_ipv6_version;
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_request_mapped_address + of);
+		return reason_mapped_address;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_request_ipv6_payload_length + of);
+		return reason_ipv6_payload_length;
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_request_martian_source + of);
+		return reason_martian_source;
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_request_multicast + of);
-		return fr_up(skb, reason_request_martian_destination + of);
+			return reason_multicast;
+		return reason_martian_destination;
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, reason_request_not_udp + of);
+		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int request_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 partial, struct val_by_client *c)
+static __always_inline int request_ipv6_send(struct __sk_buff *skb, struct request_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
@@ -379,113 +385,116 @@ static __always_inline int request_ipv6_send(struct __sk_buff *skb, void *data, 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->dst_port));
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(ld128(c->server.addr)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(c->server.port));
-	int direct = c->hop.hop.state == FR_HOP_DIRECT;
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) +
+		fr_add128(ld128(pkt->c->server.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->c->server.port));
+	int direct = pkt->c->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_request_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_REQUEST + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_request_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_REQUEST + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 42);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &c->hop.hop);
+		fr_link(pkt->data, &pkt->c->hop.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->dst, ld128(c->server.addr));
-	st16(&new_udp->dst_port, bpf_htons(c->server.port));
+	st128(new_ipv6->dst, ld128(pkt->c->server.addr));
+	st16(&new_udp->dst_port, bpf_htons(pkt->c->server.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_request_fault);
+		return fr_drop(len, PROG_REQUEST + reason_fault);
 	fr_complete_end(skb, csum, 20, 42);
 
-	fr_count(reason_request_sent, len);
+	fr_count(PROG_REQUEST + reason_sent, len);
 	if (direct)
-		return bpf_redirect(c->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(c->hop.hop.ifindex, AF_INET6, c->hop.addr);
+		return bpf_redirect(pkt->c->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->c->hop.hop.ifindex, AF_INET6, pkt->c->hop.addr);
 }
 
-static __always_inline int request_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease)
+static __always_inline int request_ipv6(struct __sk_buff *skb, struct request_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u64 ip_end, udp_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_REQUEST + why);
 
 	/* lookup: c: by_client: ["udp.src", "udp.dst"] */
-	struct val_by_client *c;
 	struct key_by_client key __attribute__((aligned(8)));
 
 	fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
 	fr_put_endpoint_v6(&key.service, ipv6->dst, be16(&udp->dst_port), 2);
-	enum fr_found found = find_by_client(&key, lease, 0, &c);
+	enum fr_found found = find_by_client(&key, pkt->lease, 0, &pkt->c);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_request_no_by_client, reason_request_changing);
+		return fr_missed(skb, found, PROG_REQUEST + reason_no_by_client,
+				 PROG_REQUEST + reason_changing);
 
 	/* do: [{set: {"ip.dst": "c.server.addr", "udp.dst_port": "c.server.port"}}, {send: vi... */
-	if (fr_is_v4(c->server.addr) != 0)
-		return fr_up(skb, reason_request_address_family);
+	if (fr_is_v4(pkt->c->server.addr) != 0)
+		return fr_up(skb, PROG_REQUEST + reason_address_family);
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_request_hop_limit);
-	if (fr_multicast(c->server.addr))
-		return fr_up(skb, reason_request_multicast);
-	if (!fr_unicast(c->server.addr))
-		return fr_up(skb, reason_request_martian_destination);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
-		return fr_up(skb, reason_request_partial_checksum);
+		return fr_up(skb, PROG_REQUEST + reason_hop_limit);
+	if (fr_multicast(pkt->c->server.addr))
+		return fr_up(skb, PROG_REQUEST + reason_multicast);
+	if (!fr_unicast(pkt->c->server.addr))
+		return fr_up(skb, PROG_REQUEST + reason_martian_destination);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      (pkt->partial >> 16) >= 62))
+		return fr_up(skb, PROG_REQUEST + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_request_udp_checksum);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_request_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_request_partial_checksum);
-	if (unlikely(!fr_fits(&c->hop.hop, skb->gso_size ? skb->gso_size + 48 : ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&c->hop.hop, reason_request_no_route,
-				      reason_request_unreachable));
-	return request_ipv6_send(skb, data, ip_end, partial, c);
+		return fr_up(skb, PROG_REQUEST + reason_udp_checksum);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_REQUEST + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_REQUEST + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->c->hop.hop, skb->gso_size ? skb->gso_size + 48 :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->c->hop.hop, PROG_REQUEST + reason_too_big);
+	return request_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_request(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct request_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* request: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_request_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_REQUEST + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, 0))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_REQUEST + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return request_ipv4(skb, data, data_end, lease);
+		return request_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return request_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_request_not_ip);
+		return request_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_REQUEST + reason_not_ip);
 }
 
 /*
@@ -494,28 +503,20 @@ SEC("tc") int prog_request(struct __sk_buff *skb)
  *	eth ipv6 udp
  */
 
-/* What packets are counted by: indices of fr_reasons. */
-enum {
-	reason_answer_sent = 41, reason_answer_pass, reason_answer_inactive, reason_answer_vlan_tag,
-	reason_answer_other_host, reason_answer_link_broadcast, reason_answer_link_multicast,
-	reason_answer_truncated, reason_answer_ipv4_version, reason_answer_ip_options,
-	reason_answer_ipv4_reserved, reason_answer_fragment, reason_answer_ipv4_total_length,
-	reason_answer_ipv4_checksum, reason_answer_martian_source, reason_answer_multicast,
-	reason_answer_martian_destination, reason_answer_not_udp, reason_answer_udp_length,
-	reason_answer_gso_packet, reason_answer_no_by_server, reason_answer_changing,
-	reason_answer_address_family, reason_answer_hop_limit, reason_answer_partial_checksum,
-	reason_answer_no_memory, reason_answer_fault, reason_answer_too_big, reason_answer_no_route,
-	reason_answer_local, reason_answer_unreachable, reason_answer_blackhole,
-	reason_answer_prohibit, reason_answer_xfrm, reason_answer_rule, reason_answer_encap,
-	reason_answer_ipv6_version, reason_answer_mapped_address, reason_answer_ipv6_payload_length,
-	reason_answer_udp_checksum, reason_answer_not_ip,
+/* What is known of a packet. */
+struct answer_packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 partial;
+	struct val_by_server *c;
 };
 
-static __always_inline int answer_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					    __u64 partial, struct val_by_server *c)
+static __always_inline int answer_ipv4_send(struct __sk_buff *skb, struct answer_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
@@ -526,99 +527,97 @@ static __always_inline int answer_ipv4_send(struct __sk_buff *skb, void *data, _
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
 	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(c->service.addr) + old_ipv4_dst + old_udp_length +
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->c->service.addr) + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(c->service.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->c->service.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->ttl) + old_ipv4_src) +
-					 ipv4_ttl_protocol + fr_v4(c->service.addr));
-	int direct = c->hop.hop.state == FR_HOP_DIRECT;
+					 ipv4_ttl_protocol + fr_v4(pkt->c->service.addr));
+	int direct = pkt->c->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_answer_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_ANSWER + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_answer_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_ANSWER + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 20);
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(data, &c->hop.hop);
+		fr_link(pkt->data, &pkt->c->hop.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(c->service.addr));
-	st16(&new_udp->src_port, bpf_htons(c->service.port));
+	st32(new_ipv4->src, fr_v4(pkt->c->service.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->c->service.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_answer_fault);
+		return fr_drop(len, PROG_ANSWER + reason_fault);
 	fr_complete_end(skb, csum, 22, 20);
 
-	fr_count(reason_answer_sent, len);
+	fr_count(PROG_ANSWER + reason_sent, len);
 	if (direct)
-		return bpf_redirect(c->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(c->hop.hop.ifindex, AF_INET, fr_v4_in(c->hop.addr));
+		return bpf_redirect(pkt->c->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->c->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->c->hop.addr));
 }
 
-static __always_inline int answer_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				       const struct fr_lease *lease)
+static __always_inline int answer_ipv4(struct __sk_buff *skb, struct answer_packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	__u64 ip_end, udp_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(request, answer, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
-		      FR_APART(request, answer, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_ANSWER + why);
 
 	/* lookup: c: by_server: ["udp.src", "udp.dst"] */
-	struct val_by_server *c;
 	struct key_by_server key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.server, ld32(ipv4->src), be16(&udp->src_port));
 	fr_put_endpoint_v4(&key.client, ld32(ipv4->dst), be16(&udp->dst_port));
-	enum fr_found found = find_by_server(&key, lease, 0, &c);
+	enum fr_found found = find_by_server(&key, pkt->lease, 0, &pkt->c);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_answer_no_by_server, reason_answer_changing);
+		return fr_missed(skb, found, PROG_ANSWER + reason_no_by_server,
+				 PROG_ANSWER + reason_changing);
 
 	/* do: [{set: {"ip.src": "c.service.addr", "udp.src_port": "c.service.port"}}, {send: ... */
-	if (fr_is_v4(c->service.addr) != 1)
-		return fr_up(skb, reason_answer_address_family);
+	if (fr_is_v4(pkt->c->service.addr) != 1)
+		return fr_up(skb, PROG_ANSWER + reason_address_family);
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_answer_hop_limit);
-	if (!fr_unicast(c->service.addr))
-		return fr_up(skb, reason_answer_martian_source);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
-		return fr_up(skb, reason_answer_partial_checksum);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_answer_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_answer_partial_checksum);
-	if (unlikely(!fr_fits(&c->hop.hop, skb->gso_size ? skb->gso_size + 28 : ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&c->hop.hop, reason_answer_no_route,
-				      reason_answer_unreachable));
-	return answer_ipv4_send(skb, data, ip_end, partial, c);
+		return fr_up(skb, PROG_ANSWER + reason_hop_limit);
+	if (!fr_unicast(pkt->c->service.addr))
+		return fr_up(skb, PROG_ANSWER + reason_martian_source);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      (pkt->partial >> 16) >= 42))
+		return fr_up(skb, PROG_ANSWER + reason_partial_checksum);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_ANSWER + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_ANSWER + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->c->hop.hop, skb->gso_size ? skb->gso_size + 28 :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->c->hop.hop, PROG_ANSWER + reason_too_big);
+	return answer_ipv4_send(skb, pkt);
 }
 
-static __always_inline int answer_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					    __u64 partial, struct val_by_server *c)
+static __always_inline int answer_ipv6_send(struct __sk_buff *skb, struct answer_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
@@ -629,110 +628,112 @@ static __always_inline int answer_ipv6_send(struct __sk_buff *skb, void *data, _
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(c->service.addr)) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(c->service.port));
-	int direct = c->hop.hop.state == FR_HOP_DIRECT;
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->c->service.addr)) +
+		fr_add128(old_ipv6_dst) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->c->service.port));
+	int direct = pkt->c->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, ip_end, 0))
-			return fr_up(skb, reason_answer_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, PROG_ANSWER + reason_no_memory);
 
-		data = (void *)(long)skb->data;
-		if (unlikely(data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_answer_fault);
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, PROG_ANSWER + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 42);
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(data, &c->hop.hop);
+		fr_link(pkt->data, &pkt->c->hop.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(c->service.addr));
-	st16(&new_udp->src_port, bpf_htons(c->service.port));
+	st128(new_ipv6->src, ld128(pkt->c->service.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->c->service.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_answer_fault);
+		return fr_drop(len, PROG_ANSWER + reason_fault);
 	fr_complete_end(skb, csum, 20, 42);
 
-	fr_count(reason_answer_sent, len);
+	fr_count(PROG_ANSWER + reason_sent, len);
 	if (direct)
-		return bpf_redirect(c->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(c->hop.hop.ifindex, AF_INET6, c->hop.addr);
+		return bpf_redirect(pkt->c->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->c->hop.hop.ifindex, AF_INET6, pkt->c->hop.addr);
 }
 
-static __always_inline int answer_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				       const struct fr_lease *lease)
+static __always_inline int answer_ipv6(struct __sk_buff *skb, struct answer_packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u64 ip_end, udp_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(request, answer, truncated)) ||
-	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
-		      FR_APART(request, answer, truncated)))
-		return TC_ACT_UNSPEC;
+	if (why)
+		return fr_up(skb, PROG_ANSWER + why);
 
 	/* lookup: c: by_server: ["udp.src", "udp.dst"] */
-	struct val_by_server *c;
 	struct key_by_server key __attribute__((aligned(8)));
 
 	fr_put_endpoint_v6(&key.server, ipv6->src, be16(&udp->src_port), 0);
 	fr_put_endpoint_v6(&key.client, ipv6->dst, be16(&udp->dst_port), 2);
-	enum fr_found found = find_by_server(&key, lease, 0, &c);
+	enum fr_found found = find_by_server(&key, pkt->lease, 0, &pkt->c);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_answer_no_by_server, reason_answer_changing);
+		return fr_missed(skb, found, PROG_ANSWER + reason_no_by_server,
+				 PROG_ANSWER + reason_changing);
 
 	/* do: [{set: {"ip.src": "c.service.addr", "udp.src_port": "c.service.port"}}, {send: ... */
-	if (fr_is_v4(c->service.addr) != 0)
-		return fr_up(skb, reason_answer_address_family);
+	if (fr_is_v4(pkt->c->service.addr) != 0)
+		return fr_up(skb, PROG_ANSWER + reason_address_family);
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_answer_hop_limit);
-	if (!fr_unicast(c->service.addr))
-		return fr_up(skb, reason_answer_martian_source);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
-		return fr_up(skb, reason_answer_partial_checksum);
+		return fr_up(skb, PROG_ANSWER + reason_hop_limit);
+	if (!fr_unicast(pkt->c->service.addr))
+		return fr_up(skb, PROG_ANSWER + reason_martian_source);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      (pkt->partial >> 16) >= 62))
+		return fr_up(skb, PROG_ANSWER + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_answer_udp_checksum);
-	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_answer_gso_packet);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < ip_end - 1))
-		return fr_up(skb, reason_answer_partial_checksum);
-	if (unlikely(!fr_fits(&c->hop.hop, skb->gso_size ? skb->gso_size + 48 : ip_end - 14)))
-		return fr_up(skb,
-			     fr_unfit(&c->hop.hop, reason_answer_no_route,
-				      reason_answer_unreachable));
-	return answer_ipv6_send(skb, data, ip_end, partial, c);
+		return fr_up(skb, PROG_ANSWER + reason_udp_checksum);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, PROG_ANSWER + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, PROG_ANSWER + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->c->hop.hop, skb->gso_size ? skb->gso_size + 48 :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->c->hop.hop, PROG_ANSWER + reason_too_big);
+	return answer_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_answer(struct __sk_buff *skb)
 {
-	const struct fr_lease *lease = fr_the_lease();
+	struct answer_packet pkt;
+
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
 
 	/* answer: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_answer_inactive);
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_ANSWER + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	if (check_eth(skb, data, data_end, FR_APART(request, answer, vlan_tag)))
-		return TC_ACT_UNSPEC;
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_ANSWER + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return answer_ipv4(skb, data, data_end, lease);
+		return answer_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return answer_ipv6(skb, data, data_end, lease);
-	return fr_up(skb, reason_answer_not_ip);
+		return answer_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_ANSWER + reason_not_ip);
 }

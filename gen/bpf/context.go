@@ -1,0 +1,230 @@
+package bpf
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/gen/c"
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+)
+
+// What a program's functions know of a packet stands in a structure, struct P_packet, which each is given a pointer to.
+// Since all is inlined, clang keeps its members in registers.
+//
+// This pass finds the variables that functions are given, and has all functions of the program use a member for each.
+// Variables that are called the same, and that no function has at the same time, share one.
+
+// pkt is the pointer to the structure; in the function that the kernel calls it is the structure.
+const pkt = c.Ident("pkt")
+
+// context is a program's structure.
+type context struct {
+	*program
+	functions []*c.Func            // the last one is called by the kernel
+	params    map[string][]c.Param // of functions, before the pass
+	member    map[*c.Local]string
+	list      []c.Param
+}
+
+// inContext has functions use members of the structure. It returns the structure, or nil: nothing is given.
+func (p *program) inContext(functions []*c.Func) *c.Struct {
+	x := &context{program: p, functions: functions, params: map[string][]c.Param{}, member: map[*c.Local]string{}}
+	for _, f := range functions {
+		x.params[f.Name] = f.Params
+	}
+	x.members()
+	if len(x.list) == 0 {
+		return nil
+	}
+	for i, f := range functions {
+		x.rewrite(f, i == len(functions)-1)
+	}
+	return &c.Struct{Doc: "What is known of a packet.", Name: x.typ(), Members: x.list}
+}
+
+func (x *context) typ() string { return x.short + "_packet" }
+
+// isMember reports whether a variable is a member.
+func (x *context) isMember(name c.Name) bool {
+	local, ok := name.(*c.Local)
+	return ok && x.member[local] != ""
+}
+
+// canBeMember reports whether a variable can be one: a structure or a string of bytes on the stack can't, since it is
+// given to functions of the kernel.
+func (p *program) canBeMember(x *c.Local) bool {
+	switch of := p.of[x].(type) {
+	case *ir.Var:
+		return !of.Type.IsBytes()
+	case *ir.Row, pointerTo:
+		return true
+	}
+	return x == data || x == dataEnd || x == lease || x == now
+}
+
+// members gives the variables that functions are given members.
+func (x *context) members() {
+	groups := x.groups()
+	meet := x.meet()
+	taken := map[string][]*c.Local{}
+	clash := func(name string, group []*c.Local) bool {
+		return slices.ContainsFunc(taken[name], func(other *c.Local) bool {
+			return slices.ContainsFunc(group, func(one *c.Local) bool {
+				return one.Type != other.Type || meet[[2]*c.Local{one, other}]
+			})
+		})
+	}
+	for _, group := range groups {
+		want := group[0].Want
+		name := want
+		for i := 2; clash(name, group); i++ {
+			name = fmt.Sprintf("%s_%d", want, i)
+		}
+		if taken[name] == nil {
+			x.list = append(x.list, c.Param{Type: group[0].Type, Name: c.Ident(name)})
+		}
+		taken[name] = append(taken[name], group...)
+		for _, local := range group {
+			x.member[local] = name
+		}
+	}
+}
+
+// groups are the variables that functions are given; those that one parameter has are one group.
+func (x *context) groups() (out [][]*c.Local) {
+	of := map[*c.Local]int{}
+	var order []*c.Local
+	add := func(local *c.Local) {
+		if _, ok := of[local]; !ok {
+			of[local] = len(of)
+			order = append(order, local)
+		}
+	}
+	for _, f := range x.functions {
+		for _, p := range f.Params {
+			if local, ok := p.Name.(*c.Local); ok && x.canBeMember(local) {
+				add(local)
+			}
+		}
+	}
+	for _, f := range x.functions {
+		c.Exprs(f.Body, func(y c.Expr) {
+			call, ok := y.(c.Call)
+			if !ok {
+				return
+			}
+			for i, p := range x.params[call.Name] {
+				param, ok1 := p.Name.(*c.Local)
+				given, ok2 := call.Args[i].(*c.Local)
+				if !ok1 || !ok2 || !x.canBeMember(param) || param == given {
+					continue
+				}
+				add(given)
+				from, to := of[given], of[param]
+				for local, group := range of {
+					if group == from {
+						of[local] = to
+					}
+				}
+			}
+		})
+	}
+	at := map[int]int{}
+	for _, local := range x.inOrder(order) {
+		i, ok := at[of[local]]
+		if !ok {
+			i = len(out)
+			at[of[local]] = i
+			out = append(out, nil)
+		}
+		out[i] = append(out[i], local)
+	}
+	return out
+}
+
+// meet are the pairs of variables that a function has both of.
+func (x *context) meet() map[[2]*c.Local]bool {
+	out := map[[2]*c.Local]bool{}
+	for _, f := range x.functions {
+		has := map[*c.Local]bool{}
+		see := func(name c.Expr) {
+			if local, ok := name.(*c.Local); ok {
+				has[local] = true
+			}
+		}
+		for _, p := range f.Params {
+			see(p.Name)
+		}
+		c.Exprs(f.Body, see)
+		for one := range has {
+			for other := range has {
+				out[[2]*c.Local{one, other}] = one != other
+			}
+		}
+	}
+	return out
+}
+
+// rewrite has a function use members.
+func (x *context) rewrite(f *c.Func, entry bool) {
+	f.Body = c.Rewrite(f.Body, x.assigned)
+	c.ReplaceIn(f.Body, func(y c.Expr) c.Expr { return x.replaced(y, entry) })
+	if entry {
+		f.Body = slices.Insert(f.Body, 0, variable("struct "+x.typ(), pkt))
+		return
+	}
+	f.Params = slices.DeleteFunc(slices.Clone(f.Params), func(p c.Param) bool { return x.isMember(p.Name) })
+	f.Params = slices.Insert(f.Params, min(1, len(f.Params)), c.Param{Type: "struct " + x.typ() + " *", Name: pkt})
+}
+
+// assigned is what declares a variable, where it is a member: a value is assigned.
+func (x *context) assigned(s c.Stmt) (out []c.Stmt) {
+	d, ok := s.(*c.Declare)
+	if !ok {
+		return []c.Stmt{s}
+	}
+	rest := *d
+	rest.Vars = nil
+	for _, v := range d.Vars {
+		if !x.isMember(v.Name) {
+			rest.Vars = append(rest.Vars, v)
+		} else if v.Init != nil {
+			out = append(out, &c.Assign{Pos: d.Pos, To: v.Name, Op: "=", X: v.Init})
+		}
+	}
+	if len(rest.Vars) > 0 {
+		out = append(out, &rest)
+	}
+	return out
+}
+
+// replaced is an expression that has a member for a variable, and calls that give the structure; nil: it stays.
+func (x *context) replaced(y c.Expr, entry bool) c.Expr {
+	switch y := y.(type) {
+	case *c.Local:
+		switch {
+		case !x.isMember(y):
+		case entry:
+			return c.In(pkt, x.member[y])
+		default:
+			return c.To(pkt, x.member[y])
+		}
+	case c.Call:
+		params, ok := x.params[y.Name]
+		if !ok {
+			return nil
+		}
+		var args []c.Expr
+		for i, p := range params {
+			if !x.isMember(p.Name) {
+				args = append(args, c.Replace(y.Args[i], func(z c.Expr) c.Expr { return x.replaced(z, entry) }))
+			}
+		}
+		at := c.Expr(pkt)
+		if entry {
+			at = c.Address(pkt)
+		}
+		return c.Do(y.Name, slices.Insert(args, min(1, len(args)), at)...)
+	}
+	return nil
+}
