@@ -52,7 +52,7 @@ func TestVerifier(t *testing.T) {
 	for i, line := range lines {
 		if strings.Contains(line, "->refused, 1)") {
 			n = i
-			lines[i] = strings.Replace(line, ", 1)", ", be32(data + 600))", 1)
+			lines[i] = strings.Replace(line, ", 1)", ", be32(pkt->data + 600))", 1)
 		}
 	}
 	if n < 0 {
@@ -90,7 +90,7 @@ func TestVerifier(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		"log.txt": "invalid access to packet", "relay.bpf.c": "be32(data + 600)", "fastrelay.h": "fr_up",
+		"log.txt": "invalid access to packet", "relay.bpf.c": "be32(pkt->data + 600)", "fastrelay.h": "fr_up",
 		"relay.o": "ELF", "plan.txt": "a plan",
 	} {
 		text, err := os.ReadFile(filepath.Join(parent, "fastrelay-failure", name))
