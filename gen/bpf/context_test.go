@@ -1,0 +1,67 @@
+package bpf
+
+import (
+	"testing"
+
+	"github.com/fastrelay/fastrelay-gen/gen/c"
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+)
+
+// What functions are given becomes members, those that a function has at the same time different ones; what only one
+// function has stays a variable of its own.
+func TestInContext(t *testing.T) {
+	p := &program{
+		renderer: &renderer{}, ir: &ir.Program{}, short: "p", locals: map[any]*c.Local{}, of: map[*c.Local]any{},
+	}
+	variables := map[string]*c.Local{}
+	for _, name := range []string{"end", "end_2", "both_ends"} {
+		v := &ir.Var{Name: name, Type: ir.UintType(64)}
+		p.ir.Vars = append(p.ir.Vars, v)
+		variables[name] = p.varLocal(v)
+	}
+	end, other, size := variables["end"], variables["end_2"], variables["both_ends"]
+	param := func(x *c.Local) c.Param { return c.Param{Type: x.Type, Name: x} }
+	function := func(name string, params []c.Param, body ...c.Stmt) *c.Func {
+		return &c.Func{Head: "static int", Name: name, Params: append([]c.Param{skbParam}, params...), Body: body}
+	}
+	both := function("p_both", []c.Param{param(end), param(other)},
+		define("__u64", size, c.Join("+", end, other)), &c.Return{X: size})
+	entry := &c.Func{Head: `SEC("tc") int`, Name: "prog_p", Params: []c.Param{skbParam}, Body: []c.Stmt{
+		define(end.Type, end, c.Dec(14)), variable(other.Type, other),
+		&c.Assign{To: other, Op: "=", X: c.Dec(34)}, &c.Return{X: c.Do("p_both", skb, end, other)},
+	}}
+	packet := p.inContext([]*c.Func{both, entry})
+	if packet == nil {
+		t.Fatal("nothing is given")
+	}
+	both.NameLocals()
+	entry.NameLocals()
+	file := &c.Printer{}
+	file.Tops([]c.Top{packet, both, entry})
+	const want = `
+/* What is known of a packet. */
+struct p_packet {
+	__u64 end;
+	__u64 end_2;
+};
+
+static int p_both(struct __sk_buff *skb, struct p_packet *pkt)
+{
+	__u64 both_ends = pkt->end + pkt->end_2;
+
+	return both_ends;
+}
+
+SEC("tc") int prog_p(struct __sk_buff *skb)
+{
+	struct p_packet pkt;
+
+	pkt.end = 14;
+	pkt.end_2 = 34;
+	return p_both(skb, &pkt);
+}
+`
+	if got := file.String(); got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}
