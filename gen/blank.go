@@ -13,16 +13,16 @@ import (
 
 // blank makes zeros of a header.
 func (w *rewriter) blank(a *spec.Action) {
-	in, known := w.find(a.Header.Value)
+	in, known := w.s.find(a.Header.Value)
 	if in == nil {
 		if !known {
-			suggest(w.fail(codePush, a.Header.Pos, "no header %q in the stack", a.Header.Value), a.Header.Value,
-				w.visible())
+			suggest(w.s.fail(codePush, a.Header.Pos, "no header %q in the stack", a.Header.Value), a.Header.Value,
+				w.s.visible())
 		}
 		return // an optional header that isn't there
 	}
 	no := func(code diag.Code, format string, args ...any) {
-		w.fail(code, a.Header.Pos, "header %q can't be blanked: "+format, append([]any{in.entry}, args...)...)
+		w.s.fail(code, a.Header.Pos, "header %q can't be blanked: "+format, append([]any{in.entry}, args...)...)
 	}
 	o := w.header(in)
 	switch {

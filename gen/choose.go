@@ -92,7 +92,7 @@ func (p *program) checkChoice() {
 			continue
 		}
 		fail := func(format string, args ...any) *diag.Diagnostic {
-			return p.diags.Add(codeStack, e.Pos, format, args...)
+			return p.c.diags.Add(codeStack, e.Pos, format, args...)
 		}
 		switch {
 		case p.congestion():

@@ -58,7 +58,7 @@ func (p *program) checkHook() {
 		for _, e := range p.src.Stack {
 			for _, h := range p.choices(e) {
 				if h.Std && (h.Name.Value == socketHeader || isEvent(h)) {
-					p.diags.Add(codeCongestion, e.Pos, "header %q is only at %s", h.Name.Value, ir.Congestion)
+					p.c.diags.Add(codeCongestion, e.Pos, "header %q is only at %s", h.Name.Value, ir.Congestion)
 					return
 				}
 			}
@@ -67,7 +67,7 @@ func (p *program) checkHook() {
 	}
 	const stack = `the stack is ["socket", "ack"], or another event in the place of "ack": init, loss, release; or ` +
 		`several, as in {event: ["ack", "loss"]}`
-	errors := p.diags.Len()
+	errors := p.c.diags.Len()
 	for i, e := range p.src.Stack {
 		for _, h := range p.choices(e) {
 			switch ok := h.Std && h.Name.Value == socketHeader; {
@@ -75,30 +75,30 @@ func (p *program) checkHook() {
 			case i == 1 && isEvent(h) && !e.Optional && e.After == nil:
 				p.event(h.Name.Value)
 			default:
-				p.diags.Add(codeCongestion, e.Pos, "header %q has no place here at %s", h.Name.Value, ir.Congestion).
+				p.c.diags.Add(codeCongestion, e.Pos, "header %q has no place here at %s", h.Name.Value, ir.Congestion).
 					WithHint("%s", stack)
 				return
 			}
 		}
 	}
-	if len(p.src.Stack) != 2 && p.diags.Len() == errors {
-		p.diags.Add(codeCongestion, p.src.HookPos, "the stack doesn't say what happens to the socket").
+	if len(p.src.Stack) != 2 && p.c.diags.Len() == errors {
+		p.c.diags.Add(codeCongestion, p.src.HookPos, "the stack doesn't say what happens to the socket").
 			WithHint("%s", stack)
 	}
 	if p.src.Multicast {
-		p.diags.Add(codeCongestion, p.src.HookPos, "multicast has no meaning at %s", ir.Congestion)
+		p.c.diags.Add(codeCongestion, p.src.HookPos, "multicast has no meaning at %s", ir.Congestion)
 	}
-	if n := p.spec.Name; len(n.Value) > maxAlgorithm {
-		p.diags.Add(codeCongestion, n.Pos, "the name of a relay with a congestion control has at most %d characters",
+	if n := p.c.spec.Name; len(n.Value) > maxAlgorithm {
+		p.c.diags.Add(codeCongestion, n.Pos, "the name of a relay with a congestion control has at most %d characters",
 			maxAlgorithm).WithHint("sockets choose the congestion control by it")
 	}
 }
 
 // event notes that the program runs at an event of the socket.
 func (p *program) event(name string) {
-	for _, other := range p.plan.Programs {
+	for _, other := range p.c.plan.Programs {
 		if slices.Contains(other.On, name) {
-			p.diags.Add(codeCongestion, p.src.Name.Pos, "two programs run at the event %q of a socket", name).
+			p.c.diags.Add(codeCongestion, p.src.Name.Pos, "two programs run at the event %q of a socket", name).
 				WithRelated(other.Pos, "the other one").WithHint("write one program with both programs' rules")
 			return
 		}
@@ -115,12 +115,12 @@ func (p *program) checkActions(r *spec.Rule) {
 	}
 	for _, a := range r.Do {
 		if a.Else != nil {
-			p.diags.Add(codeCongestion, a.Else.Pos, "nothing can be dropped at %s: there is no packet", ir.Congestion)
+			p.c.diags.Add(codeCongestion, a.Else.Pos, "nothing can be dropped at %s: there is no packet", ir.Congestion)
 		}
 		switch a.Kind {
 		case spec.ActSet, spec.ActLet, spec.ActCount, spec.ActLearn, spec.ActEmit, spec.ActAdmit, spec.ActPass:
 		default:
-			p.diags.Add(codeCongestion, a.Pos, "%s has no meaning at %s: there is no packet", a.Kind, ir.Congestion).
+			p.c.diags.Add(codeCongestion, a.Pos, "%s has no meaning at %s: there is no packet", a.Kind, ir.Congestion).
 				WithHint("there are set, let, count, learn, emit, admit and pass")
 		}
 	}
@@ -129,7 +129,7 @@ func (p *program) checkActions(r *spec.Rule) {
 // checkRow reports a table whose rows a program of this hook can't look up. It may be interrupted by another one on the
 // same processor, so what it reads is copied to its stack, where each access has to be aligned.
 func (s *scope) checkRow(t *ir.Table, l *spec.Lookup) {
-	if !s.congestion() || t.Kind == "lpm" {
+	if !s.p.congestion() || t.Kind == "lpm" {
 		return
 	}
 	for _, m := range t.Value.Members {

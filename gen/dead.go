@@ -77,36 +77,36 @@ func (c *compiler) dead() {
 
 // dead looks for what packets can't reach in a program.
 type dead struct {
-	*program
+	p       *program
 	reached *reach.Reached
 	planned map[ir.Stmt]bool
 }
 
 // applies reports whether a packet gets to a rule's actions.
 func (d *dead) applies(r *spec.Rule) bool {
-	return slices.ContainsFunc(d.trace.rules[r], func(stmts []ir.Stmt) bool { return d.reached.Stmt(stmts[0]) })
+	return slices.ContainsFunc(d.p.trace.rules[r], func(stmts []ir.Stmt) bool { return d.reached.Stmt(stmts[0]) })
 }
 
 // all warns of a program none of whose rules applies.
 func (d *dead) all() {
-	pos := matchPos(d.src)
-	if len(d.src.Match) == 0 && d.src.When != nil {
-		pos = d.src.When.Pos
+	pos := matchPos(d.p.src)
+	if len(d.p.src.Match) == 0 && d.p.src.When != nil {
+		pos = d.p.src.When.Pos
 	}
-	w := d.diags.Warn(codeNever, pos, "no packet gets to a rule of program %q: all of them pass to the stack",
-		d.out.Name)
-	for _, r := range d.src.Rules {
-		d.because(w, d.trace.rules[r])
+	w := d.p.c.diags.Warn(codeNever, pos, "no packet gets to a rule of program %q: all of them pass to the stack",
+		d.p.out.Name)
+	for _, r := range d.p.src.Rules {
+		d.because(w, d.p.trace.rules[r])
 	}
 	w.WithHint("its stack, its match and its conditions exclude each other: `fastrelay-gen explain SPEC --program %s` "+
-		"shows what they ask for", d.out.Name)
+		"shows what they ask for", d.p.out.Name)
 }
 
 // header warns of one that no packet has. Where an alternative is tried, checks that lead on to the next one aren't in
 // the plan as they were.
 func (d *dead) header(at place) {
 	var first ir.Stmt // that is in the plan
-	for s := range ir.Stmts(d.trace.headers[at]) {
+	for s := range ir.Stmts(d.p.trace.headers[at]) {
 		if d.reached.Stmt(s) {
 			return
 		}
@@ -123,7 +123,7 @@ func (d *dead) header(at place) {
 			pos = n.Pos
 		}
 	}
-	w := d.diags.Warn(codeNever, pos, "no packet is found to have header %q here", at.header.Name.Value)
+	w := d.p.c.diags.Warn(codeNever, pos, "no packet is found to have header %q here", at.header.Name.Value)
 	d.excluded(w, first)
 	w.WithHint("an alternative in front of it is found in all packets that have it, or what announces it is " +
 		"excluded: put the alternative that asks for more in front, or leave this one out")
@@ -135,8 +135,9 @@ func (d *dead) rules(rs []*spec.Rule) {
 			d.rule(r)
 			continue
 		}
-		if end := d.trace.rules[r]; !slices.ContainsFunc(end, d.ends) {
-			w := d.diags.Warn(codeVain, r.Pos, "the actions of this rule are never carried out: every packet that it "+
+		if end := d.p.trace.rules[r]; !slices.ContainsFunc(end, d.ends) {
+			w := d.p.c.diags.Warn(codeVain, r.Pos, "the actions of this rule are never carried out: every packet "+
+				"that it "+
 				"applies to passes to the stack")
 			d.because(w, end)
 			w.WithHint("one of the values that it gives the packet can never be right: give it one that the field " +
@@ -164,22 +165,23 @@ func (d *dead) ends(stmts []ir.Stmt) bool {
 }
 
 func (d *dead) rule(r *spec.Rule) {
-	came, front := d.trace.rules[r], d.trace.after[r]
+	came, front := d.p.trace.rules[r], d.p.trace.after[r]
 	switch {
 	case len(came) > 0 && !d.own(came):
-		w := d.diags.Warn(codeNever, r.Pos, "this rule never applies: nothing that it asks for is left for it")
+		w := d.p.c.diags.Warn(codeNever, r.Pos, "this rule never applies: nothing that it asks for is left for it")
 		d.because(w, came)
 		w.WithHint("its conditions contradict what the stack, the program or a rule in front of it has decided: put " +
 			"it in front, ask for something else, or leave it out")
 	case len(front) > 0:
-		w := d.diags.Warn(codeNever, r.Pos, "this rule never applies: all packets that it may apply to are taken by "+
+		w := d.p.c.diags.Warn(codeNever, r.Pos, "this rule never applies: all packets that it may apply to are taken "+
+			"by "+
 			"rules in front of it")
 		for _, f := range front {
 			w.WithRelated(f.Pos, "this rule takes them")
 		}
 		w.WithHint("put it in front of them, or leave it out")
 	default:
-		d.diags.Warn(codeNever, r.Pos, "this rule never applies: its match or its condition is never true").
+		d.p.c.diags.Warn(codeNever, r.Pos, "this rule never applies: its match or its condition is never true").
 			WithHint("it asks for a header that the stack doesn't have, for a value that there isn't, or for two " +
 				"things that exclude each other")
 	}

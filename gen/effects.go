@@ -34,9 +34,9 @@ func (fx *effects) clone() *effects {
 
 // withEffects lowers an expression that may have effects.
 func (w *rewriter) withEffects(e *spec.Expr) (val, bool) {
-	w.scope.fx = w.fx
-	defer func() { w.scope.fx = nil }()
-	return w.value(e)
+	w.s.fx = w.fx
+	defer func() { w.s.fx = nil }()
+	return w.s.value(e)
 }
 
 // let gives values names that the rest of the rule knows.
@@ -47,24 +47,24 @@ func (w *rewriter) lets(a *spec.Action) {
 		if !ok {
 			continue
 		}
-		if _, twice := w.named[name.Value]; twice {
-			w.fail(codeAction, name.Pos, "%q has a value already", name.Value).
+		if _, twice := w.s.named[name.Value]; twice {
+			w.s.fail(codeAction, name.Pos, "%q has a value already", name.Value).
 				WithHint("a name stands for one value: give this one another name")
 			continue
 		}
-		if w.inStack(name.Value) {
-			w.fail(codeAction, name.Pos, "%q is a header's name in program %q", name.Value, w.src.Name.Value).
+		if w.s.inStack(name.Value) {
+			w.s.fail(codeAction, name.Pos, "%q is a header's name in program %q", name.Value, w.p.src.Name.Value).
 				WithHint("give the value another name; that of a field is free, as fields are named with their header")
 			continue
 		}
 		if v.t.Kind == ir.Uint || v.t.Kind == ir.Bool {
-			out := w.newVar(name.Value, v.x.Type(), v.max)
+			out := w.p.newVar(name.Value, v.x.Type(), v.max)
 			w.emitLet(&ir.Let{Var: out, Value: v.x, Pos: as.Target.Pos})
 			v = val{t: v.t, x: &ir.VarRef{Var: out}, max: v.max, wraps: v.wraps, fitsIn: v.fitsIn}
 		} else {
 			v.field, v.portAt, v.layer = nil, nil, nil
 		}
-		w.named[name.Value] = v
+		w.s.named[name.Value] = v
 	}
 }
 
@@ -117,7 +117,8 @@ func (s *scope) alloc(e *spec.Expr) (val, bool) {
 			WithHint("declare the value with type \"counter\"")
 		return val{}, false
 	}
-	d := &ir.Alloc{Var: s.newVar(v.member.Name, ir.UintType(64), 0), Row: v.row, Member: v.member, Step: 1, Pos: e.Pos}
+	d := &ir.Alloc{Var: s.p.newVar(v.member.Name, ir.UintType(64), 0), Row: v.row, Member: v.member, Step: 1,
+		Pos: e.Pos}
 	if len(e.Args) == 2 {
 		if e.Args[1].Op != spec.OpInt || e.Args[1].Int == 0 {
 			s.fail(codeType, e.Args[1].Pos, "the step is a constant above 0")
@@ -161,11 +162,11 @@ func (s *scope) translate(e *spec.Expr) (val, bool) {
 			WithHint("allocate the number inside: translate(…, …, alloc(…))")
 		return val{}, false
 	}
-	out := s.newVar(table.member.Name, ir.UintType(64), 0)
+	out := s.p.newVar(table.member.Name, ir.UintType(64), 0)
 	outer.late = append(outer.late, &ir.Translate{
 		Var: out, Row: table.row, Member: table.member, Key: key.x, Allocs: own.Allocs, Value: value.x,
-		Unfinished: s.punted("translating", "another processor is making the translation", e.Pos),
-		Full:       s.punted("translations_full", "the table of translations is full", e.Pos), Pos: e.Pos,
+		Unfinished: s.p.punted("translating", "another processor is making the translation", e.Pos),
+		Full:       s.p.punted("translations_full", "the table of translations is full", e.Pos), Pos: e.Pos,
 	})
 	outer.lateVars[out] = true
 	return val{t: ir.UintType(64), x: &ir.VarRef{Var: out}, max: ^uint64(0), pos: e.Pos}, true

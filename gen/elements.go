@@ -17,7 +17,7 @@ type list struct {
 
 // searches emits the search of every list for every identifier that the program asks for.
 func (s *scope) searches(blk *[]ir.Stmt) {
-	s.eachExpr(func(e *spec.Expr) {
+	s.p.eachExpr(func(e *spec.Expr) {
 		if e.Op != spec.OpCall || e.Fn.Value != "has" && e.Fn.Value != "element" || len(e.Args) < 2 {
 			return
 		}
@@ -33,12 +33,13 @@ func (s *scope) searches(blk *[]ir.Stmt) {
 			return
 		}
 		name := pl.parent.entry + "_" + pl.f.Name.Value
-		l := &list{found: s.newVar(name+"_found", ir.BoolType, 1), value: s.newVar(name+"_element", ir.UintType(64), 0)}
+		l := &list{found: s.p.newVar(name+"_found", ir.BoolType, 1), value: s.p.newVar(name+"_element", ir.UintType(64),
+			0)}
 		find := &ir.FindElement{
-			Found: l.found, Value: l.value, Len: s.newVar(name+"_len", ir.UintType(64), uint64(pl.f.Max)),
+			Found: l.found, Value: l.value, Len: s.p.newVar(name+"_len", ir.UintType(64), uint64(pl.f.Max)),
 			At: pl.off, Size: pl.size, SizeMax: pl.f.Max, ID: id.x, Pos: e.Pos,
 		}
-		inside := &scope{program: s.program, path: s.upTo(pl.parent), self: pl.parent}
+		inside := &scope{p: s.p, path: s.upTo(pl.parent), self: pl.parent}
 		for _, el := range pl.f.Elements {
 			form := ir.ElementForm{IDBits: el.ID, LenBits: el.Len, Bias: el.Bias, Pad: el.Pad, Stop: el.Stop}
 			if el.When != nil {

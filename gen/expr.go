@@ -15,7 +15,7 @@ import (
 
 // scope is where names are looked up: the headers of a path, the rows found so far, and what is known of them.
 type scope struct {
-	*program
+	p     *program
 	path  []*layer
 	self  *layer // whose fields can be named without the header; nil outside of header declarations
 	rows  map[string]*ir.Row
@@ -65,7 +65,7 @@ func (s *scope) fail(code diag.Code, pos diag.Pos, format string, args ...any) *
 	if s.quiet {
 		return &diag.Diagnostic{}
 	}
-	return s.diags.Add(code, pos, format, args...)
+	return s.p.c.diags.Add(code, pos, format, args...)
 }
 
 // cond lowers a condition.
@@ -332,9 +332,10 @@ func (s *scope) onWire(e *spec.Expr, v val) int {
 	case len(e.Path) != 2: // a value that was named, or an endpoint's
 		return 0
 	}
-	for _, entry := range s.src.Stack {
-		for _, h := range s.choices(entry) {
-			if entry.Var.Value == e.Path[0].Value || h.Name.Value == e.Path[0].Value || s.inGroup(h, e.Path[0].Value) {
+	for _, entry := range s.p.src.Stack {
+		for _, h := range s.p.choices(entry) {
+			if entry.Var.Value == e.Path[0].Value || h.Name.Value == e.Path[0].Value || s.p.c.inGroup(h,
+				e.Path[0].Value) {
 				for _, f := range h.Fields {
 					if f.Name.Value == v.field.f.Name.Value && f.Bytes != size {
 						return 0

@@ -39,14 +39,14 @@ func (s *scope) fits(v val, width int, what, widen string, key bool) *diag.Diagn
 // table are widened where the session declares them.
 func (s *scope) fitsMember(v val, m *ir.Member, name string) bool {
 	of, declared, key, index := "", m.Pos, false, false
-	for _, t := range s.plan.Tables {
+	for _, t := range s.p.c.plan.Tables {
 		in := slices.Contains(t.Key.Members, m)
 		key, index = key || in, index || in && t.Kind == "array"
 		if t.Session == nil || !in && !slices.Contains(t.Value.Members, m) {
 			continue
 		}
 		of = fmt.Sprintf(" of session %q", t.Session.Name)
-		for _, src := range s.spec.Sessions {
+		for _, src := range s.p.c.spec.Sessions {
 			for _, f := range src.Fields {
 				if src.Name.Value == t.Session.Name && f.Name.Value == m.Name {
 					declared = f.Name.Pos
@@ -54,7 +54,7 @@ func (s *scope) fitsMember(v val, m *ir.Member, name string) bool {
 			}
 		}
 	}
-	for _, g := range s.plan.Groups {
+	for _, g := range s.p.c.plan.Groups {
 		key = key || slices.Contains(g.Key.Members, m)
 	}
 	wide := max(8, 1<<bits.Len(uint(bits.Len64(v.max)-1))) // 8, 16, 32 or 64

@@ -83,23 +83,23 @@ func (c *compiler) event(e *spec.Event) {
 
 // emit makes the record of an event.
 func (w *rewriter) emit(a *spec.Action) {
-	e := w.events[a.Event.Value]
+	e := w.p.c.events[a.Event.Value]
 	if e == nil {
 		var names []string
-		for _, e := range w.spec.Events {
+		for _, e := range w.p.c.spec.Events {
 			names = append(names, e.Name.Value)
 		}
 		if !slices.Contains(names, a.Event.Value) { // else its declaration is reported
-			suggest(w.fail(codeUnknownName, a.Event.Pos, "no event %q", a.Event.Value), a.Event.Value, names)
+			suggest(w.s.fail(codeUnknownName, a.Event.Pos, "no event %q", a.Event.Value), a.Event.Value, names)
 		}
 		return
 	}
-	out := &ir.Emit{Event: e, Row: w.rows[receiver], Full: -1, Pos: a.Pos}
-	if w.each == nil {
+	out := &ir.Emit{Event: e, Row: w.s.rows[receiver], Full: -1, Pos: a.Pos}
+	if w.s.each == nil {
 		out.Row = nil
 	}
 	if e.Required {
-		out.Full = w.punted("ring_full", "the ring of events is full", a.Pos)
+		out.Full = w.p.punted("ring_full", "the ring of events is full", a.Pos)
 	}
 	given := map[string]bool{}
 	for _, as := range a.Set {
@@ -112,7 +112,7 @@ func (w *rewriter) emit(a *spec.Action) {
 					names = append(names, m.Name)
 				}
 			}
-			suggest(w.fail(codeUnknownName, as.Target.Pos, "event %q has no field %q", e.Name, name), name, names).
+			suggest(w.s.fail(codeUnknownName, as.Target.Pos, "event %q has no field %q", e.Name, name), name, names).
 				WithRelated(e.Pos, "the event is declared here")
 			continue
 		}
@@ -121,14 +121,14 @@ func (w *rewriter) emit(a *spec.Action) {
 		if !ok {
 			continue
 		}
-		mv, ok := w.memberValue(m, v, fmt.Sprintf("field %q of event %q", name, e.Name))
+		mv, ok := w.s.memberValue(m, v, fmt.Sprintf("field %q of event %q", name, e.Name))
 		if ok {
 			out.Values = append(out.Values, mv...)
 		}
 	}
 	for _, m := range e.Fields.Members {
 		if !given[m.Name] {
-			w.fail(codeEvent, a.Pos, "field %q of event %q has no value", m.Name, e.Name).
+			w.s.fail(codeEvent, a.Pos, "field %q of event %q has no value", m.Name, e.Name).
 				WithRelated(m.Pos, "the field is declared here")
 		}
 	}
@@ -137,12 +137,12 @@ func (w *rewriter) emit(a *spec.Action) {
 
 // admit spends a credit.
 func (w *rewriter) admit(a *spec.Action) {
-	v, ok := w.value(a.Credit)
+	v, ok := w.s.value(a.Credit)
 	if !ok {
 		return
 	}
 	if v.t.Kind != ir.Credit && v.t.Kind != ir.Bucket {
-		w.fail(codeAdmit, a.Credit.Pos, "this is %s, where a credit is wanted", v.t.What()).
+		w.s.fail(codeAdmit, a.Credit.Pos, "this is %s, where a credit is wanted", v.t.What()).
 			WithHint("declare the value with type \"credit\" or \"bucket\"")
 		return
 	}
@@ -150,23 +150,23 @@ func (w *rewriter) admit(a *spec.Action) {
 	switch {
 	case v.level != nil:
 		out.Level = v.level
-	case w.level != nil && !a.Overdraft: // of what is refused
-		out.Level = w.level.x
+	case w.s.level != nil && !a.Overdraft: // of what is refused
+		out.Level = w.s.level.x
 	}
-	cost, ok := w.integer(a.Cost)
+	cost, ok := w.s.integer(a.Cost)
 	if !ok {
 		return
 	}
 	out.Cost = cost.x
 	if a.Floor != nil {
-		floor, ok := w.integer(a.Floor)
+		floor, ok := w.s.integer(a.Floor)
 		if !ok {
 			return
 		}
 		out.Floor = floor.x
 	}
 	if a.Count != nil {
-		if out.Count = w.count(&spec.Action{
+		if out.Count = w.s.count(&spec.Action{
 			Kind: spec.ActCount, Counter: a.Count, By: a.By, Pos: a.Count.Pos,
 		}); out.Count == nil {
 			return
@@ -177,14 +177,14 @@ func (w *rewriter) admit(a *spec.Action) {
 	switch {
 	case a.Else != nil: // what can't be spent isn't admitted, so neither is let through
 		kind := ir.Dropped
-		if w.each != nil {
+		if w.s.each != nil {
 			kind = ir.Declined
 		}
-		out.Refused = w.reason(a.Else.Value, kind, left, a.Else.Pos)
-		out.Contended = w.reason(a.Else.Value, kind, contended, a.Else.Pos)
+		out.Refused = w.p.reason(a.Else.Value, kind, left, a.Else.Pos)
+		out.Contended = w.p.reason(a.Else.Value, kind, contended, a.Else.Pos)
 	case !a.Overdraft:
-		out.Refused = w.punted("refused_"+v.member.Name, left, a.Pos)
-		out.Contended = w.punted("contended", contended, a.Pos)
+		out.Refused = w.p.punted("refused_"+v.member.Name, left, a.Pos)
+		out.Contended = w.p.punted("contended", contended, a.Pos)
 	}
 	w.fx.Admits = append(w.fx.Admits, out)
 }

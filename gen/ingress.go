@@ -148,11 +148,11 @@ func (s *scope) knownUnicast(x ir.Expr) bool {
 // addresses that it finds the hop of, but what the packet itself says, or another row or setting, may be anything.
 func (w *rewriter) canLeave(src, dst ir.Expr, hop *ir.HopRef, pos diag.Pos) {
 	if x := w.unknown(src, hop, pos); x != nil {
-		w.guard(&ir.Unicast{X: x}, w.martianSource(pos), pos)
+		w.guard(&ir.Unicast{X: x}, w.p.martianSource(pos), pos)
 	}
 	if x := w.unknown(dst, hop, pos); x != nil {
-		w.guard(not(&ir.Multicast{X: x}), w.multicast(pos), pos)
-		w.guard(&ir.Unicast{X: x}, w.martianDestination(pos), pos)
+		w.guard(not(&ir.Multicast{X: x}), w.p.multicast(pos), pos)
+		w.guard(&ir.Unicast{X: x}, w.p.martianDestination(pos), pos)
 	}
 }
 
@@ -160,7 +160,7 @@ func (w *rewriter) canLeave(src, dst ir.Expr, hop *ir.HopRef, pos diag.Pos) {
 func (w *rewriter) unknown(x ir.Expr, hop *ir.HopRef, pos diag.Pos) ir.Expr {
 	switch x := x.(type) {
 	case *ir.LoadBytes:
-		if w.knownUnicast(x) {
+		if w.s.knownUnicast(x) {
 			return nil
 		}
 	case *ir.RowMember:
@@ -170,7 +170,7 @@ func (w *rewriter) unknown(x ir.Expr, hop *ir.HopRef, pos diag.Pos) ir.Expr {
 	case *ir.BytesConst:
 		return nil
 	case *ir.SettingRef:
-		return &ir.VarRef{Var: w.let(&w.guards, x.Setting.Name, x, 0, pos)}
+		return &ir.VarRef{Var: w.p.let(&w.guards, x.Setting.Name, x, 0, pos)}
 	}
 	return x
 }

@@ -13,7 +13,7 @@ import (
 // kept returns the index of the first header that leaves with everything that came after it.
 func (w *rewriter) kept() int {
 	k := len(w.hdrs)
-	for i := len(w.path) - 1; i >= 0 && k > 0 && !w.path[i].meta && w.hdrs[k-1].old == w.path[i]; i-- {
+	for i := len(w.s.path) - 1; i >= 0 && k > 0 && !w.s.path[i].meta && w.hdrs[k-1].old == w.s.path[i]; i-- {
 		k--
 	}
 	if k == 0 || !w.resized && !w.popInner {
@@ -33,11 +33,11 @@ func (w *rewriter) moveKept(o *outHeader, off ir.Off) bool {
 	case o.size >= 0:
 		o.end = plus(off, o.size)
 	case slices.ContainsFunc(o.old.order, func(pl *fieldRef) bool { return pl.segment > 0 }):
-		w.fail(codeResize, w.pos, "header %q has a variable length and would have to move", o.entry)
+		w.s.fail(codeResize, w.pos, "header %q has a variable length and would have to move", o.entry)
 		return false // by a distance that varies, too: nothing says where its last fields are
 	default:
 		end := bin(ir.Add, offExpr(off), distance(o.old.end, o.old.off))
-		o.end = ir.Off{Base: w.let(&w.guards, o.entry+"_new_end", end, maxStart, w.pos)}
+		o.end = ir.Off{Base: w.p.let(&w.guards, o.entry+"_new_end", end, maxStart, w.pos)}
 	}
 	return true
 }

@@ -23,7 +23,7 @@ func (p *program) asks(name string) bool {
 
 // lapsed is true where the lease has expired.
 func (s *scope) lapsed(pos diag.Pos) (val, bool) {
-	if s.congestion() {
+	if s.p.congestion() {
 		s.fail(codeLapsed, pos, "a program at %s can't decide what happens without a lease", ir.Congestion).
 			WithHint("Reno's rules decide then")
 		return val{}, false
@@ -38,7 +38,7 @@ func (p *program) checkLapsed() {
 	}
 	eachAction(p.src.Rules, func(a *spec.Action) {
 		if a.Kind == spec.ActSend || a.Kind == spec.ActFanOut {
-			p.diags.Add(codeLapsed, a.Pos, "a program that runs without a lease can't %s packets", a.Kind).
+			p.c.diags.Add(codeLapsed, a.Pos, "a program that runs without a lease can't %s packets", a.Kind).
 				WithHint("its expressions say %s; rules that send belong into another program", lapsedName)
 		}
 	})

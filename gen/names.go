@@ -19,7 +19,7 @@ import (
 func (s *scope) find(name string) (in *layer, known bool) {
 	if s.self != nil {
 		for _, in := range slices.Backward(s.path) {
-			if in.h.Name.Value == name || s.inGroup(in.h, name) {
+			if in.h.Name.Value == name || s.p.c.inGroup(in.h, name) {
 				return in, true
 			}
 		}
@@ -28,7 +28,7 @@ func (s *scope) find(name string) (in *layer, known bool) {
 	for _, is := range []func(*layer) bool{
 		func(in *layer) bool { return in.entry == name },
 		func(in *layer) bool { return in.h.Name.Value == name },
-		func(in *layer) bool { return s.inGroup(in.h, name) },
+		func(in *layer) bool { return s.p.c.inGroup(in.h, name) },
 	} {
 		if i := slices.IndexFunc(s.path, is); i >= 0 {
 			return s.path[i], true
@@ -39,9 +39,9 @@ func (s *scope) find(name string) (in *layer, known bool) {
 
 // inStack reports whether the program's stack has a header that a name stands for, on any path.
 func (s *scope) inStack(name string) bool {
-	return slices.ContainsFunc(s.src.Stack, func(e *spec.StackEntry) bool {
-		return slices.ContainsFunc(s.choices(e), func(h *spec.Header) bool {
-			return e.Var.Value == name || h.Name.Value == name || s.inGroup(h, name)
+	return slices.ContainsFunc(s.p.src.Stack, func(e *spec.StackEntry) bool {
+		return slices.ContainsFunc(s.p.choices(e), func(h *spec.Header) bool {
+			return e.Var.Value == name || h.Name.Value == name || s.p.c.inGroup(h, name)
 		})
 	})
 }
@@ -96,7 +96,7 @@ func (s *scope) noName(n spec.Name) {
 		return s.fail(codeUnknownName, n.Pos, format, args...)
 	}
 	switch {
-	case s.lost[n.Value]: // its lookup is reported
+	case s.p.lost[n.Value]: // its lookup is reported
 	case s.self != nil && slices.ContainsFunc(s.self.h.Fields, func(f *spec.Field) bool {
 		return f.Name.Value == n.Value
 	}):
@@ -105,12 +105,12 @@ func (s *scope) noName(n spec.Name) {
 	case s.self == nil && n.Value == receiver && s.each == nil:
 		known("%q is the row of a receiver, which only the rules of a fan_out know", n.Value).
 			WithHint("what reads %q is written in the fan_out: rules: [{when: \"…\", do: […]}]", n.Value)
-	case s.headers[n.Value] != nil || s.groups[n.Value] != nil:
+	case s.p.c.headers[n.Value] != nil || s.p.c.groups[n.Value] != nil:
 		var stack []string
-		for _, e := range s.src.Stack {
+		for _, e := range s.p.src.Stack {
 			stack = append(stack, e.Var.Value)
 		}
-		known("header %q is not in the stack of program %q", n.Value, s.src.Name.Value).
+		known("header %q is not in the stack of program %q", n.Value, s.p.src.Name.Value).
 			WithHint("its stack is %s", strings.Join(stack, ", "))
 	default:
 		suggest(known("no header, lookup or setting is called %q here", n.Value), n.Value, s.visible())
@@ -126,7 +126,7 @@ func (s *scope) visible() []string {
 	for n := range s.named {
 		names = append(names, n)
 	}
-	for _, e := range s.src.Stack {
+	for _, e := range s.p.src.Stack {
 		names = append(names, e.Var.Value)
 	}
 	for _, in := range s.path {
@@ -151,7 +151,7 @@ func (s *scope) fieldOf(in *layer, e *spec.Expr, rest []spec.Name) (val, bool) {
 			return v, true // bytes of variable length: only len() can use them
 		}
 	} else if part := partOf(in.h, n.Value); part != nil {
-		inside := &scope{program: s.program, path: s.upTo(in), self: in, quiet: s.quiet}
+		inside := &scope{p: s.p, path: s.upTo(in), self: in, quiet: s.quiet}
 		if part.Alias != nil {
 			a, ok := inside.value(part.Alias)
 			if !ok {
@@ -193,11 +193,11 @@ func (s *scope) fieldOf(in *layer, e *spec.Expr, rest []spec.Name) (val, bool) {
 // elsewhere returns the header that has a field which in lacks, where it is in the same place of the stack; and
 // what both of them call such a field, or "".
 func (s *scope) elsewhere(in *layer, field string) (other *spec.Header, both string) {
-	for _, e := range s.src.Stack {
+	for _, e := range s.p.src.Stack {
 		if e.Var.Value != in.entry || in.entry == "" {
 			continue
 		}
-		for _, h := range s.choices(e) {
+		for _, h := range s.p.choices(e) {
 			if h == in.h || !slices.ContainsFunc(h.Fields, func(f *spec.Field) bool { return f.Name.Value == field }) {
 				continue
 			}
@@ -254,10 +254,10 @@ func (s *scope) settingRef(e *spec.Expr) (val, bool) {
 		return val{}, false
 	}
 	n := e.Path[1]
-	set := s.settings[n.Value]
+	set := s.p.c.settings[n.Value]
 	if set == nil {
 		var names []string
-		for _, x := range s.spec.Settings {
+		for _, x := range s.p.c.spec.Settings {
 			names = append(names, x.Name.Value)
 		}
 		if slices.Contains(names, n.Value) {
@@ -272,7 +272,7 @@ func (s *scope) settingRef(e *spec.Expr) (val, bool) {
 var skbNames = map[string]ir.MetaKind{"len": ir.FrameLen, "mark": ir.SKBMark, "priority": ir.SKBPrio}
 
 func (s *scope) skb(e *spec.Expr) (val, bool) {
-	if s.congestion() {
+	if s.p.congestion() {
 		s.fail(codeCongestion, e.Pos, "there is no packet at %s", ir.Congestion).
 			WithHint("what there is are the fields of socket, such as socket.in_flight")
 		return val{}, false

@@ -222,7 +222,7 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 	} else if len(path) > 0 {
 		in.far = path[len(path)-1].far
 	}
-	s := &scope{program: p, path: append(path[:len(path):len(path)], in), self: in}
+	s := &scope{p: p, path: append(path[:len(path):len(path)], in), self: in}
 	if a.meta {
 		parent := path[len(path)-1]
 		typ := announcer(parent, a.h)
@@ -335,7 +335,7 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 			limit += at.Base.Max
 		}
 		if limit > maxVariable+uint64(in.far) {
-			p.diags.Add(codeVariable, f.Name.Pos, "the headers up to field %q may take %d bytes; %d is the most",
+			p.c.diags.Add(codeVariable, f.Name.Pos, "the headers up to field %q may take %d bytes; %d is the most",
 				f.Name.Value, limit-uint64(in.far), maxVariable)
 			return nil
 		}
@@ -351,7 +351,7 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 		}
 		if f.SizedUint() {
 			if word := powerOf2(f.Max); p.atLeast(at) < word {
-				p.diags.Add(codeVariable, f.Name.Pos, "field %q may begin %s after the start of the packet: an "+
+				p.c.diags.Add(codeVariable, f.Name.Pos, "field %q may begin %s after the start of the packet: an "+
 					"integer of variable size has to have %d bytes in front of it", f.Name.Value,
 					plural(p.atLeast(at), "byte"), word)
 				return nil

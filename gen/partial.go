@@ -16,9 +16,9 @@ import (
 
 // unknownPartial lets packets pass to the stack that have such a checksum, which a rewrite would spoil.
 func (w *rewriter) unknownPartial(blk *[]ir.Stmt, rw *ir.Rewrite, pos diag.Pos) {
-	partial := &ir.VarRef{Var: w.let(blk, "partial", &ir.Meta{Kind: ir.Partial}, 0, pos)}
+	partial := &ir.VarRef{Var: w.p.let(blk, "partial", &ir.Meta{Kind: ir.Partial}, 0, pos)}
 	ok := bin(ir.Eq, partial, num(0))
-	for _, in := range w.path {
+	for _, in := range w.s.path {
 		if w.header(in) == nil {
 			continue // nothing is left to complete it in
 		}
@@ -36,7 +36,7 @@ func (w *rewriter) unknownPartial(blk *[]ir.Stmt, rw *ir.Rewrite, pos diag.Pos) 
 		}
 		ok = or(ok, after)
 	}
-	emit(blk, &ir.Guard{Cond: ok, Reason: w.partialChecksum(pos), Pos: pos})
+	emit(blk, &ir.Guard{Cond: ok, Reason: w.s.partialChecksum(pos), Pos: pos})
 }
 
 // cutsAt lets packets pass to the stack that can't be cut off at end, the datagram's: they would lose the field of a
@@ -46,10 +46,10 @@ func (w *rewriter) cutsAt(end ir.Expr, pos diag.Pos) {
 		return
 	}
 	datagram, _ := w.datagram()
-	w.counted(w.path[:datagram], end, pos)
+	w.counted(w.s.path[:datagram], end, pos)
 	field := bin(ir.And, &ir.Meta{Kind: ir.Partial}, num(0xFFFF))
 	whole := bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, end)
-	w.guard(or(whole, bin(ir.Lt, field, bin(ir.Sub, end, num(1)))), w.partialChecksum(pos), pos)
+	w.guard(or(whole, bin(ir.Lt, field, bin(ir.Sub, end, num(1)))), w.s.partialChecksum(pos), pos)
 }
 
 // counted lets packets pass to the stack in which one of these headers, in front of the datagram, counts bytes after
@@ -57,13 +57,13 @@ func (w *rewriter) cutsAt(end ir.Expr, pos diag.Pos) {
 func (w *rewriter) counted(ins []*layer, end ir.Expr, pos diag.Pos) {
 	for _, in := range ins {
 		if !isFrame(in.inner) {
-			w.guard(bin(ir.Le, in.inner, end), w.paddingHere(pos), pos)
+			w.guard(bin(ir.Le, in.inner, end), w.s.paddingHere(pos), pos)
 		}
 	}
 }
 
 func (s *scope) partialChecksum(pos diag.Pos) int {
-	return s.punted("partial_checksum", "a partial checksum in a header that the stack doesn't name", pos)
+	return s.p.punted("partial_checksum", "a partial checksum in a header that the stack doesn't name", pos)
 }
 
 // readdressed reports whether the packet's addresses change.

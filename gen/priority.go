@@ -13,8 +13,8 @@ func (p *program) priorityFrom() *spec.Expr {
 	switch {
 	case p.src.Priority != nil:
 		return p.src.Priority.From
-	case p.spec.Priority != nil:
-		return p.spec.Priority.From
+	case p.c.spec.Priority != nil:
+		return p.c.spec.Priority.From
 	}
 	return nil
 }
@@ -30,11 +30,11 @@ const priorityName = "priority"
 
 // findPriority computes the level of the packet: a value beyond the last one means the last one.
 func (s *scope) findPriority(blk *[]ir.Stmt) {
-	from := s.priorityFrom()
-	if from == nil || !s.asksPriority() {
+	from := s.p.priorityFrom()
+	if from == nil || !s.p.asksPriority() {
 		return
 	}
-	levels := uint64(s.plan.Levels)
+	levels := uint64(s.p.c.plan.Levels)
 	if levels == 0 {
 		s.fail(codePriority, from.Pos, "the spec doesn't say how many levels of priority there are").
 			WithHint("declare them: priority: levels: 8")
@@ -46,23 +46,23 @@ func (s *scope) findPriority(blk *[]ir.Stmt) {
 	}
 	x, last := v.x, num(levels-1)
 	if v.max >= levels {
-		raw := &ir.VarRef{Var: s.let(blk, "priority_value", x, v.max, from.Pos)}
+		raw := &ir.VarRef{Var: s.p.let(blk, "priority_value", x, v.max, from.Pos)}
 		x = &ir.Pick{If: bin(ir.Lt, raw, num(levels)), Then: raw, Else: last}
 	}
-	if s.spec.Priority.High {
+	if s.p.c.spec.Priority.High {
 		x = bin(ir.Sub, last, x)
 	}
-	level := s.let(blk, priorityName, x, levels-1, from.Pos)
+	level := s.p.let(blk, priorityName, x, levels-1, from.Pos)
 	s.level = &val{t: ir.UintType(64), x: &ir.VarRef{Var: level}, max: levels - 1}
 }
 
 // priority is the level of the packet.
 func (s *scope) priority(pos diag.Pos) (val, bool) {
 	if s.level == nil {
-		if s.priorityFrom() == nil {
+		if s.p.priorityFrom() == nil {
 			s.fail(codePriority, pos, "the spec doesn't say where the priority is").
 				WithHint("declare it: priority: {levels: 8, from: \"…\"}")
-		} else if s.plan.Levels > 0 && s.mentions(s.priorityFrom(), s.src.Lookups) {
+		} else if s.p.c.plan.Levels > 0 && s.mentions(s.p.priorityFrom(), s.p.src.Lookups) {
 			s.fail(codePriority, pos, "the priority is known after the program's lookups only")
 		}
 		return val{}, false

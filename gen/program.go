@@ -23,7 +23,7 @@ const (
 
 // program is one program being compiled.
 type program struct {
-	*compiler
+	c      *compiler
 	src    *spec.Program
 	out    *ir.Program
 	names  map[string]int   // how often a name of a variable or row was taken
@@ -73,7 +73,7 @@ type fieldRef struct {
 }
 
 func (c *compiler) program(src *spec.Program) {
-	p := &program{compiler: c, src: src, names: map[string]int{}, lost: map[string]bool{},
+	p := &program{c: c, src: src, names: map[string]int{}, lost: map[string]bool{},
 		least: map[*ir.Var]int{}, starts: map[*ir.Var]bool{}, trace: newTrace(),
 		out: &ir.Program{Name: src.Name.Value, Hook: src.Hook, Pos: src.Name.Pos}}
 	p.reason("sent", ir.Sent, "rewritten and sent", src.Name.Pos)
@@ -172,32 +172,32 @@ func (p *program) untagged(pos diag.Pos) ir.Stmt {
 // choices returns the headers that a stack entry stands for.
 func (p *program) choices(e *spec.StackEntry) (hs []*spec.Header) {
 	for _, n := range e.Headers {
-		h, g := p.headers[n.Value], p.groups[n.Value]
+		h, g := p.c.headers[n.Value], p.c.groups[n.Value]
 		if h != nil && (g == nil || g.Std || !h.Std) { // what a spec declares goes before what comes with the language
 			hs = append(hs, h)
 			continue
 		}
 		if g != nil {
 			for _, m := range g.Headers {
-				if h := p.headers[m.Value]; h != nil {
+				if h := p.c.headers[m.Value]; h != nil {
 					hs = append(hs, h)
 				} else {
-					suggest(p.diags.Add(codeUnknownName, m.Pos, "no header %q", m.Value), m.Value, p.headerNames())
+					suggest(p.c.diags.Add(codeUnknownName, m.Pos, "no header %q", m.Value), m.Value, p.headerNames())
 				}
 			}
 			continue
 		}
-		suggest(p.diags.Add(codeUnknownName, n.Pos, "no header %q", n.Value), n.Value, p.headerNames())
+		suggest(p.c.diags.Add(codeUnknownName, n.Pos, "no header %q", n.Value), n.Value, p.headerNames())
 	}
 	return hs
 }
 
 func (p *program) headerNames() []string {
 	var names []string
-	for _, h := range p.spec.Headers {
+	for _, h := range p.c.spec.Headers {
 		names = append(names, h.Name.Value)
 	}
-	for _, g := range p.spec.Alternatives {
+	for _, g := range p.c.spec.Alternatives {
 		names = append(names, g.Name.Value)
 	}
 	return names
@@ -207,7 +207,7 @@ func (p *program) headerNames() []string {
 func (p *program) mayTag() bool {
 	for _, e := range p.src.Stack {
 		for _, n := range e.Headers {
-			if h := p.headers[n.Value]; h != nil && h.Metadata == "vlan" {
+			if h := p.c.headers[n.Value]; h != nil && h.Metadata == "vlan" {
 				return true
 			}
 		}
@@ -370,7 +370,7 @@ func (p *program) arms(e *spec.StackEntry, path []*layer, parent *layer, off ir.
 		if cond == nil && choice {
 			c, bytes := p.discriminator(h, parent, off, end)
 			if c == nil && (i < len(hs)-1 || e.Optional) {
-				p.diags.Add(codeStack, e.Pos, "nothing distinguishes header %q from the alternatives", h.Name.Value).
+				p.c.diags.Add(codeStack, e.Pos, "nothing distinguishes header %q from the alternatives", h.Name.Value).
 					WithRelated(h.Name.Pos, "the header is declared here").
 					WithHint("give one of its first fields a value (is), or declare what it comes after; or let the "+
 						"program's lookups choose: {%s: […], by: \"lookup\"}", e.Var.Value)
@@ -418,7 +418,7 @@ func (p *program) shortest(e *spec.StackEntry) int {
 // cantFollow reports a header that nothing announces in the one in front of it. Where another order of the stack would
 // do, that is what was meant.
 func (p *program) cantFollow(e *spec.StackEntry, h, parent *spec.Header) {
-	d := p.diags.Add(codeStack, e.Pos, "header %q can't follow %q: nothing says how it is recognised there",
+	d := p.c.diags.Add(codeStack, e.Pos, "header %q can't follow %q: nothing says how it is recognised there",
 		h.Name.Value, parent.Name.Value).
 		WithRelated(h.Name.Pos, "the header is declared here")
 	var parents []string
@@ -483,7 +483,7 @@ func (p *program) follows(h *spec.Header, parent *layer) (ir.Expr, bool) {
 		if a.Parent.Value != parent.h.Name.Value {
 			continue
 		}
-		s := &scope{program: p, path: []*layer{parent}, self: parent}
+		s := &scope{p: p, path: []*layer{parent}, self: parent}
 		var all ir.Expr
 		for _, m := range a.Match {
 			all = and(all, s.match(m))
@@ -516,7 +516,7 @@ func (p *program) discriminator(h *spec.Header, parent *layer, off ir.Off, end i
 			bits += f.Bits
 		}
 		if f.Is != nil {
-			s := &scope{program: p, self: probe}
+			s := &scope{p: p, self: probe}
 			cond = and(cond, s.constraint(pl.val(), f.Is))
 			needed = (bits + 7) / 8
 		}
@@ -528,7 +528,8 @@ func (p *program) discriminator(h *spec.Header, parent *layer, off ir.Off, end i
 func (p *program) leaf(path []*layer, blk *[]ir.Stmt) {
 	if len(p.out.Paths) == maxPaths {
 		p.dead = true
-		p.diags.Add(codePaths, p.src.Name.Pos, "program %q has more than %d sequences of headers", p.out.Name, maxPaths)
+		p.c.diags.Add(codePaths, p.src.Name.Pos, "program %q has more than %d sequences of headers", p.out.Name,
+			maxPaths)
 		return
 	}
 	var names []string
@@ -551,7 +552,7 @@ func (p *program) leaf(path []*layer, blk *[]ir.Stmt) {
 	}
 	p.out.Paths = append(p.out.Paths, strings.Join(names, " "))
 	s := &scope{
-		program: p, path: path, rows: map[string]*ir.Row{}, facts: map[*ir.Row]bool{}, named: map[string]val{},
+		p: p, path: path, rows: map[string]*ir.Row{}, facts: map[*ir.Row]bool{}, named: map[string]val{},
 		lists: map[string]*list{},
 	}
 	if !p.congestion() {
@@ -560,7 +561,7 @@ func (p *program) leaf(path []*layer, blk *[]ir.Stmt) {
 		}
 	}
 	if len(path) == 0 {
-		p.diags.Add(codeStack, p.src.Name.Pos, "program %q has an empty stack", p.out.Name).
+		p.c.diags.Add(codeStack, p.src.Name.Pos, "program %q has an empty stack", p.out.Name).
 			WithHint("a stack begins with the link layer: [\"eth\", …]")
 		return
 	}
@@ -576,7 +577,7 @@ func (p *program) leaf(path []*layer, blk *[]ir.Stmt) {
 
 // ordinary declines GSO packets.
 func (s *scope) ordinary(pos diag.Pos) ir.Stmt {
-	return &ir.Guard{Cond: bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, num(0)), Reason: s.superPacket(pos), Pos: pos}
+	return &ir.Guard{Cond: bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, num(0)), Reason: s.p.superPacket(pos), Pos: pos}
 }
 
 func (p *program) superPacket(pos diag.Pos) int {

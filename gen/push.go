@@ -13,11 +13,11 @@ import (
 
 // pop takes a header out.
 func (w *rewriter) pop(a *spec.Action) {
-	in, known := w.find(a.Header.Value)
+	in, known := w.s.find(a.Header.Value)
 	if in == nil {
 		if !known {
-			suggest(w.fail(codePush, a.Header.Pos, "no header %q in the stack", a.Header.Value), a.Header.Value,
-				w.visible())
+			suggest(w.s.fail(codePush, a.Header.Pos, "no header %q in the stack", a.Header.Value), a.Header.Value,
+				w.s.visible())
 		}
 		return // an optional header that isn't there
 	}
@@ -31,7 +31,7 @@ func (w *rewriter) remove(in *layer, zero bool, pos diag.Pos) {
 	}
 	i := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return o.old == in })
 	if i < 0 {
-		w.fail(codePush, pos, "header %q is popped twice", in.entry)
+		w.s.fail(codePush, pos, "header %q is popped twice", in.entry)
 		return
 	}
 	for _, pl := range in.order {
@@ -44,7 +44,7 @@ func (w *rewriter) remove(in *layer, zero bool, pos diag.Pos) {
 	}
 	for _, f := range in.h.Fields {
 		if set, ok := w.hdrs[i].sets[f.Name.Value]; ok {
-			w.fail(codeTarget, set, "field %q can't be set: its header is taken out", f.Name.Value).
+			w.s.fail(codeTarget, set, "field %q can't be set: its header is taken out", f.Name.Value).
 				WithRelated(pos, "it is taken out here").
 				WithHint("leave one of them out")
 		}
@@ -60,13 +60,13 @@ func (w *rewriter) remove(in *layer, zero bool, pos diag.Pos) {
 // popOuter has the kernel take the outermost tag out of the frame. It would move a tag after it into the packet's
 // metadata, and all that follows with it, so there must not be one.
 func (w *rewriter) popOuter(in *layer, pos diag.Pos) {
-	at := slices.Index(w.path, in)
+	at := slices.Index(w.s.path, in)
 	var next *spec.Header
-	if at+1 < len(w.path) {
-		next = w.path[at+1].h
+	if at+1 < len(w.s.path) {
+		next = w.s.path[at+1].h
 	}
 	if w.popInner || next != nil && next.Metadata == "vlan" {
-		w.fail(codePush, pos, "header %q can't be taken out: another tag is in front of it or after it", in.entry).
+		w.s.fail(codePush, pos, "header %q can't be taken out: another tag is in front of it or after it", in.entry).
 			WithHint("of two tags in the frame none can be taken out")
 		return
 	}
@@ -75,25 +75,26 @@ func (w *rewriter) popOuter(in *layer, pos diag.Pos) {
 		return // the tag says that something else follows
 	}
 	typ := &ir.Load{Off: plus(in.off, 2), Bits: 16, Field: in.h.Name.Value + ".type"}
-	other := w.punted("vlan_tag", "a VLAN tag that the stack doesn't have", pos)
+	other := w.p.punted("vlan_tag", "a VLAN tag that the stack doesn't have", pos)
 	w.guard(bin(ir.Ne, typ, num(0x8100)), other, pos)
 	w.guard(bin(ir.Ne, typ, num(0x88A8)), other, pos)
 }
 
 // push puts a header in.
 func (w *rewriter) push(a *spec.Action) {
-	h := w.headers[a.Header.Value]
+	h := w.p.c.headers[a.Header.Value]
 	if h == nil {
-		suggest(w.fail(codeUnknownName, a.Header.Pos, "no header %q", a.Header.Value), a.Header.Value, w.headerNames())
+		suggest(w.s.fail(codeUnknownName, a.Header.Pos, "no header %q", a.Header.Value), a.Header.Value,
+			w.p.headerNames())
 		return
 	}
 	if fixedSize(h) < 0 {
-		w.fail(codeVariable, a.Header.Pos, "header %q can't be pushed: its size varies", h.Name.Value).
+		w.s.fail(codeVariable, a.Header.Pos, "header %q can't be pushed: its size varies", h.Name.Value).
 			WithRelated(h.Name.Pos, "the header is declared here")
 		return
 	}
 	if h.Trailer > 0 {
-		w.fail(codePush, a.Header.Pos, "header %q can't be pushed: it has a trailer, which nothing fills",
+		w.s.fail(codePush, a.Header.Pos, "header %q can't be pushed: it has a trailer, which nothing fills",
 			h.Name.Value).WithRelated(h.Name.Pos, "the header is declared here")
 		return
 	}
@@ -103,11 +104,11 @@ func (w *rewriter) push(a *spec.Action) {
 	}
 	at := len(w.hdrs)
 	if a.Before != nil {
-		in, _ := w.find(a.Before.Value)
+		in, _ := w.s.find(a.Before.Value)
 		at = slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return in != nil && o.old == in })
-		if at < 0 || at == 0 && w.out.L2 {
-			suggest(w.fail(codePush, a.Before.Pos, "no header %q in the stack to push in front of", a.Before.Value),
-				a.Before.Value, w.visible())
+		if at < 0 || at == 0 && w.p.out.L2 {
+			suggest(w.s.fail(codePush, a.Before.Pos, "no header %q in the stack to push in front of", a.Before.Value),
+				a.Before.Value, w.s.visible())
 			return
 		}
 	}
@@ -121,7 +122,7 @@ func (w *rewriter) push(a *spec.Action) {
 					names = append(names, f.Name.Value)
 				}
 			}
-			suggest(w.fail(codeUnknownName, as.Target.Pos, "no field %q in header %q", name, h.Name.Value),
+			suggest(w.s.fail(codeUnknownName, as.Target.Pos, "no field %q in header %q", name, h.Name.Value),
 				name, names).
 				WithRelated(h.Name.Pos, "the header is declared here")
 			continue
@@ -142,7 +143,7 @@ func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
 		return
 	}
 	if f.Counts != nil || f.Checksum != nil {
-		w.fail(codeTarget, as.Target.Pos, "field %q follows from the packet", f.Name.Value).
+		w.s.fail(codeTarget, as.Target.Pos, "field %q follows from the packet", f.Name.Value).
 			WithHint("leave it out: lengths and checksums are always right")
 		return
 	}
@@ -153,12 +154,12 @@ func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
 		rs := ranges(f.Is, maxOf(f.Bits))
 		if c, fixed := constant(v.x); fixed {
 			if !slices.ContainsFunc(rs, func(r ir.Range) bool { return c >= r.Min && c <= r.Max }) {
-				w.fail(codeConstraint, as.Value.Pos, "field %q can't be %d", f.Name.Value, c).
+				w.s.fail(codeConstraint, as.Value.Pos, "field %q can't be %d", f.Name.Value, c).
 					WithRelated(f.Is.Pos, "its values are declared here")
 			}
-		} else if cond := w.constraint(val{t: ir.UintType(f.Bits), x: v.x, max: maxOf(f.Bits), pos: v.pos},
+		} else if cond := w.s.constraint(val{t: ir.UintType(f.Bits), x: v.x, max: maxOf(f.Bits), pos: v.pos},
 			f.Is); cond != nil {
-			w.guard(cond, w.unfit(o.h, f, impossible), as.Value.Pos)
+			w.guard(cond, w.p.unfit(o.h, f, impossible), as.Value.Pos)
 		}
 	}
 	o.vals[f.Name.Value], o.sets[f.Name.Value] = v.x, as.Target.Pos
@@ -181,7 +182,8 @@ func (w *rewriter) complete() bool {
 			case f.Origin != nil && f.Kind == spec.FieldUint:
 				o.vals[f.Name.Value] = num(*f.Origin)
 			default:
-				w.fail(codePush, o.pos, "field %q of the pushed header %q needs a value", f.Name.Value, o.h.Name.Value).
+				w.s.fail(codePush, o.pos, "field %q of the pushed header %q needs a value", f.Name.Value,
+					o.h.Name.Value).
 					WithRelated(f.Name.Pos, "the field is declared here")
 				ok = false
 			}
@@ -231,14 +233,14 @@ func (w *rewriter) announce() bool {
 	for i, a := range w.hdrs {
 		known := i+1 < len(w.hdrs) && (len(w.hdrs[i+1].h.After) > 0 || w.hdrs[i+1].old == nil)
 		if gone := w.takenOut(i); gone != nil && !known {
-			if pl := announcer(a.old, w.path[a.index+1].h); pl != nil {
+			if pl := announcer(a.old, w.s.path[a.index+1].h); pl != nil {
 				same := gone.fields[pl.f.Name.Value]
 				switch {
 				case a.vals[pl.f.Name.Value] != nil || isPort(a.h, pl.f):
 				case same != nil && same.f.Kind == spec.FieldUint && same.f.Bits == pl.f.Bits:
 					a.vals[pl.f.Name.Value] = same.load
 				default:
-					w.fail(codePush, w.pos, "header %q can't be popped: %s.%s would still say that it follows",
+					w.s.fail(codePush, w.pos, "header %q can't be popped: %s.%s would still say that it follows",
 						gone.entry, a.entry, pl.f.Name.Value).
 						WithRelated(gone.h.Name.Pos, "the header is declared here").
 						WithHint("set it after the pop, if it is known what follows then")
@@ -261,14 +263,14 @@ func (w *rewriter) announce() bool {
 		for _, f := range a.h.Fields {
 			if x := announced(a.h, b.h, f); x != nil {
 				if set, given := a.sets[f.Name.Value]; given && a.old != nil {
-					w.fail(codeTarget, set, "field %q can't be set: it says which header follows, which is %q",
+					w.s.fail(codeTarget, set, "field %q can't be set: it says which header follows, which is %q",
 						f.Name.Value, b.entry).
 						WithHint("leave it out: it follows from the headers that are pushed and popped")
 				}
 				if v, set := a.vals[f.Name.Value]; !set || a.old != nil {
 					a.vals[f.Name.Value] = x
 				} else if c, fixed := constant(v); fixed && !isPort(a.h, f) && !mayAnnounce(a.h, b.h, f, c) {
-					w.fail(codeTarget, a.sets[f.Name.Value], "field %q of the pushed header %q can't be %d: it says "+
+					w.s.fail(codeTarget, a.sets[f.Name.Value], "field %q of the pushed header %q can't be %d: it says "+
 						"which header follows, which is %q", f.Name.Value, a.entry, c, b.entry).
 						WithRelated(b.h.Name.Pos, "what it comes after is declared here").
 						WithHint("leave it out: it follows from the headers that are pushed and popped")
@@ -277,7 +279,7 @@ func (w *rewriter) announce() bool {
 			}
 		}
 		if !found {
-			w.fail(codePush, b.pos, "header %q can't follow %q", b.h.Name.Value, a.h.Name.Value).
+			w.s.fail(codePush, b.pos, "header %q can't follow %q", b.h.Name.Value, a.h.Name.Value).
 				WithRelated(b.h.Name.Pos, "what it comes after is declared here")
 			return false
 		}
@@ -299,11 +301,11 @@ func (w *rewriter) takenOut(i int) *layer {
 	if a.old == nil {
 		return nil
 	}
-	end := len(w.path)
+	end := len(w.s.path)
 	if i+1 < len(w.hdrs) && w.hdrs[i+1].index >= 0 {
 		end = w.hdrs[i+1].index
 	}
-	for _, in := range slices.Backward(w.path[a.index+1 : max(end, a.index+1)]) {
+	for _, in := range slices.Backward(w.s.path[a.index+1 : max(end, a.index+1)]) {
 		if !in.meta {
 			return in
 		}

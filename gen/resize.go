@@ -65,7 +65,7 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first, kept int, pos diag.Pos) boo
 	switch {
 	case outer != nil && outer.Metadata == "vlan" && !(partial && w.family == 0 && change == len(w.hdrs)):
 		emit(w.blk, &ir.Up{
-			Reason: w.punted("tag_in_frame", "the kernel can't resize a packet with a VLAN tag in the frame", pos),
+			Reason: w.p.punted("tag_in_frame", "the kernel can't resize a packet with a VLAN tag in the frame", pos),
 			Pos:    pos,
 		})
 		return false
@@ -82,7 +82,7 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first, kept int, pos diag.Pos) boo
 		} else if !isIP(outer) || !stays {
 			why = "the packet is not IP"
 		}
-		w.fail(codeResize, pos, "the packet can't be resized safely here: %s", why)
+		w.s.fail(codeResize, pos, "the packet can't be resized safely here: %s", why)
 		return false
 	}
 	return true
@@ -101,8 +101,8 @@ func sameFamily(a, b *spec.Header) bool {
 // outermost is the header that the kernel takes a packet for when it resizes it: the first one in the frame after the
 // link-layer header, once a tag that goes away has gone.
 func (w *rewriter) outermost() *spec.Header {
-	for i, in := range w.path {
-		if in.meta || i == 0 && w.out.L2 || w.popInner && in.h.Metadata == "vlan" {
+	for i, in := range w.s.path {
+		if in.meta || i == 0 && w.p.out.L2 || w.popInner && in.h.Metadata == "vlan" {
 			continue
 		}
 		return in.h
@@ -130,7 +130,7 @@ func (w *rewriter) skipsOnlyTags(from, to int) bool {
 	if from < 0 || to <= from+1 {
 		return false
 	}
-	for _, in := range w.path[from+1 : to] {
+	for _, in := range w.s.path[from+1 : to] {
 		if in.h.Metadata != "vlan" || !(in.meta || w.popInner) {
 			return false
 		}

@@ -58,7 +58,8 @@ func (o *outHeader) moved(off ir.Off) ir.Off {
 
 // rewriter makes a Forward from a rule's actions.
 type rewriter struct {
-	*scope
+	p        *program
+	s        *scope // of the rule's expressions
 	blk      *[]ir.Stmt
 	pos      diag.Pos
 	hdrs     []*outHeader
@@ -76,7 +77,7 @@ type rewriter struct {
 }
 
 func (s *scope) newRewriter(blk *[]ir.Stmt, pos diag.Pos) *rewriter {
-	w := &rewriter{scope: s, blk: blk, pos: pos, fx: newEffects()}
+	w := &rewriter{p: s.p, s: s, blk: blk, pos: pos, fx: newEffects()}
 	for i, in := range s.path {
 		if in.meta {
 			continue
@@ -114,7 +115,7 @@ func (w *rewriter) guard(cond ir.Expr, reason int, pos diag.Pos) {
 	switch {
 	case isTrue(cond):
 	case reads(cond, w.fx.allocated):
-		w.fail(codeAlloc, pos, undecidable)
+		w.s.fail(codeAlloc, pos, undecidable)
 	case reads(cond, w.fx.lateVars):
 		w.fx.late = append(w.fx.late, g)
 	default:
@@ -137,7 +138,7 @@ func (w *rewriter) placeHeaders(kept int) (first int, ok bool) {
 	first = len(w.hdrs)
 	off := ir.Off{}
 	for i, o := range w.hdrs {
-		if o.old != nil && w.starts[o.old.off.Base] && o.old.off.Const == 0 {
+		if o.old != nil && w.p.starts[o.old.off.Base] && o.old.off.Const == 0 {
 			off = o.old.off // after a payload
 		}
 		o.off = off
@@ -154,10 +155,10 @@ func (w *rewriter) placeHeaders(kept int) (first int, ok bool) {
 			}
 			off = o.end
 		case o.size < 0:
-			w.fail(codeResize, w.pos, "header %q has a variable length and would have to move", o.entry)
+			w.s.fail(codeResize, w.pos, "header %q has a variable length and would have to move", o.entry)
 			return 0, false
 		case off.Base != nil && o.old != nil:
-			w.fail(codeResize, w.pos, "header %q would have to move after one of variable length", o.entry)
+			w.s.fail(codeResize, w.pos, "header %q would have to move after one of variable length", o.entry)
 			return 0, false
 		default:
 			off = plus(off, o.size)
@@ -170,12 +171,13 @@ func (w *rewriter) placeHeaders(kept int) (first int, ok bool) {
 // finish emits the guards, the state changes and the Forward. hop is nil where the packet goes on.
 func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	if len(w.hdrs) == 0 {
-		w.fail(codePush, pos, "all headers of the packet are popped").
+		w.s.fail(codePush, pos, "all headers of the packet are popped").
 			WithHint("keep the one that says what the packet is")
 		return
 	}
-	if role(w.path[0].h, "link_destination") != nil && role(w.hdrs[0].h, "link_destination") == nil {
-		w.fail(codePush, pos, "the packet would begin with header %q: its link-layer header is popped", w.hdrs[0].entry)
+	if role(w.s.path[0].h, "link_destination") != nil && role(w.hdrs[0].h, "link_destination") == nil {
+		w.s.fail(codePush, pos, "the packet would begin with header %q: its link-layer header is popped",
+			w.hdrs[0].entry)
 		return
 	}
 	if !w.announce() || !w.complete() {
@@ -197,7 +199,7 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	branch := &ir.If{Cond: empty(pads), Pos: pos, Note: "no padding"}
 	w.fork(&branch.Then).leave(hop, state, true, pos)
 	w.fork(&branch.Else).leave(hop, state, false, pos)
-	emit(w.blk, w.common(branch)...)
+	emit(w.blk, w.p.common(branch)...)
 	emit(w.blk, branch)
 }
 
@@ -206,7 +208,7 @@ func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.P
 	ending, ok := w.findEnd(clean, pos)
 	if !ok {
 		emit(w.blk, w.guards...)
-		emit(w.blk, &ir.Up{Reason: w.paddingHere(pos), Pos: pos})
+		emit(w.blk, &ir.Up{Reason: w.s.paddingHere(pos), Pos: pos})
 		return
 	}
 	w.ending = ending
@@ -215,22 +217,22 @@ func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.P
 	if !ok {
 		return
 	}
-	last := w.path[len(w.path)-1]
+	last := w.s.path[len(w.s.path)-1]
 	oldFront, newFront := last.end, w.hdrs[len(w.hdrs)-1].end
 	moved := w.resizes()
 	cut := moved || ending.cut > 0 // it may end in front of where the packet that came did
-	for i, in := range w.path[:len(w.path)-1] {
+	for i, in := range w.s.path[:len(w.s.path)-1] {
 		if in.h.Trailer > 0 && moved {
-			w.fail(codeResize, pos, "header %q has a trailer, and headers after it change", in.entry).
-				WithRelated(w.path[i+1].h.Name.Pos, "after it")
+			w.s.fail(codeResize, pos, "header %q has a trailer, and headers after it change", in.entry).
+				WithRelated(w.s.path[i+1].h.Name.Pos, "after it")
 			return
 		}
 	}
-	for _, e := range w.src.Stack {
-		if host := hostOf(e, w.path); host != nil && moved && slices.ContainsFunc(w.path, func(in *layer) bool {
+	for _, e := range w.p.src.Stack {
+		if host := hostOf(e, w.s.path); host != nil && moved && slices.ContainsFunc(w.s.path, func(in *layer) bool {
 			return in.entry == e.Var.Value
 		}) {
-			w.fail(codeResize, pos, "the packet can't be resized: header %q begins after the payload of %q",
+			w.s.fail(codeResize, pos, "the packet can't be resized: header %q begins after the payload of %q",
 				e.Var.Value, host.entry).WithRelated(e.Pos, "it is here in the stack")
 			return
 		}
@@ -252,13 +254,13 @@ func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.P
 	if _, fixed := constant(payload); cut && !fixed {
 		if isFrame(end) {
 			w.guard(bin(ir.Le, end, num(0xFFFF)),
-				w.punted("too_big", "larger than the MTU towards the destination", pos), pos)
+				w.p.punted("too_big", "larger than the MTU towards the destination", pos), pos)
 		}
-		payload = &ir.VarRef{Var: w.let(&w.guards, "payload_len", payload, 0xFFFF, pos)}
+		payload = &ir.VarRef{Var: w.p.let(&w.guards, "payload_len", payload, 0xFFFF, pos)}
 	}
 	rw.Payload = payload
 	w.contents(payload, oldFront)
-	if !segmentedOnly(w.path) {
+	if !segmentedOnly(w.s.path) {
 		// declined already
 	} else if cut {
 		w.guards = slices.Concat(w.superPacketsOut(rw, hop, end), w.guards)
@@ -270,7 +272,7 @@ func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.P
 	if moved && !w.resizeKind(rw, first, kept, pos) {
 		return
 	}
-	unknown := w.each == nil && (cut || w.readdressed())
+	unknown := w.s.each == nil && (cut || w.readdressed())
 	if unknown {
 		w.unknownPartial(&w.guards, rw, pos)
 	}
@@ -278,7 +280,10 @@ func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.P
 	if !ok {
 		return
 	}
-	if w.each == nil && !unknown && slices.ContainsFunc(sums, func(s *ir.Sum) bool { return s.Offloaded && !s.Fresh }) {
+	if w.s.each == nil && !unknown && slices.ContainsFunc(sums, func(s *ir.Sum) bool {
+		return s.Offloaded &&
+			!s.Fresh
+	}) {
 		w.unknownPartial(&w.guards, rw, pos)
 	}
 	rw.Sums = sums
@@ -313,27 +318,27 @@ func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.P
 		n := w.hdrs[net].old
 		length = bin(ir.Sub, n.inner, offExpr(n.off))
 	}
-	if w.each != nil {
+	if w.s.each != nil {
 		w.copy(rw, hop, length, state, pos)
 		return
 	}
 	f := &ir.Forward{Effects: w.fx.Effects, Rewrite: rw, Hop: hop, Fault: -1, NoRoom: -1, Usage: w.used(), Pos: pos}
 	if hop != nil && !cut {
-		f.End = w.datagramEnd()
+		f.End = w.s.datagramEnd()
 	}
-	if f.End != nil && segmentedOnly(w.path) { // to cut something off a GSO packet would make it an ordinary one
+	if f.End != nil && segmentedOnly(w.s.path) { // to cut something off a GSO packet would make it an ordinary one
 		whole := bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, f.End)
-		w.guard(or(whole, bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, num(0))), w.superPacket(pos), pos)
+		w.guard(or(whole, bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, num(0))), w.p.superPacket(pos), pos)
 	}
 	w.cutsAt(f.End, pos)
-	if rw != nil || f.End != nil || hop != nil && !w.out.L2 {
-		f.NoRoom = w.punted("no_memory", "the kernel has no memory to change the packet", w.src.Name.Pos)
-		f.Fault = w.reason("fault", ir.Fault, "dropped: the kernel failed after the first change", w.src.Name.Pos)
+	if rw != nil || f.End != nil || hop != nil && !w.p.out.L2 {
+		f.NoRoom = w.p.punted("no_memory", "the kernel has no memory to change the packet", w.p.src.Name.Pos)
+		f.Fault = w.p.reason("fault", ir.Fault, "dropped: the kernel failed after the first change", w.p.src.Name.Pos)
 	}
-	f.Reason = w.reason("pass", ir.Passed, "", pos)
+	f.Reason = w.p.reason("pass", ir.Passed, "", pos)
 	emit(w.blk, w.guards...)
 	if hop != nil {
-		f.Reason = w.reason("sent", ir.Sent, "", pos)
+		f.Reason = w.p.reason("sent", ir.Sent, "", pos)
 		emit(w.blk, w.checkHop(hop, length, pos))
 	}
 	emit(w.blk, w.fx.late...)
@@ -362,30 +367,30 @@ func segmentedOnly(path []*layer) bool {
 func (w *rewriter) checkHop(hop *ir.HopRef, length ir.Expr, pos diag.Pos) *ir.CheckHop {
 	c := &ir.CheckHop{
 		Hop: hop, Length: length, Pos: pos,
-		TooBig: w.punted("too_big", "larger than the MTU towards the destination", pos),
+		TooBig: w.p.punted("too_big", "larger than the MTU towards the destination", pos),
 	}
 	// The kernel's lookup gives one answer for a destination without a route and for this host itself
 	// (BPF_FIB_LKUP_RET_NOT_FWDED), and none at all where forwarding is off (BPF_FIB_LKUP_RET_FWD_DISABLED).
 	var none, local, off int
 	if hop.Row == nil {
-		none = w.punted("not_forwarded", "the kernel forwards nothing to the destination: it is this host, or there "+
+		none = w.p.punted("not_forwarded", "the kernel forwards nothing to the destination: it is this host, or there "+
 			"is no route", pos)
 		local = none
-		off = w.punted("forwarding_off", "forwarding is off on the interface that the packet came in by", pos)
+		off = w.p.punted("forwarding_off", "forwarding is off on the interface that the packet came in by", pos)
 	} else {
-		none = w.punted("no_route", "no route to the destination, or the row has no next hop", pos)
-		local = w.punted("local", "the destination is this host", pos)
+		none = w.p.punted("no_route", "no route to the destination, or the row has no next hop", pos)
+		local = w.p.punted("local", "the destination is this host", pos)
 		off = none
 	}
 	c.Reasons = [ir.HopStates]int{
 		ir.HopNone: none, ir.HopDirect: -1, ir.HopNeighbour: -1, ir.HopLocal: local,
-		ir.HopUnreachable: w.punted("unreachable", "the route's type is unreachable", pos),
-		ir.HopBlackhole:   w.punted("blackhole", "the route's type is blackhole", pos),
-		ir.HopProhibit:    w.punted("prohibit", "the route's type is prohibit", pos),
-		ir.HopXfrm:        w.punted("xfrm", "an xfrm (IPsec) policy is for the packet", pos),
-		ir.HopRule: w.punted("rule",
+		ir.HopUnreachable: w.p.punted("unreachable", "the route's type is unreachable", pos),
+		ir.HopBlackhole:   w.p.punted("blackhole", "the route's type is blackhole", pos),
+		ir.HopProhibit:    w.p.punted("prohibit", "the route's type is prohibit", pos),
+		ir.HopXfrm:        w.p.punted("xfrm", "an xfrm (IPsec) policy is for the packet", pos),
+		ir.HopRule: w.p.punted("rule",
 			"a routing rule asks for a protocol or ports that aren't known when the next hop is found", pos),
-		ir.HopEncap:         w.punted("encap", "the route encapsulates packets, which is the stack's work", pos),
+		ir.HopEncap:         w.p.punted("encap", "the route encapsulates packets, which is the stack's work", pos),
 		ir.HopForwardingOff: off,
 	}
 	return c
@@ -419,7 +424,7 @@ func (w *rewriter) newLengths(front ir.Off, sent bool, pos diag.Pos) {
 				if pl != nil {
 					cond = pl.unlessAbsent(cond)
 				}
-				w.guard(cond, w.punted("length", "a length that doesn't fit its field", f.Name.Pos), pos)
+				w.guard(cond, w.p.punted("length", "a length that doesn't fit its field", f.Name.Pos), pos)
 			}
 			if k.Unit > 1 {
 				fits(bin(ir.Eq, bin(ir.Rem, bytes, num(uint64(k.Unit))), num(0)))

@@ -20,7 +20,7 @@ func (p *program) checkRules(rules []*spec.Rule) {
 		p.checkActions(r)
 		if i < len(rules)-1 && len(r.Match) == 0 && r.When == nil && !slices.ContainsFunc(r.Lookups,
 			func(l *spec.Lookup) bool { return !l.Optional }) {
-			p.diags.Add(codeUnused, rules[i+1].Pos,
+			p.c.diags.Add(codeUnused, rules[i+1].Pos,
 				"this rule can never run: the one in front of it has no conditions").
 				WithRelated(r.Pos, "the rule in front")
 		}
@@ -29,14 +29,14 @@ func (p *program) checkRules(rules []*spec.Rule) {
 			switch a.Kind {
 			case spec.ActSend, spec.ActDrop, spec.ActPass, spec.ActFanOut:
 				if !last {
-					p.diags.Add(codeAction, a.Pos, "%s ends a rule: nothing can follow it", a.Kind)
+					p.c.diags.Add(codeAction, a.Pos, "%s ends a rule: nothing can follow it", a.Kind)
 				}
 				if a.FanOut != nil {
 					p.checkRules(a.FanOut.Rules)
 				}
 			case spec.ActSet, spec.ActPush, spec.ActPop, spec.ActBlank, spec.ActMark, spec.ActAdmit:
 				if r.Do[len(r.Do)-1].Kind == spec.ActDrop {
-					p.diags.Add(codeAction, a.Pos, "%s has no effect on a packet that is dropped", a.Kind)
+					p.c.diags.Add(codeAction, a.Pos, "%s has no effect on a packet that is dropped", a.Kind)
 				}
 			}
 		}
@@ -45,12 +45,12 @@ func (p *program) checkRules(rules []*spec.Rule) {
 
 // rules compiles all that a program does on one path. The block ends in a terminal.
 func (s *scope) rules(blk *[]ir.Stmt) {
-	src := s.src
+	src := s.p.src
 	s.searches(blk)
 	if done := s.require(s.matches(src.Match), matchPos(src), blk); done {
 		return
 	}
-	from := s.priorityFrom()
+	from := s.p.priorityFrom()
 	late := from != nil && s.mentions(from, src.Lookups)
 	if !late {
 		s.findPriority(blk)
@@ -60,7 +60,7 @@ func (s *scope) rules(blk *[]ir.Stmt) {
 		return
 	}
 	var nest func(ir.Expr, diag.Pos)
-	if s.trying {
+	if s.p.trying {
 		nest = func(found ir.Expr, pos diag.Pos) { emit(blk, &ir.Guard{Cond: found, Reason: next, Pos: pos}) }
 	}
 	s.lookups(src.Lookups, &blk, nest)
@@ -70,14 +70,14 @@ func (s *scope) rules(blk *[]ir.Stmt) {
 	if src.When != nil && !early && s.when(src.When, blk) {
 		return
 	}
-	s.trying = false
+	s.p.trying = false
 	for i, r := range src.Rules {
 		if s.rule(r, src.Rules[i+1:], blk) {
-			s.trace.took(r, src.Rules[i+1:])
+			s.p.trace.took(r, src.Rules[i+1:])
 			return
 		}
 	}
-	emit(blk, &ir.Up{Reason: s.punted("no_rule", "no rule applies", src.Name.Pos), Pos: src.Name.Pos})
+	emit(blk, &ir.Up{Reason: s.p.punted("no_rule", "no rule applies", src.Name.Pos), Pos: src.Name.Pos})
 }
 
 // matchPos is where a program says what it matches.
@@ -97,7 +97,7 @@ func (s *scope) matches(ms []*spec.FieldMatch) ir.Expr {
 }
 
 func (s *scope) noMatch(pos diag.Pos) int {
-	return s.punted("no_match", "the program's match or condition isn't true", pos)
+	return s.p.punted("no_match", "the program's match or condition isn't true", pos)
 }
 
 // require continues only if cond holds. It returns true where the block has ended.
@@ -131,7 +131,8 @@ func (s *scope) mentions(e *spec.Expr, ls []*spec.Lookup) bool {
 				return true
 			}
 		}
-		if from := s.priorityFrom(); from != nil && from != e && e.Path[0].Value == priorityName && len(e.Path) == 1 &&
+		if from := s.p.priorityFrom(); from != nil && from != e && e.Path[0].Value == priorityName &&
+			len(e.Path) == 1 &&
 			s.rows[priorityName] == nil {
 			return s.mentions(from, ls)
 		}
@@ -148,10 +149,10 @@ func (s *scope) mentions(e *spec.Expr, ls []*spec.Lookup) bool {
 // where the row is there.
 func (s *scope) lookups(ls []*spec.Lookup, blk **[]ir.Stmt, nest func(ir.Expr, diag.Pos)) {
 	for _, l := range ls {
-		t := s.tables[l.Table.Value]
+		t := s.p.c.tables[l.Table.Value]
 		if t == nil {
-			s.noTable(l.Table)
-			s.lost[l.Var.Value] = true
+			s.p.c.noTable(l.Table)
+			s.p.lost[l.Var.Value] = true
 			continue
 		}
 		if _, taken := s.named[l.Var.Value]; taken {
@@ -160,7 +161,7 @@ func (s *scope) lookups(ls []*spec.Lookup, blk **[]ir.Stmt, nest func(ir.Expr, d
 			continue
 		}
 		s.checkRow(t, l)
-		row := &ir.Row{Name: s.unique(l.Var.Value), Table: t, Optional: l.Optional || nest != nil}
+		row := &ir.Row{Name: s.p.unique(l.Var.Value), Table: t, Optional: l.Optional || nest != nil}
 		key, ok := s.values("table", t.Name, t.Pos, &t.Key, l.Key, l.Pos, "key")
 		s.rows[l.Var.Value] = row
 		if !ok {
@@ -168,10 +169,10 @@ func (s *scope) lookups(ls []*spec.Lookup, blk **[]ir.Stmt, nest func(ir.Expr, d
 		}
 		miss := -1
 		if !row.Optional {
-			miss = s.punted("no_"+t.Name, "no row in "+t.Name, l.Pos)
+			miss = s.p.punted("no_"+t.Name, "no row in "+t.Name, l.Pos)
 		}
-		s.out.Rows = append(s.out.Rows, row)
-		changing := s.reason("changing", s.stopped(), "user space changed rows at each attempt to read one", l.Pos)
+		s.p.out.Rows = append(s.p.out.Rows, row)
+		changing := s.p.reason("changing", s.p.stopped(), "user space changed rows at each attempt to read one", l.Pos)
 		emit(*blk, &ir.Lookup{Row: row, Key: key, Miss: miss, Changing: changing, Pos: l.Pos})
 		if row.Optional && !l.Optional {
 			nest(&ir.RowHas{Row: row}, l.Pos)
@@ -213,7 +214,8 @@ func (s *scope) values(kind, name string, declared diag.Pos, st *ir.Struct, es [
 		}
 	}
 	if len(members) != len(es) {
-		s.diags.Add(codeKey, pos, "the %s of %s %q has %d members, not %d", what, kind, name, len(members), len(es)).
+		s.p.c.diags.Add(codeKey, pos, "the %s of %s %q has %d members, not %d", what, kind, name, len(members),
+			len(es)).
 			WithRelated(declared, "the %s is declared here", kind)
 		return nil, false
 	}
@@ -239,7 +241,7 @@ func (s *scope) memberValue(m *ir.Member, v val, what string) ([]ir.MemberValue,
 		case v.t.Kind == ir.Endpoint:
 			d.WithHint("an endpoint has the parts .addr and .port")
 		case v.t.Kind == ir.Bytes && m.Type.Kind == ir.Bytes:
-			d.WithHint("%s", s.sameLength(max(v.t.Size, m.Type.Size)))
+			d.WithHint("%s", s.p.sameLength(max(v.t.Size, m.Type.Size)))
 		}
 		return nil, false
 	}
@@ -324,7 +326,7 @@ func (s *scope) rule(r *spec.Rule, next []*spec.Rule, outer *[]ir.Stmt) bool {
 	}
 	before := len(*blk)
 	in.actions(r, blk)
-	s.trace.applied(r, (*blk)[before:])
+	s.p.trace.applied(r, (*blk)[before:])
 	return always
 }
 
@@ -337,7 +339,7 @@ func (s *scope) applies(r *spec.Rule) bool {
 		return false
 	}
 	for _, l := range r.Lookups {
-		if t := s.tables[l.Table.Value]; t != nil {
+		if t := s.p.c.tables[l.Table.Value]; t != nil {
 			in.rows[l.Var.Value] = &ir.Row{Name: l.Var.Value, Table: t, Optional: l.Optional}
 		}
 	}
@@ -350,7 +352,7 @@ func (s *scope) applies(r *spec.Rule) bool {
 
 // actions compiles a rule's actions and ends the block.
 func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
-	errors := s.diags.Len()
+	errors := s.p.c.diags.Len()
 	w := s.newRewriter(blk, r.Pos)
 	var learns, counts []ir.Stmt
 	var end *spec.Action
@@ -358,7 +360,7 @@ func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
 		switch a.Kind {
 		case spec.ActLearn, spec.ActPush, spec.ActPop, spec.ActPass, spec.ActFanOut:
 			if s.each != nil {
-				s.diags.Add(codeFanOut, a.Pos, "%s has no place in the rules of a fan-out", a.Kind)
+				s.p.c.diags.Add(codeFanOut, a.Pos, "%s has no place in the rules of a fan-out", a.Kind)
 				return
 			}
 		}
@@ -382,14 +384,14 @@ func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
 		case spec.ActLearn:
 			learns = append(learns, w.learn(a)...)
 		case spec.ActCount:
-			if c := w.count(a); c != nil {
+			if c := w.s.count(a); c != nil {
 				counts = append(counts, c)
 			}
 		default:
 			end = a
 		}
 	}
-	if s.diags.Len() > errors {
+	if s.p.c.diags.Len() > errors {
 		return
 	}
 	state := append(learns, counts...)
@@ -401,7 +403,7 @@ func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
 	case end != nil && end.Kind == spec.ActSend:
 		w.send(end, state)
 	case s.each != nil:
-		s.diags.Add(codeFanOut, r.Pos, "a rule of a fan-out ends with send or drop: it says what the receiver gets")
+		s.p.c.diags.Add(codeFanOut, r.Pos, "a rule of a fan-out ends with send or drop: it says what the receiver gets")
 	default:
 		pos := r.Pos
 		if end != nil {
@@ -414,36 +416,38 @@ func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
 // drop ends a rule without a packet.
 func (w *rewriter) drop(a *spec.Action, state []ir.Stmt) {
 	if len(w.fx.Allocs) > 0 {
-		w.fail(codeAlloc, w.fx.Allocs[0].Pos, "a number is allocated for a packet that leaves, and this rule drops it")
+		w.s.fail(codeAlloc, w.fx.Allocs[0].Pos, "a number is allocated for a packet that leaves, and this rule drops "+
+			"it")
 		return
 	}
 	emit(w.blk, w.guards...)
 	emit(w.blk, w.fx.late...)
 	emit(w.blk, state...)
-	if w.each != nil {
+	if w.s.each != nil {
 		if len(w.fx.Emits) > 0 {
-			w.fail(codeEvent, w.fx.Emits[0].Pos, "the receiver gets no copy: there is nothing to report")
+			w.s.fail(codeEvent, w.fx.Emits[0].Pos, "the receiver gets no copy: there is nothing to report")
 			return
 		}
 		emit(w.blk, &ir.Skip{
-			Reason: w.reason(a.Reason.Value, ir.Declined, "no copy, as the spec says", a.Reason.Pos), Pos: a.Pos,
+			Reason: w.p.reason(a.Reason.Value, ir.Declined, "no copy, as the spec says", a.Reason.Pos), Pos: a.Pos,
 		})
 		return
 	}
 	emit(w.blk, &ir.Drop{
-		Effects: w.fx.Effects, Reason: w.reason(a.Reason.Value, ir.Dropped, "dropped, as the spec says", a.Reason.Pos),
+		Effects: w.fx.Effects, Reason: w.p.reason(a.Reason.Value, ir.Dropped, "dropped, as the spec says",
+			a.Reason.Pos),
 		Pos: a.Pos,
 	})
 }
 
 func (w *rewriter) learn(a *spec.Action) []ir.Stmt {
-	t := w.tables[a.Table.Value]
+	t := w.p.c.tables[a.Table.Value]
 	if t == nil {
-		w.noTable(a.Table)
+		w.p.c.noTable(a.Table)
 		return nil
 	}
 	bad := func(why string) []ir.Stmt {
-		w.diags.Add(codeLearn, a.Table.Pos, "table %q can't be learned into: %s", t.Name, why).
+		w.p.c.diags.Add(codeLearn, a.Table.Pos, "table %q can't be learned into: %s", t.Name, why).
 			WithRelated(t.Pos, "the table is declared here")
 		return nil
 	}
@@ -463,8 +467,8 @@ func (w *rewriter) learn(a *spec.Action) []ir.Stmt {
 			return bad("its value \"" + m.Name + "\" has one for each level of priority")
 		}
 	}
-	key, ok1 := w.values("table", t.Name, t.Pos, &t.Key, a.Key, a.Pos, "key")
-	value, ok2 := w.values("table", t.Name, t.Pos, &t.Value, a.Value, a.Pos, "value")
+	key, ok1 := w.s.values("table", t.Name, t.Pos, &t.Key, a.Key, a.Pos, "key")
+	value, ok2 := w.s.values("table", t.Name, t.Pos, &t.Value, a.Value, a.Pos, "value")
 	owner, ok3 := w.learnedWith(a, t)
 	if !ok1 || !ok2 || !ok3 || !w.believe(a) {
 		return nil
@@ -472,7 +476,7 @@ func (w *rewriter) learn(a *spec.Action) []ir.Stmt {
 	return []ir.Stmt{
 		&ir.Learn{
 			Table: t, Key: key, Value: append(value, owner...),
-			Full: w.punted("full_"+t.Name, "table "+t.Name+" is full", a.Pos), Pos: a.Pos,
+			Full: w.p.punted("full_"+t.Name, "table "+t.Name+" is full", a.Pos), Pos: a.Pos,
 		},
 	}
 }
@@ -481,26 +485,26 @@ func (w *rewriter) learn(a *spec.Action) []ir.Stmt {
 func (w *rewriter) learnedWith(a *spec.Action, t *ir.Table) (values []ir.MemberValue, ok bool) {
 	if a.With == nil {
 		if t.Bound() {
-			w.fail(codeLearn, a.Pos, "other rows of table %q are learned with a session, and this one isn't", t.Name).
+			w.s.fail(codeLearn, a.Pos, "other rows of table %q are learned with a session, and this one isn't", t.Name).
 				WithHint("say whose it is (with: \"ROW\"), or learn into another table")
 		}
 		return nil, !t.Bound()
 	}
-	r := w.rows[a.With.Value]
+	r := w.s.rows[a.With.Value]
 	switch {
-	case r == nil && w.lost[a.With.Value]: // its lookup is reported
+	case r == nil && w.p.lost[a.With.Value]: // its lookup is reported
 		return nil, false
 	case r == nil:
-		suggest(w.fail(codeLearn, a.With.Pos, "no row %q is looked up here", a.With.Value), a.With.Value,
-			slices.Sorted(maps.Keys(w.rows))).
+		suggest(w.s.fail(codeLearn, a.With.Pos, "no row %q is looked up here", a.With.Value), a.With.Value,
+			slices.Sorted(maps.Keys(w.s.rows))).
 			WithHint("look a row of the session up: lookup: %s: TABLE: […]", a.With.Value)
 		return nil, false
-	case !r.Table.Bound() || w.plan.Slots == 0:
-		w.fail(codeLearn, a.With.Pos, "row %q is of no session, so nothing can end with it", a.With.Value).
+	case !r.Table.Bound() || w.p.c.plan.Slots == 0:
+		w.s.fail(codeLearn, a.With.Pos, "row %q is of no session, so nothing can end with it", a.With.Value).
 			WithRelated(r.Table.Pos, "table %q is declared here", r.Table.Name)
 		return nil, false
-	case r.Optional && !w.facts[r]:
-		w.fail(codeMaybe, a.With.Pos, "row %q may be missing here", a.With.Value).
+	case r.Optional && !w.s.facts[r]:
+		w.s.fail(codeMaybe, a.With.Pos, "row %q may be missing here", a.With.Value).
 			WithHint("ask for it in the rule's condition: when")
 		return nil, false
 	}
@@ -528,11 +532,11 @@ func (s *scope) count(a *spec.Action) *ir.Count {
 	e := a.Counter
 	if len(e.Path) == 1 {
 		name := e.Path[0].Value
-		c := s.counters[name]
+		c := s.p.c.counters[name]
 		if c == nil {
-			c = &ir.Counter{Name: name, Index: len(s.plan.Counters), Pos: e.Pos}
-			s.counters[name] = c
-			s.plan.Counters = append(s.plan.Counters, c)
+			c = &ir.Counter{Name: name, Index: len(s.p.c.plan.Counters), Pos: e.Pos}
+			s.p.c.counters[name] = c
+			s.p.c.plan.Counters = append(s.p.c.plan.Counters, c)
 		}
 		return &ir.Count{Counter: c, By: by.x, Pos: a.Pos}
 	}
@@ -541,7 +545,7 @@ func (s *scope) count(a *spec.Action) *ir.Count {
 		return nil
 	}
 	if !v.counter {
-		s.diags.Add(codeType, e.Pos, "this is %s, where a counter is wanted", v.t.What()).
+		s.p.c.diags.Add(codeType, e.Pos, "this is %s, where a counter is wanted", v.t.What()).
 			WithHint("declare the value with type \"counter\", or count by a name of its own: {count: \"NAME\"}")
 		return nil
 	}

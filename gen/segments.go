@@ -20,16 +20,16 @@ func (w *rewriter) superPacketsOut(rw *ir.Rewrite, hop *ir.HopRef, end ir.Expr) 
 	rw.Encap = w.encap()
 	if rw.Encap == nil || hop == nil {
 		rw.Encap = nil
-		return []ir.Stmt{w.ordinary(pos)}
+		return []ir.Stmt{w.s.ordinary(pos)}
 	}
-	front := &ir.VarRef{Var: w.let(&guards, "segment_front", &ir.Meta{Kind: ir.SegmentFront}, 0, pos)}
+	front := &ir.VarRef{Var: w.p.let(&guards, "segment_front", &ir.Meta{Kind: ir.SegmentFront}, 0, pos)}
 	grows := uint64(rw.NewFront.Const - rw.OldFront.Const)
 	largest := 0xFFFF + uint64(rw.L2) - grows // the headers in front say how long all of it is, in 16 bits
 	cond := and(bin(ir.Ne, front, num(0)), bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, num(largest)))
 	if !isFrame(end) { // to cut something off a GSO packet would make it an ordinary one
 		cond = and(cond, bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, end))
 	}
-	emit(&guards, &ir.Guard{Cond: or(ordinary, cond), Reason: w.superPacket(pos), Pos: pos})
+	emit(&guards, &ir.Guard{Cond: or(ordinary, cond), Reason: w.p.superPacket(pos), Pos: pos})
 	rw.Encap.Front = bin(ir.Add, front, num(grows-uint64(rw.L2)))
 	return guards
 }
@@ -38,7 +38,7 @@ func (w *rewriter) superPacketsOut(rw *ir.Rewrite, hop *ir.HopRef, end ir.Expr) 
 func (w *rewriter) encap() *ir.Encap {
 	at := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return o.index < 0 })
 	switch {
-	case at < 0 || w.popInner || w.each != nil || w.superPackets(w.pos) != nil:
+	case at < 0 || w.popInner || w.s.each != nil || w.s.superPackets(w.pos) != nil:
 		return nil
 	case len(w.fx.Allocs) > 0: // a number is for one packet
 		return nil
@@ -49,7 +49,7 @@ func (w *rewriter) encap() *ir.Encap {
 	}
 	outside, inside := w.hdrs[at:n], w.hdrs[n]
 	ip := outside[0]
-	if !isIP(ip.h) || !isIP(inside.h) || w.out.L2 != (at == 1) {
+	if !isIP(ip.h) || !isIP(inside.h) || w.p.out.L2 != (at == 1) {
 		return nil
 	}
 	e := &ir.Encap{Family: 4}
@@ -82,7 +82,7 @@ func (w *rewriter) encap() *ir.Encap {
 
 // unchanged reports whether headers are those that came, all of them.
 func (w *rewriter) unchanged(hdrs []*outHeader) bool {
-	came := slices.DeleteFunc(slices.Clone(w.path), func(in *layer) bool { return in.meta })
+	came := slices.DeleteFunc(slices.Clone(w.s.path), func(in *layer) bool { return in.meta })
 	return slices.EqualFunc(hdrs, came, func(o *outHeader, in *layer) bool { return o.old == in })
 }
 

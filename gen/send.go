@@ -15,14 +15,14 @@ import (
 // link that the packet came from, and go away.
 
 func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
-	for _, in := range w.path {
+	for _, in := range w.s.path {
 		if in.h.Metadata == "vlan" && (in.meta || w.header(in) != nil) {
 			w.remove(in, false, a.Pos)
 		}
 	}
 	net := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return role(o.h, "destination") != nil })
 	if net < 0 {
-		w.fail(codeSend, a.Pos, "send needs an IP header in the stack")
+		w.s.fail(codeSend, a.Pos, "send needs an IP header in the stack")
 		return
 	}
 	if a.Via != nil {
@@ -30,7 +30,7 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 		return
 	}
 	if a.To == nil {
-		w.fail(codeSend, a.Pos, "send needs a destination: to, or via")
+		w.s.fail(codeSend, a.Pos, "send needs a destination: to, or via")
 		return
 	}
 	to, ok1 := w.address(a.To)
@@ -42,7 +42,7 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 		return
 	}
 	if to.port != nil && a.From == nil {
-		w.fail(codeSend, a.Pos, "send to an endpoint needs from, too")
+		w.s.fail(codeSend, a.Pos, "send to an endpoint needs from, too")
 		return
 	}
 	o := w.hdrs[net]
@@ -55,10 +55,10 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 	if o.old == nil {
 		other = nil // it is put in: the spec has said which one
 	}
-	if w.each != nil {
+	if w.s.each != nil {
 		other = nil // copies are rewritten in place
 	}
-	family := w.punted("address_family", "an address of the other IP version", a.Pos)
+	family := w.p.punted("address_family", "an address of the other IP version", a.Pos)
 	toV4 := isV4(to.x)
 	same := toV4
 	if have == 16 {
@@ -89,15 +89,15 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 	branch := &ir.If{Cond: same, Pos: a.Pos, Note: o.h.Name.Value + " stays"}
 	w.fork(&branch.Then).originate(a, net, nil, from, to, state)
 	w.fork(&branch.Else).originate(a, net, other, from, to, state)
-	emit(w.blk, w.common(branch)...)
+	emit(w.blk, w.p.common(branch)...)
 	emit(w.blk, branch)
 }
 
 // address lowers what send takes: an endpoint or an IP address.
 func (w *rewriter) address(e *spec.Expr) (val, bool) {
-	v, ok := w.value(e)
+	v, ok := w.s.value(e)
 	if ok && v.t.Kind != ir.Endpoint && v.t.Kind != ir.Addr {
-		w.fail(codeSend, e.Pos, "this is %s, where an endpoint or an IP address is wanted", v.t.What())
+		w.s.fail(codeSend, e.Pos, "this is %s, where an endpoint or an IP address is wanted", v.t.What())
 		return v, false
 	}
 	return v, ok
@@ -109,11 +109,11 @@ func (w *rewriter) sibling(o *outHeader) *spec.Header {
 	if !isIP(w.outermost()) {
 		return nil
 	}
-	for _, e := range w.src.Stack {
+	for _, e := range w.p.src.Stack {
 		if e.Var.Value != o.entry {
 			continue
 		}
-		hs := w.choices(e)
+		hs := w.p.choices(e)
 		for _, h := range hs {
 			if d := role(h, "destination"); h != o.h && d != nil && d.Bytes != role(o.h, "destination").Bytes {
 				return h
@@ -154,7 +154,7 @@ func (w *rewriter) originate(a *spec.Action, net int, other *spec.Header, from, 
 		}
 		t, f := w.port(net, end.role)
 		if f == nil {
-			w.fail(codeSend, a.Pos, "no header after %q has ports", o.entry).
+			w.s.fail(codeSend, a.Pos, "no header after %q has ports", o.entry).
 				WithHint("send from and to addresses: ….addr")
 			return
 		}
@@ -173,7 +173,7 @@ func (w *rewriter) originate(a *spec.Action, net int, other *spec.Header, from, 
 		}
 		if m := hopOf(to.row.Table, to.member, fm); m != nil && len(a.To.Path) == 2 {
 			hop.Row, hop.Member, hop.From, hop.To = to.row, m, nil, nil
-			w.carries(m, w.transport(net))
+			w.p.c.carries(m, w.transport(net))
 		}
 	}
 	if hop.Row == nil {
@@ -261,9 +261,9 @@ func (w *rewriter) setPort(o *outHeader, f *spec.Field, port ir.Expr, e *spec.Ex
 		why = "it has to keep the value that its header declares"
 	}
 	if why != "" {
-		d := w.fail(codeTarget, e.Pos, "send can't set port %q of header %q: %s", f.Name.Value, o.entry, why).
+		d := w.s.fail(codeTarget, e.Pos, "send can't set port %q of header %q: %s", f.Name.Value, o.entry, why).
 			WithRelated(f.Name.Pos, "the field is declared here")
-		if w.each == nil {
+		if w.s.each == nil {
 			d.WithHint("an address leaves the port as it is: %s.addr", e)
 		} else {
 			d.WithHint("via, with a next hop of the row, leaves ports as they are")
@@ -278,7 +278,7 @@ func (w *rewriter) setPort(o *outHeader, f *spec.Field, port ir.Expr, e *spec.Ex
 // sends reports a field that a rule has set, and that send gives the value of an expression.
 func (w *rewriter) sends(o *outHeader, f *spec.Field, e *spec.Expr) {
 	if o.isSet(f) {
-		w.fail(codeTarget, o.sets[f.Name.Value], "field %q can't be set: send gives it the value of %s", f.Name.Value,
+		w.s.fail(codeTarget, o.sets[f.Name.Value], "field %q can't be set: send gives it the value of %s", f.Name.Value,
 			e).
 			WithRelated(e.Pos, "it is sent so here").
 			WithHint("leave one of them out")
@@ -318,9 +318,9 @@ func (w *rewriter) verify(o *outHeader, replaced bool, a *spec.Action) {
 	}
 	for _, f := range o.h.Fields {
 		k := f.Checksum
-		if k != nil && k.Covers == "header" && (replaced || k.Verify && w.innerHeader(o)) &&
+		if k != nil && k.Covers == "header" && (replaced || k.Verify && w.s.innerHeader(o)) &&
 			!o.old.verified {
-			w.guard(o.old.sumOK(), w.wrongSum(o.h, f), a.Pos)
+			w.guard(o.old.sumOK(), w.p.wrongSum(o.h, f), a.Pos)
 		}
 	}
 }
@@ -388,19 +388,19 @@ func (w *rewriter) via(a *spec.Action, net int, state []ir.Stmt) {
 	routed := w.byRoute(a.Via)
 	v, ok := val{t: ir.Type{Kind: ir.NextHop}}, true
 	if !routed {
-		v, ok = w.value(a.Via)
+		v, ok = w.s.value(a.Via)
 	}
 	if !ok {
 		return
 	}
 	if v.t.Kind != ir.NextHop {
-		w.fail(codeSend, a.Via.Pos, "this is %s, where a next hop is wanted", v.t.What()).
+		w.s.fail(codeSend, a.Via.Pos, "this is %s, where a next hop is wanted", v.t.What()).
 			WithHint("a value of a table that isn't a session's may have type \"next_hop\"; to an endpoint, send has " +
 				"from and to")
 		return
 	}
 	if a.From != nil || a.To != nil {
-		w.fail(codeSend, a.Pos, "via routes a packet as it is: it excludes from and to")
+		w.s.fail(codeSend, a.Pos, "via routes a packet as it is: it excludes from and to")
 		return
 	}
 	o := w.hdrs[net]
@@ -410,7 +410,7 @@ func (w *rewriter) via(a *spec.Action, net int, state []ir.Stmt) {
 	}
 	if f := role(o.h, "hop_limit"); f != nil && o.old != nil {
 		limit := o.old.fields[f.Name.Value].load
-		w.guard(bin(ir.Gt, limit, num(1)), w.punted("hop_limit", "the hop limit is used up", a.Pos), a.Pos)
+		w.guard(bin(ir.Gt, limit, num(1)), w.p.punted("hop_limit", "the hop limit is used up", a.Pos), a.Pos)
 		if !o.isSet(f) {
 			vals := maps.Clone(o.vals)
 			vals[f.Name.Value] = bin(ir.Sub, limit, num(1))
@@ -437,8 +437,8 @@ func (w *rewriter) byRoute(e *spec.Expr) bool {
 	if e.Op != spec.OpName || len(e.Path) != 1 || e.Path[0].Value != routeName {
 		return false
 	}
-	_, header := w.find(routeName)
-	return !header && w.rows[routeName] == nil && w.named[routeName].t == ir.Type{}
+	_, header := w.s.find(routeName)
+	return !header && w.s.rows[routeName] == nil && w.s.named[routeName].t == ir.Type{}
 }
 
 // addressNow is an address of an IP header that leaves, or nil.

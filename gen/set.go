@@ -12,7 +12,7 @@ import (
 // set gives fields of the stack values.
 func (w *rewriter) set(a *spec.Action) {
 	for _, as := range a.Set {
-		target, ok := w.value(as.Target)
+		target, ok := w.s.value(as.Target)
 		if !ok {
 			continue
 		}
@@ -22,7 +22,7 @@ func (w *rewriter) set(a *spec.Action) {
 		}
 		if target.t.Kind == ir.Endpoint && target.field != nil && target.portAt != nil {
 			if v.t.Kind != ir.Endpoint {
-				w.fail(codeType, as.Value.Pos, "this is %s, where an endpoint is wanted", v.t.What())
+				w.s.fail(codeType, as.Value.Pos, "this is %s, where an endpoint is wanted", v.t.What())
 				continue
 			}
 			w.store(target.field, val{t: ir.AddrType, x: v.x, pos: v.pos}, as)
@@ -30,7 +30,7 @@ func (w *rewriter) set(a *spec.Action) {
 			continue
 		}
 		if target.field == nil {
-			w.fail(codeTarget, as.Target.Pos, "only fields of headers can be set")
+			w.s.fail(codeTarget, as.Target.Pos, "only fields of headers can be set")
 			continue
 		}
 		w.store(target.field, v, as)
@@ -41,11 +41,11 @@ func (w *rewriter) set(a *spec.Action) {
 func (w *rewriter) store(pl *fieldRef, v val, as *spec.Assign) {
 	f := pl.f
 	no := func(why, hint string) {
-		w.fail(codeTarget, as.Target.Pos, "field %q can't be set: %s", f.Name.Value, why).WithHint("%s", hint)
+		w.s.fail(codeTarget, as.Target.Pos, "field %q can't be set: %s", f.Name.Value, why).WithHint("%s", hint)
 	}
 	o := w.header(pl.parent)
 	switch {
-	case w.congestion() && !decides(pl):
+	case w.p.congestion() && !decides(pl):
 		no("it says what the kernel knows", "what can be set are "+decisions(pl.parent.h.Name.Value))
 		return
 	case pl.parent.meta || pl.segment < 0 && pl.value == nil && pl.size == nil:
@@ -67,7 +67,7 @@ func (w *rewriter) store(pl *fieldRef, v val, as *spec.Assign) {
 		w.storeVariable(o, pl, v, as)
 		return
 	case pl.segment < 0:
-		w.fail(codeVariable, as.Target.Pos, "field %q can't be set: its size or presence varies", f.Name.Value)
+		w.s.fail(codeVariable, as.Target.Pos, "field %q can't be set: its size or presence varies", f.Name.Value)
 		return
 	case shapes(pl.parent.h, f):
 		no("the size or presence of another field depends on it", "")
@@ -91,7 +91,7 @@ func (w *rewriter) store(pl *fieldRef, v val, as *spec.Assign) {
 func (w *rewriter) again(o *outHeader, f *spec.Field, as *spec.Assign) bool {
 	first, set := o.sets[f.Name.Value]
 	if set {
-		w.fail(codeTarget, as.Target.Pos, "field %q is set twice", f.Name.Value).
+		w.s.fail(codeTarget, as.Target.Pos, "field %q is set twice", f.Name.Value).
 			WithRelated(first, "the other value is here").
 			WithHint("leave one of them out")
 	}
@@ -109,9 +109,9 @@ func (w *rewriter) allows(h *spec.Header, f *spec.Field, v val) bool {
 	if f.Is.Op == spec.IsEq || f.Kind != spec.FieldUint {
 		return false
 	}
-	cond := w.constraint(val{t: ir.UintType(f.Bits), x: v.x, max: maxOf(f.Bits), pos: v.pos}, f.Is)
+	cond := w.s.constraint(val{t: ir.UintType(f.Bits), x: v.x, max: maxOf(f.Bits), pos: v.pos}, f.Is)
 	if cond != nil {
-		w.guard(cond, w.unfit(h, f, impossible), v.pos)
+		w.guard(cond, w.p.unfit(h, f, impossible), v.pos)
 	}
 	return true
 }
@@ -120,20 +120,21 @@ func (w *rewriter) allows(h *spec.Header, f *spec.Field, v val) bool {
 func (w *rewriter) takes(f *spec.Field, v val, as *spec.Assign) bool {
 	switch {
 	case f.Kind == spec.FieldUint && v.t.Kind != ir.Uint:
-		w.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", v.t.What())
+		w.s.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", v.t.What())
 		return false
 	case f.Kind == spec.FieldUint:
 		name := as.Target.String()
 		if len(as.Target.Path) == 1 {
 			name = "field \"" + name + "\""
 		}
-		return w.fits(v, f.Bits, name, "", false) == nil
+		return w.s.fits(v, f.Bits, name, "", false) == nil
 	case v.t.Kind != bytesType(f).Kind || v.t.Size != bytesType(f).Size || v.x == nil:
-		w.fail(codeType, as.Value.Pos, "this is %s, but field %q is %s", v.t.What(), f.Name.Value, bytesType(f).What())
+		w.s.fail(codeType, as.Value.Pos, "this is %s, but field %q is %s", v.t.What(), f.Name.Value,
+			bytesType(f).What())
 		return false
 	case f.Type == "ip":
 		w.guard(bin(ir.Eq, isV4(v.x), boolean(f.Bytes == 4)),
-			w.punted("address_family", "an address of the other IP version", as.Value.Pos), as.Value.Pos)
+			w.p.punted("address_family", "an address of the other IP version", as.Value.Pos), as.Value.Pos)
 	}
 	return true
 }
@@ -143,28 +144,29 @@ func (w *rewriter) takes(f *spec.Field, v val, as *spec.Assign) bool {
 func (w *rewriter) storeVariable(o *outHeader, pl *fieldRef, v val, as *spec.Assign) {
 	f := pl.f
 	if shapes(pl.parent.h, f) || f.Is != nil {
-		w.fail(codeTarget, as.Target.Pos, "field %q can't be set: other fields of its header depend on it, or it has "+
+		w.s.fail(codeTarget, as.Target.Pos, "field %q can't be set: other fields of its header depend on it, or it "+
+			"has "+
 			"to keep its value", f.Name.Value)
 		return
 	}
 	if v.t.Kind != ir.Uint {
-		w.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", v.t.What())
+		w.s.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", v.t.What())
 		return
 	}
 	if c, fixed := constant(v.x); fixed && c > pl.max {
-		w.fail(codeRange, as.Value.Pos, "%d doesn't fit %s, which has %d bits at most", c, as.Target, f.MaxBits())
+		w.s.fail(codeRange, as.Value.Pos, "%d doesn't fit %s, which has %d bits at most", c, as.Target, f.MaxBits())
 		return
 	}
 	if w.again(o, f, as) {
 		return
 	}
-	reason := w.unfit(pl.parent.h, f, "isn't there, or has no room for its new value")
+	reason := w.p.unfit(pl.parent.h, f, "isn't there, or has no room for its new value")
 	if pl.present != nil {
 		w.guard(pl.present, reason, as.Target.Pos)
 	}
 	if v.fitsIn != pl && !(f.Kind == spec.FieldVarint && v.max <= maxOf(6)) {
 		if f.SizedUint() && reads(v.x, w.fx.allocated) {
-			w.fail(codeAlloc, as.Target.Pos, undecidable).
+			w.s.fail(codeAlloc, as.Target.Pos, undecidable).
 				WithHint("low(…, %s) is as much of a number as the field has room for", as.Target)
 			return
 		}
@@ -197,9 +199,9 @@ func names(e *spec.Expr, f *spec.Field) bool {
 
 // announces reports whether the field says which header of the path follows its own.
 func (w *rewriter) announces(pl *fieldRef) bool {
-	i := slices.IndexFunc(w.path, func(in *layer) bool { return in.entry == pl.parent.entry })
-	return i >= 0 && i+1 < len(w.path) && announcer(pl.parent, w.path[i+1].h) == pl &&
-		(w.path[i+1].meta || w.header(w.path[i+1]) != nil)
+	i := slices.IndexFunc(w.s.path, func(in *layer) bool { return in.entry == pl.parent.entry })
+	return i >= 0 && i+1 < len(w.s.path) && announcer(pl.parent, w.s.path[i+1].h) == pl &&
+		(w.s.path[i+1].meta || w.header(w.s.path[i+1]) != nil)
 }
 
 func (w *rewriter) mark(a *spec.Action) {
@@ -210,12 +212,12 @@ func (w *rewriter) mark(a *spec.Action) {
 			continue
 		}
 		if v.t.Kind != ir.Uint {
-			w.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", v.t.What())
+			w.s.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", v.t.What())
 			continue
 		}
 		switch name {
 		case "priority", "mark":
-			if w.fits(v, 32, name, "", false) != nil {
+			if w.s.fits(v, 32, name, "", false) != nil {
 				continue
 			}
 			if name == "priority" {
@@ -225,15 +227,15 @@ func (w *rewriter) mark(a *spec.Action) {
 			}
 		default: // dscp, ecn
 			has := func(in *layer) bool { return in.fields[name] != nil && in.fields[name].load != nil }
-			i := slices.IndexFunc(w.path, func(in *layer) bool { return has(in) && w.header(in) != nil })
+			i := slices.IndexFunc(w.s.path, func(in *layer) bool { return has(in) && w.header(in) != nil })
 			if i < 0 { // popped, all of them
-				i = slices.IndexFunc(w.path, has)
+				i = slices.IndexFunc(w.s.path, has)
 			}
 			if i < 0 {
-				w.fail(codeAction, as.Target.Pos, "no header of the stack has a field %q", name)
+				w.s.fail(codeAction, as.Target.Pos, "no header of the stack has a field %q", name)
 				continue
 			}
-			w.store(w.path[i].fields[name], v, as)
+			w.store(w.s.path[i].fields[name], v, as)
 		}
 	}
 }

@@ -22,7 +22,7 @@ type ending struct {
 
 // slacks are the headers inside of the path's n-th whose lengths allow bytes after what they count.
 func (w *rewriter) slacks(n int, data bool) (out []*layer) {
-	for _, in := range w.path[n+1:] {
+	for _, in := range w.s.path[n+1:] {
 		if in.slack != nil && in.slack.Data == data {
 			out = append(out, in)
 		}
@@ -34,7 +34,7 @@ func (w *rewriter) slacks(n int, data bool) (out []*layer) {
 // the one that leaves if that came inside of it; -1: there is none.
 func (w *rewriter) datagram() (came, leaves int) {
 	isNet := func(in *layer) bool { return role(in.h, "destination") != nil }
-	came = slices.IndexFunc(w.path, isNet)
+	came = slices.IndexFunc(w.s.path, isNet)
 	net := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return role(o.h, "destination") != nil })
 	if net < 0 {
 		return came, came
@@ -53,7 +53,7 @@ func empty(ins []*layer) ir.Expr {
 
 // paddingHere is the reason of packets whose padding can't be cut off.
 func (s *scope) paddingHere(pos diag.Pos) int {
-	return s.punted("padding", "padding that can't be cut off", pos)
+	return s.p.punted("padding", "padding that can't be cut off", pos)
 }
 
 // resizes reports whether a rewrite gives headers new lengths.
@@ -74,7 +74,7 @@ func (w *rewriter) asCame(i int) bool {
 func (w *rewriter) mayPad() []*layer {
 	_, net := w.datagram()
 	pads := w.slacks(net, false)
-	if len(pads) == 0 || w.each != nil {
+	if len(pads) == 0 || w.s.each != nil {
 		return nil
 	}
 	if innermost := pads[len(pads)-1]; !w.resizes() || w.index(innermost) >= w.firstKept() {
@@ -88,29 +88,29 @@ func (w *rewriter) mayPad() []*layer {
 	return nil
 }
 
-func (w *rewriter) index(in *layer) int { return slices.Index(w.path, in) }
+func (w *rewriter) index(in *layer) int { return slices.Index(w.s.path, in) }
 
 // firstKept is the index in the path of the first header that is kept.
 func (w *rewriter) firstKept() int {
 	if k := w.kept(); k < len(w.hdrs) {
 		return w.hdrs[k].index
 	}
-	return len(w.path)
+	return len(w.s.path)
 }
 
 // findEnd finds where the packet that leaves ends. Clean says that it came without padding. It returns false where
 // padding would have to be taken out of the middle.
 func (w *rewriter) findEnd(clean bool, pos diag.Pos) (ending, bool) {
-	x := ending{data: len(w.path)}
+	x := ending{data: len(w.s.path)}
 	came, net := w.datagram()
 	for _, in := range w.slacks(came, true) {
 		if w.header(in) == nil {
-			more := w.punted("more_data", "data after the payload of a header that is popped", pos)
+			more := w.p.punted("more_data", "data after the payload of a header that is popped", pos)
 			w.guard(empty([]*layer{in}), more, pos)
 		}
 	}
-	from := len(w.path) - 1
-	last := w.path[from]
+	from := len(w.s.path) - 1
+	last := w.s.path[from]
 	x.end = last.payload
 	if last.h.Trailer > 0 && w.header(last) != nil {
 		x.end = last.inner
@@ -121,24 +121,24 @@ func (w *rewriter) findEnd(clean bool, pos diag.Pos) (ending, bool) {
 		return x, true
 	}
 	pads := w.slacks(net, false)
-	follows := func(e *spec.StackEntry) bool { return hostOf(e, w.path) != nil }
-	if !clean && !w.resizes() && len(pads) > 0 && slices.ContainsFunc(w.src.Stack, follows) {
+	follows := func(e *spec.StackEntry) bool { return hostOf(e, w.s.path) != nil }
+	if !clean && !w.resizes() && len(pads) > 0 && slices.ContainsFunc(w.p.src.Stack, follows) {
 		return x, false
 	}
-	if k := w.firstKept(); w.resizes() && k < len(w.path) &&
+	if k := w.firstKept(); w.resizes() && k < len(w.s.path) &&
 		(clean || len(pads) == 0 || w.index(pads[len(pads)-1]) < k) {
-		from, x.end = k, w.path[k].inner // what isn't written keeps its lengths, and all that they cover
+		from, x.end = k, w.s.path[k].inner // what isn't written keeps its lengths, and all that they cover
 		if k < came {
-			x.end = w.path[came].inner
-			w.counted(w.path[k:came], x.end, pos)
+			x.end = w.s.path[came].inner
+			w.counted(w.s.path[k:came], x.end, pos)
 		}
 	}
 	for i := from; i >= 0; i-- {
-		in := w.path[i]
+		in := w.s.path[i]
 		switch {
 		case x.cut > 0 && in.h.Trailer > 0:
 			return x, false
-		case i <= net || !w.encloses(in, last, w.path):
+		case i <= net || !w.p.encloses(in, last, w.s.path):
 			continue
 		case in.h.Trailer > 0 && i < from:
 			x.end = in.inner
@@ -153,7 +153,7 @@ func (w *rewriter) findEnd(clean bool, pos diag.Pos) (ending, bool) {
 				x.data = i
 			}
 		default:
-			w.guard(empty([]*layer{in}), w.paddingHere(pos), pos)
+			w.guard(empty([]*layer{in}), w.s.paddingHere(pos), pos)
 		}
 	}
 	return x, true
@@ -167,7 +167,7 @@ func (w *rewriter) contents(payload ir.Expr, front ir.Off) {
 		}
 		o.content = payload
 		// what is put in after it ends in front of its trailer
-		if o.old != nil && o.old == w.path[len(w.path)-1] && o.h.Trailer > 0 {
+		if o.old != nil && o.old == w.s.path[len(w.s.path)-1] && o.h.Trailer > 0 {
 			payload = bin(ir.Sub, payload, num(uint64(o.h.Trailer)))
 		}
 	}

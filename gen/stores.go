@@ -253,7 +253,7 @@ func (w *rewriter) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool)
 	for i, o := range w.hdrs {
 		full := full && i < kept
 		if full && o.size < 0 {
-			w.fail(codeResize, w.pos, "header %q has a variable length and would have to be written again", o.entry)
+			w.s.fail(codeResize, w.pos, "header %q has a variable length and would have to be written again", o.entry)
 			return nil, false
 		}
 		for _, p := range w.pieces(o) {
@@ -262,7 +262,7 @@ func (w *rewriter) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool)
 				again += p.size
 			}
 			if i >= kept && p.changed && o.off.Base != o.old.off.Base && p.was.Base != o.old.off.Base {
-				w.fail(codeResize, p.pos, "header %q has a variable length and would have to move", o.entry)
+				w.s.fail(codeResize, p.pos, "header %q has a variable length and would have to move", o.entry)
 				return nil, false
 			}
 			if p.now == nil && o.old != nil && w.computed[o] == nil {
@@ -288,7 +288,7 @@ func (w *rewriter) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool)
 		}
 	}
 	if again > maxFront {
-		w.fail(codeResize, w.pos, "this rule writes %d bytes of headers again, and a program's stack has 512", again).
+		w.s.fail(codeResize, w.pos, "this rule writes %d bytes of headers again, and a program's stack has 512", again).
 			WithHint("fewer or smaller headers fit, or a rule that doesn't change the packet's size")
 		return nil, false
 	}

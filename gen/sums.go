@@ -79,7 +79,7 @@ func (w *rewriter) freshPseudo(s *ir.Sum, i int, o *outHeader, f *spec.Field, rw
 	for _, e := range f.Checksum.Pseudo {
 		t, ok := w.pseudoNow(e, i, o, rw)
 		if !ok {
-			w.fail(codePush, o.pos, "header %q can't be pushed here: its checksum needs what no header in front of "+
+			w.s.fail(codePush, o.pos, "header %q can't be pushed here: its checksum needs what no header in front of "+
 				"it has", o.h.Name.Value).
 				WithRelated(f.Name.Pos, "the checksum is declared here")
 			return false
@@ -101,8 +101,8 @@ func (w *rewriter) changedSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite
 		Name: o.entry + "." + f.Name.Value, Old: at.off, New: o.moved(at.off), Optional: k.Optional,
 		Offloaded: k.Offloaded, Pos: f.Name.Pos,
 	}
-	first := slices.Index(w.path, o.old)
-	oldParentAbsent := first > 0 && absentOver(f, w.path[first-1].h)
+	first := slices.Index(w.s.path, o.old)
+	oldParentAbsent := first > 0 && absentOver(f, w.s.path[first-1].h)
 	newParentAbsent := i > 0 && absentOver(f, w.hdrs[i-1].h)
 	s.Absent = oldParentAbsent && newParentAbsent
 	if k.Covers == "header" {
@@ -162,7 +162,7 @@ func (w *rewriter) tail(o *outHeader, end ir.Expr) (*ir.Off, ir.Expr, int) {
 	}
 	_, net := w.datagram()
 	slack, open := 0, false // how many bytes there may be, and whether the spec leaves that open
-	for _, in := range w.path[slices.Index(w.path, o.old)+1:] {
+	for _, in := range w.s.path[slices.Index(w.s.path, o.old)+1:] {
 		if k := in.slack; k != nil && (!k.Data || w.index(in) <= net) { // data is cut off with the datagram around it
 			open = open || k.Slack < 0
 			slack += max(0, k.Slack)
@@ -173,14 +173,14 @@ func (w *rewriter) tail(o *outHeader, end ir.Expr) (*ir.Off, ir.Expr, int) {
 	}
 	if open {
 		slack = maxTail
-		w.guard(bin(ir.Le, bin(ir.Sub, limit, end), num(maxTail)), w.paddingHere(w.pos), w.pos)
+		w.guard(bin(ir.Le, bin(ir.Sub, limit, end), num(maxTail)), w.s.paddingHere(w.pos), w.pos)
 	}
 	if slack == 0 {
 		return nil, nil, 0
 	}
 	v := varOf(limit)
 	if v == nil {
-		v = w.let(&w.guards, o.entry+"_limit", limit, 0xFFFF, w.pos)
+		v = w.p.let(&w.guards, o.entry+"_limit", limit, 0xFFFF, w.pos)
 	}
 	odd := bin(ir.And, bin(ir.Sub, end, offExpr(o.old.off)), num(1))
 	return &ir.Off{Base: v}, bin(ir.Ne, odd, num(0)), slack
@@ -207,14 +207,14 @@ func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) {
 			}
 			continue
 		}
-		if !w.encloses(o.old, n.old, w.path) {
+		if !w.p.encloses(o.old, n.old, w.s.path) {
 			continue
 		}
 		was, now := w.keptTerms(n, o, s.Swap != nil)
 		s.OldTerms = append(s.OldTerms, was...)
 		s.NewTerms = append(s.NewTerms, now...)
 	}
-	for j, in := range w.path {
+	for j, in := range w.s.path {
 		if j <= first || w.header(in) != nil || in.meta {
 			continue
 		}
@@ -382,7 +382,7 @@ func oldTerms(p piece, start ir.Off) []ir.Term {
 
 // pseudo gives one summand of the pseudo-header, before and after.
 func (w *rewriter) pseudo(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) (was, now ir.Term, ok bool) {
-	inside := &scope{program: w.program, path: w.upTo(o.old), self: o.old}
+	inside := &scope{p: w.p, path: w.s.upTo(o.old), self: o.old}
 	v, ok := inside.value(e)
 	if !ok {
 		return was, now, false
@@ -399,7 +399,7 @@ func (w *rewriter) pseudo(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) (wa
 	}
 	now, ok = w.pseudoNow(e, i, o, rw)
 	if !ok {
-		w.fail(codePush, w.pos, "the checksum of %q needs a header that is popped", o.entry).
+		w.s.fail(codePush, w.pos, "the checksum of %q needs a header that is popped", o.entry).
 			WithRelated(e.Pos, "needed here")
 		return was, now, false
 	}
@@ -479,7 +479,7 @@ func (w *rewriter) meant(o *outHeader, i int, name string) *outHeader {
 // enclosing returns the nearest header in front of the i-th that a name stands for.
 func (w *rewriter) enclosing(i int, name string) *outHeader {
 	for j := i - 1; j >= 0; j-- {
-		if o := w.hdrs[j]; o.h.Name.Value == name || w.inGroup(o.h, name) {
+		if o := w.hdrs[j]; o.h.Name.Value == name || w.p.c.inGroup(o.h, name) {
 			return o
 		}
 	}

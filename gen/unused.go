@@ -86,7 +86,7 @@ func (c *compiler) unusedLets(rules []*spec.Rule) {
 			for _, as := range a.Set {
 				eachIn(find, as.Value)
 			}
-			p := &program{compiler: c, src: &spec.Program{Rules: []*spec.Rule{{Do: r.Do[i+1:]}}}}
+			p := &program{c: c, src: &spec.Program{Rules: []*spec.Rule{{Do: r.Do[i+1:]}}}}
 			p.eachExpr(find)
 			for _, as := range a.Set {
 				name, effect := as.Target.Path[0], false
@@ -118,7 +118,7 @@ func (c *compiler) uses() map[string][]string {
 		}
 	}
 	for _, src := range c.spec.Programs {
-		p := &program{compiler: c, src: src}
+		p := &program{c: c, src: src}
 		for _, e := range src.Stack {
 			for _, n := range e.Headers {
 				use("alternatives", n)

@@ -119,7 +119,7 @@ func (c *compiler) memberUses() memberUse {
 				rules(a.FanOut.Rules)
 			}
 		})
-		eachMember(&program{compiler: c, src: src}, func(row, member string) {
+		eachMember(&program{c: c, src: src}, func(row, member string) {
 			for _, t := range tables[row] {
 				u.rows[t][member] = true
 			}
@@ -149,7 +149,7 @@ func (u memberUse) fanOut(c *compiler, f *spec.FanOut) {
 		used = map[string]bool{}
 		u.groups[f.Group.Value] = used
 	}
-	eachMember(&program{compiler: c, src: &spec.Program{Rules: f.Rules}}, func(row, member string) {
+	eachMember(&program{c: c, src: &spec.Program{Rules: f.Rules}}, func(row, member string) {
 		if row == "r" {
 			used[member] = true
 		}

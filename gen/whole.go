@@ -53,15 +53,16 @@ func (w *rewriter) wholeSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) 
 		o.vals[f.Name.Value] = num(0)
 		return nil, true
 	}
-	if !k.Optional || w.each != nil {
-		w.fail(codePush, o.pos, "header %q can't be pushed here: its checksum covers the whole payload",
+	if !k.Optional || w.s.each != nil {
+		w.s.fail(codePush, o.pos, "header %q can't be pushed here: its checksum covers the whole payload",
 			o.h.Name.Value).
 			WithRelated(f.Name.Pos, "the checksum is declared here").WithHint("UDP over IPv4 may go without a checksum")
 		return nil, false
 	}
 	for _, c := range w.hdrs[:i] {
 		if g := sumOver(c.h); g != nil && c.old != nil {
-			w.fail(codePush, o.pos, "header %q can't be pushed here: its checksum is computed last, and the one of %q "+
+			w.s.fail(codePush, o.pos, "header %q can't be pushed here: its checksum is computed last, and the one of "+
+				"%q "+
 				"covers it", o.h.Name.Value, c.entry).
 				WithRelated(g.Name.Pos, "the checksum in front is declared here").
 				WithHint("a header without a checksum can be pushed: checksum: 0")
@@ -69,7 +70,7 @@ func (w *rewriter) wholeSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) 
 		}
 	}
 	if o.content != rw.Payload { // all up to the end of the packet is summed up
-		w.guard(bin(ir.Eq, o.content, rw.Payload), w.paddingHere(o.pos), o.pos)
+		w.guard(bin(ir.Eq, o.content, rw.Payload), w.s.paddingHere(o.pos), o.pos)
 	}
 	size := bin(ir.Add, rw.Payload, distance(rw.NewFront, o.off))
 	w.summable(size, o.pos)
@@ -94,40 +95,41 @@ func sumOver(h *spec.Header) *spec.Field {
 
 // summable lets packets pass to the stack that are too large for their bytes to be summed up.
 func (w *rewriter) summable(size ir.Expr, pos diag.Pos) {
-	large := w.punted("too_big", "too large to compute a checksum over it", pos)
+	large := w.p.punted("too_big", "too large to compute a checksum over it", pos)
 	w.guard(bin(ir.Le, size, num(ir.MaxWhole)), large, pos)
 }
 
 // mayLack reports whether a header may come without its checksum.
 func (w *rewriter) mayLack(in *layer, f *spec.Field) bool {
-	i := slices.Index(w.path, in)
-	return i > 0 && absentOver(f, w.path[i-1].h)
+	i := slices.Index(w.s.path, in)
+	return i > 0 && absentOver(f, w.s.path[i-1].h)
 }
 
 // believe makes sure of the checksum that a rule asks for before it learns. Where it asks for none, although there is
 // one, that is pointed out.
 func (w *rewriter) believe(a *spec.Action) bool {
 	if a.Verified == nil {
-		i := slices.IndexFunc(w.path, func(in *layer) bool { return sumOver(in.h) != nil })
-		if i >= 0 && !a.Unverified && w.ingress() {
-			w.diags.Warn(codeUnverified, a.Pos, "what is learned isn't verified: a packet with a wrong checksum "+
+		i := slices.IndexFunc(w.s.path, func(in *layer) bool { return sumOver(in.h) != nil })
+		if i >= 0 && !a.Unverified && w.p.ingress() {
+			w.p.c.diags.Warn(codeUnverified, a.Pos, "what is learned isn't verified: a packet with a wrong checksum "+
 				"changes table %q, too", a.Table.Value).
-				WithHint("verify it: verified: %q; or say that it does no harm: verified: false", w.path[i].entry)
+				WithHint("verify it: verified: %q; or say that it does no harm: verified: false", w.s.path[i].entry)
 		}
 		return true
 	}
 	name := a.Verified.Value
-	in, known := w.find(name)
+	in, known := w.s.find(name)
 	switch {
 	case in == nil && !known:
-		suggest(w.fail(codeLearn, a.Verified.Pos, "no header %q in the stack", name), name, w.visible())
+		suggest(w.s.fail(codeLearn, a.Verified.Pos, "no header %q in the stack", name), name, w.s.visible())
 		return false
 	case in == nil:
-		w.fail(codeLearn, a.Verified.Pos, "header %q can't be verified: not every packet of this rule has it", name).
+		w.s.fail(codeLearn, a.Verified.Pos, "header %q can't be verified: not every packet of this rule has it", name).
 			WithHint("ask for it in the rule: match, when")
 		return false
 	case sumOver(in.h) == nil:
-		w.fail(codeLearn, a.Verified.Pos, "header %q can't be verified: it has no checksum over what follows it", name).
+		w.s.fail(codeLearn, a.Verified.Pos, "header %q can't be verified: it has no checksum over what follows it",
+			name).
 			WithRelated(in.h.Name.Pos, "the header is declared here")
 		return false
 	}
@@ -138,14 +140,14 @@ func (w *rewriter) believe(a *spec.Action) bool {
 
 // present lets packets pass to the stack whose checksum is 0, which means that there is none.
 func (w *rewriter) present(pl *fieldRef, h *spec.Header, pos diag.Pos) {
-	w.guard(bin(ir.Ne, pl.load, num(0)), w.fieldReason(h, pl.f, "is 0 (no checksum), which isn't allowed here"), pos)
+	w.guard(bin(ir.Ne, pl.load, num(0)), w.p.fieldReason(h, pl.f, "is 0 (no checksum), which isn't allowed here"), pos)
 }
 
 // verifyWhole makes sure of the checksum of a header over all that follows it. none: where it may lack a checksum, that
 // is right, too.
 func (w *rewriter) verifyWhole(in *layer, pl *fieldRef, none bool, pos diag.Pos) {
 	right := &ir.SumOK{Off: in.off, Len: ir.MaxWhole, Size: bin(ir.Sub, in.inner, offExpr(in.off)), Whole: true}
-	inside := &scope{program: w.program, path: w.upTo(in), self: in}
+	inside := &scope{p: w.p, path: w.s.upTo(in), self: in}
 	for _, e := range pl.f.Checksum.Pseudo {
 		v, ok := inside.value(e)
 		if !ok {
@@ -160,12 +162,12 @@ func (w *rewriter) verifyWhole(in *layer, pl *fieldRef, none bool, pos diag.Pos)
 	case pl.f.Checksum.Optional:
 		w.present(pl, in.h, pos)
 	}
-	w.guard(cond, w.wrongSum(in.h, pl.f), pos)
+	w.guard(cond, w.p.wrongSum(in.h, pl.f), pos)
 }
 
 // summedUp reports whether a header is one whose checksum a device may have verified. What follows IP may be such a
 // transport header that the spec describes in its own way.
 func (w *rewriter) summedUp(in *layer) bool {
-	i := slices.Index(w.path, in)
-	return !isIP(in.h) && (sumOver(in.h) != nil || i > 0 && isIP(w.path[i-1].h))
+	i := slices.Index(w.s.path, in)
+	return !isIP(in.h) && (sumOver(in.h) != nil || i > 0 && isIP(w.s.path[i-1].h))
 }
