@@ -70,7 +70,7 @@ func TestWords(t *testing.T) {
 	var files []string
 	for _, pattern := range []string{
 		"*.md", "docs/*.md", "*/README.md", "examples/*/README.md", "examples/*/spec.cue", "templates/*.h",
-		"templates/*.tmpl", "templates/*.lua", "gen/codes.go", "spec/codes.go", "internal/*/codes.go",
+		"templates/*.tmpl", "templates/*.lua", "gen/code/codes.go", "spec/codes.go", "internal/*/codes.go",
 		"spec/schema.cue",
 		"internal/cli/*.go", "internal/cli/*.txt", "internal/planfmt/*.go", "internal/diagram/*.go",
 		"internal/page/page.*",

@@ -3,6 +3,7 @@ package gen
 import (
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -16,7 +17,7 @@ func (w *rewriter) blank(a *spec.Action) {
 	in, known := w.s.find(a.Header.Value)
 	if in == nil {
 		if !known {
-			suggest(w.s.fail(codePush, a.Header.Pos, "no header %q in the stack", a.Header.Value), a.Header.Value,
+			suggest(w.s.fail(code.Push, a.Header.Pos, "no header %q in the stack", a.Header.Value), a.Header.Value,
 				w.s.visible())
 		}
 		return // an optional header that isn't there
@@ -27,13 +28,13 @@ func (w *rewriter) blank(a *spec.Action) {
 	o := w.header(in)
 	switch {
 	case o == nil:
-		no(codePush, "it is popped")
+		no(code.Push, "it is popped")
 		return
 	case o.blank:
-		no(codePush, "it is blank already")
+		no(code.Push, "it is blank already")
 		return
 	case len(o.vals) > 0:
-		no(codePush, "its fields are set")
+		no(code.Push, "its fields are set")
 		return
 	}
 	for _, pl := range in.order {
@@ -50,7 +51,7 @@ func (w *rewriter) blank(a *spec.Action) {
 		default:
 			continue
 		}
-		no(codeTarget, "its field %q %s", pl.f.Name.Value, why)
+		no(code.Target, "its field %q %s", pl.f.Name.Value, why)
 		return
 	}
 	o.blank, o.pos = true, a.Header.Pos

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
@@ -59,7 +60,7 @@ func (c *compiler) kernel() {
 	floor := ir.Version{Major: k.Major, Minor: k.Minor}
 	for _, n := range c.plan.Needs {
 		if less(floor, n.Version) {
-			d := c.diags.Add(codeKernel, n.Pos, "the spec demands Linux %d.%d, but this needs %d.%d: %s", k.Major,
+			d := c.diags.Add(code.Kernel, n.Pos, "the spec demands Linux %d.%d, but this needs %d.%d: %s", k.Major,
 				k.Minor, n.Version.Major, n.Version.Minor, n.What)
 			d.WithRelated(k.Pos, "demanded here")
 			return
@@ -82,7 +83,7 @@ func (c *compiler) checkShape() {
 			problem = "a path has no end"
 		}
 		if problem != "" {
-			c.diags.Add(codeInternal, p.Pos, "the plan of program %q is wrong: %s", p.Name, problem).
+			c.diags.Add(code.Internal, p.Pos, "the plan of program %q is wrong: %s", p.Name, problem).
 				WithHint("this is a fault of fastrelay-gen, not of your spec: please report it with the spec")
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -92,7 +93,7 @@ func (p *program) checkChoice() {
 			continue
 		}
 		fail := func(format string, args ...any) *diag.Diagnostic {
-			return p.c.diags.Add(codeStack, e.Pos, format, args...)
+			return p.c.diags.Add(code.Stack, e.Pos, format, args...)
 		}
 		switch {
 		case p.congestion():

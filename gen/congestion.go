@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -58,7 +59,7 @@ func (p *program) checkHook() {
 		for _, e := range p.src.Stack {
 			for _, h := range p.choices(e) {
 				if h.Std && (h.Name.Value == socketHeader || isEvent(h)) {
-					p.c.diags.Add(codeCongestion, e.Pos, "header %q is only at %s", h.Name.Value, ir.Congestion)
+					p.c.diags.Add(code.Congestion, e.Pos, "header %q is only at %s", h.Name.Value, ir.Congestion)
 					return
 				}
 			}
@@ -75,21 +76,21 @@ func (p *program) checkHook() {
 			case i == 1 && isEvent(h) && !e.Optional && e.After == nil:
 				p.event(h.Name.Value)
 			default:
-				p.c.diags.Add(codeCongestion, e.Pos, "header %q has no place here at %s", h.Name.Value, ir.Congestion).
+				p.c.diags.Add(code.Congestion, e.Pos, "header %q has no place here at %s", h.Name.Value, ir.Congestion).
 					WithHint("%s", stack)
 				return
 			}
 		}
 	}
 	if len(p.src.Stack) != 2 && p.c.diags.Len() == errors {
-		p.c.diags.Add(codeCongestion, p.src.HookPos, "the stack doesn't say what happens to the socket").
+		p.c.diags.Add(code.Congestion, p.src.HookPos, "the stack doesn't say what happens to the socket").
 			WithHint("%s", stack)
 	}
 	if p.src.Multicast {
-		p.c.diags.Add(codeCongestion, p.src.HookPos, "multicast has no meaning at %s", ir.Congestion)
+		p.c.diags.Add(code.Congestion, p.src.HookPos, "multicast has no meaning at %s", ir.Congestion)
 	}
 	if n := p.c.spec.Name; len(n.Value) > maxAlgorithm {
-		p.c.diags.Add(codeCongestion, n.Pos, "the name of a relay with a congestion control has at most %d characters",
+		p.c.diags.Add(code.Congestion, n.Pos, "the name of a relay with a congestion control has at most %d characters",
 			maxAlgorithm).WithHint("sockets choose the congestion control by it")
 	}
 }
@@ -98,7 +99,7 @@ func (p *program) checkHook() {
 func (p *program) event(name string) {
 	for _, other := range p.c.plan.Programs {
 		if slices.Contains(other.On, name) {
-			p.c.diags.Add(codeCongestion, p.src.Name.Pos, "two programs run at the event %q of a socket", name).
+			p.c.diags.Add(code.Congestion, p.src.Name.Pos, "two programs run at the event %q of a socket", name).
 				WithRelated(other.Pos, "the other one").WithHint("write one program with both programs' rules")
 			return
 		}
@@ -115,12 +116,13 @@ func (p *program) checkActions(r *spec.Rule) {
 	}
 	for _, a := range r.Do {
 		if a.Else != nil {
-			p.c.diags.Add(codeCongestion, a.Else.Pos, "nothing can be dropped at %s: there is no packet", ir.Congestion)
+			p.c.diags.Add(code.Congestion, a.Else.Pos, "nothing can be dropped at %s: there is no packet",
+				ir.Congestion)
 		}
 		switch a.Kind {
 		case spec.ActSet, spec.ActLet, spec.ActCount, spec.ActLearn, spec.ActEmit, spec.ActAdmit, spec.ActPass:
 		default:
-			p.c.diags.Add(codeCongestion, a.Pos, "%s has no meaning at %s: there is no packet", a.Kind, ir.Congestion).
+			p.c.diags.Add(code.Congestion, a.Pos, "%s has no meaning at %s: there is no packet", a.Kind, ir.Congestion).
 				WithHint("there are set, let, count, learn, emit, admit and pass")
 		}
 	}
@@ -134,7 +136,8 @@ func (s *scope) checkRow(t *ir.Table, l *spec.Lookup) {
 	}
 	for _, m := range t.Value.Members {
 		if k := m.Type.One().Kind; k != ir.Uint && k != ir.Bool && !k.IsIndex() || t.Value.Size > maxRow {
-			s.fail(codeCongestion, l.Pos, "at %s rows consist of integers, of at most %d bytes together", ir.Congestion,
+			s.fail(code.Congestion, l.Pos, "at %s rows consist of integers, of at most %d bytes together",
+				ir.Congestion,
 				maxRow).WithRelated(t.Pos, "the table is declared here")
 			return
 		}

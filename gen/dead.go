@@ -3,6 +3,7 @@ package gen
 import (
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/gen/reach"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
@@ -93,7 +94,7 @@ func (d *dead) all() {
 	if len(d.p.src.Match) == 0 && d.p.src.When != nil {
 		pos = d.p.src.When.Pos
 	}
-	w := d.p.c.diags.Warn(codeNever, pos, "no packet gets to a rule of program %q: all of them pass to the stack",
+	w := d.p.c.diags.Warn(code.Never, pos, "no packet gets to a rule of program %q: all of them pass to the stack",
 		d.p.out.Name)
 	for _, r := range d.p.src.Rules {
 		d.because(w, d.p.trace.rules[r])
@@ -123,7 +124,7 @@ func (d *dead) header(at place) {
 			pos = n.Pos
 		}
 	}
-	w := d.p.c.diags.Warn(codeNever, pos, "no packet is found to have header %q here", at.header.Name.Value)
+	w := d.p.c.diags.Warn(code.Never, pos, "no packet is found to have header %q here", at.header.Name.Value)
 	d.excluded(w, first)
 	w.WithHint("an alternative in front of it is found in all packets that have it, or what announces it is " +
 		"excluded: put the alternative that asks for more in front, or leave this one out")
@@ -136,7 +137,7 @@ func (d *dead) rules(rs []*spec.Rule) {
 			continue
 		}
 		if end := d.p.trace.rules[r]; !slices.ContainsFunc(end, d.ends) {
-			w := d.p.c.diags.Warn(codeVain, r.Pos, "the actions of this rule are never carried out: every packet "+
+			w := d.p.c.diags.Warn(code.Vain, r.Pos, "the actions of this rule are never carried out: every packet "+
 				"that it "+
 				"applies to passes to the stack")
 			d.because(w, end)
@@ -168,12 +169,12 @@ func (d *dead) rule(r *spec.Rule) {
 	came, front := d.p.trace.rules[r], d.p.trace.after[r]
 	switch {
 	case len(came) > 0 && !d.own(came):
-		w := d.p.c.diags.Warn(codeNever, r.Pos, "this rule never applies: nothing that it asks for is left for it")
+		w := d.p.c.diags.Warn(code.Never, r.Pos, "this rule never applies: nothing that it asks for is left for it")
 		d.because(w, came)
 		w.WithHint("its conditions contradict what the stack, the program or a rule in front of it has decided: put " +
 			"it in front, ask for something else, or leave it out")
 	case len(front) > 0:
-		w := d.p.c.diags.Warn(codeNever, r.Pos, "this rule never applies: all packets that it may apply to are taken "+
+		w := d.p.c.diags.Warn(code.Never, r.Pos, "this rule never applies: all packets that it may apply to are taken "+
 			"by "+
 			"rules in front of it")
 		for _, f := range front {
@@ -181,7 +182,7 @@ func (d *dead) rule(r *spec.Rule) {
 		}
 		w.WithHint("put it in front of them, or leave it out")
 	default:
-		d.p.c.diags.Warn(codeNever, r.Pos, "this rule never applies: its match or its condition is never true").
+		d.p.c.diags.Warn(code.Never, r.Pos, "this rule never applies: its match or its condition is never true").
 			WithHint("it asks for a header that the stack doesn't have, for a value that there isn't, or for two " +
 				"things that exclude each other")
 	}

@@ -3,6 +3,7 @@ package gen
 import (
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -48,12 +49,12 @@ func (w *rewriter) lets(a *spec.Action) {
 			continue
 		}
 		if _, twice := w.s.named[name.Value]; twice {
-			w.s.fail(codeAction, name.Pos, "%q has a value already", name.Value).
+			w.s.fail(code.Action, name.Pos, "%q has a value already", name.Value).
 				WithHint("a name stands for one value: give this one another name")
 			continue
 		}
 		if w.s.inStack(name.Value) {
-			w.s.fail(codeAction, name.Pos, "%q is a header's name in program %q", name.Value, w.p.src.Name.Value).
+			w.s.fail(code.Action, name.Pos, "%q is a header's name in program %q", name.Value, w.p.src.Name.Value).
 				WithHint("give the value another name; that of a field is free, as fields are named with their header")
 			continue
 		}
@@ -97,7 +98,7 @@ func (s *scope) effectful(e *spec.Expr) bool {
 	if s.fx != nil {
 		return true
 	}
-	s.fail(codeAlloc, e.Pos, "%s isn't allowed here", e.Fn.Value).
+	s.fail(code.Alloc, e.Pos, "%s isn't allowed here", e.Fn.Value).
 		WithHint("give its value a name in front: {let: number: \"%s(…)\"}; it may be used in let, set, push, "+
 			"mark and emit, and not where it may be left out", e.Fn.Value)
 	return false
@@ -113,7 +114,7 @@ func (s *scope) alloc(e *spec.Expr) (val, bool) {
 		return v, false
 	}
 	if !v.counter {
-		s.fail(codeType, e.Args[0].Pos, "this is %s, where a counter is wanted", v.t.What()).
+		s.fail(code.Type, e.Args[0].Pos, "this is %s, where a counter is wanted", v.t.What()).
 			WithHint("declare the value with type \"counter\"")
 		return val{}, false
 	}
@@ -121,7 +122,7 @@ func (s *scope) alloc(e *spec.Expr) (val, bool) {
 		Pos: e.Pos}
 	if len(e.Args) == 2 {
 		if e.Args[1].Op != spec.OpInt || e.Args[1].Int == 0 {
-			s.fail(codeType, e.Args[1].Pos, "the step is a constant above 0")
+			s.fail(code.Type, e.Args[1].Pos, "the step is a constant above 0")
 			return val{}, false
 		}
 		d.Step = e.Args[1].Int
@@ -149,16 +150,16 @@ func (s *scope) translate(e *spec.Expr) (val, bool) {
 		return val{}, false
 	}
 	if table.t.Kind != ir.Translation {
-		s.fail(codeType, e.Args[0].Pos, "this is %s, where a translation is wanted", table.t.What()).
+		s.fail(code.Type, e.Args[0].Pos, "this is %s, where a translation is wanted", table.t.What()).
 			WithHint("declare the value with type \"translation\"")
 		return val{}, false
 	}
 	if len(own.late) > 0 {
-		s.fail(codeAlloc, e.Args[2].Pos, "a translation can't be made from another one")
+		s.fail(code.Alloc, e.Args[2].Pos, "a translation can't be made from another one")
 		return val{}, false
 	}
 	if reads(key.x, outer.allocated) || reads(value.x, outer.allocated) {
-		s.fail(codeAlloc, e.Pos, "a translation is made before numbers are allocated for the packet").
+		s.fail(code.Alloc, e.Pos, "a translation is made before numbers are allocated for the packet").
 			WithHint("allocate the number inside: translate(…, …, alloc(…))")
 		return val{}, false
 	}

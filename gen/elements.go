@@ -3,6 +3,7 @@ package gen
 import (
 	"fmt"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -97,7 +98,7 @@ func (s *scope) has(e *spec.Expr) (val, bool) {
 func (s *scope) element(e *spec.Expr) (val, bool) {
 	n := e.Args[2].Int
 	if e.Args[2].Op != spec.OpInt || n > 7 {
-		s.fail(codeElements, e.Args[2].Pos, "which byte of an element is a constant from 0 to 7")
+		s.fail(code.Elements, e.Args[2].Pos, "which byte of an element is a constant from 0 to 7")
 		return val{}, false
 	}
 	l, ok := s.searched(e)
@@ -119,9 +120,9 @@ func (s *scope) searched(e *spec.Expr) (*list, bool) {
 		}
 	}
 	if s.elements(e.Args[0]) == nil {
-		s.fail(codeElements, e.Args[0].Pos, "this is no field with elements")
+		s.fail(code.Elements, e.Args[0].Pos, "this is no field with elements")
 	} else if _, ok := s.integer(e.Args[1]); ok {
-		s.fail(codeElements, e.Args[1].Pos, "the identifier can't come from a table or a name: lists are searched "+
+		s.fail(code.Elements, e.Args[1].Pos, "the identifier can't come from a table or a name: lists are searched "+
 			"before tables")
 	}
 	return nil, false

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"math/bits"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -75,7 +76,7 @@ func (s *scope) cond(e *spec.Expr) (ir.Expr, bool) {
 		return nil, false
 	}
 	if v.t.Kind != ir.Bool {
-		s.fail(codeType, e.Pos, "this is %s, where a condition is wanted", v.t.What()).
+		s.fail(code.Type, e.Pos, "this is %s, where a condition is wanted", v.t.What()).
 			WithHint("compare it with something: … != 0")
 		return nil, false
 	}
@@ -89,7 +90,7 @@ func (s *scope) integer(e *spec.Expr) (val, bool) {
 		return v, false
 	}
 	if v.t.Kind != ir.Uint {
-		d := s.fail(codeType, e.Pos, "this is %s, where an integer is wanted", v.t.What())
+		d := s.fail(code.Type, e.Pos, "this is %s, where an integer is wanted", v.t.What())
 		if v.t.Kind == ir.Endpoint {
 			d.WithHint("an endpoint has the parts .addr and .port")
 		}
@@ -211,12 +212,12 @@ func (s *scope) binary(e *spec.Expr) (val, bool) {
 	switch op {
 	case ir.Div, ir.Rem:
 		if !fixed || c == 0 {
-			s.fail(codeDivide, e.Args[1].Pos, "the divisor has to be a constant other than 0")
+			s.fail(code.Divide, e.Args[1].Pos, "the divisor has to be a constant other than 0")
 			return val{}, false
 		}
 	case ir.Shl, ir.Shr:
 		if !fixed || c > 63 {
-			s.fail(codeDivide, e.Args[1].Pos, "the number of bits to shift by has to be a constant below 64")
+			s.fail(code.Divide, e.Args[1].Pos, "the number of bits to shift by has to be a constant below 64")
 			return val{}, false
 		}
 	}
@@ -274,7 +275,7 @@ func (s *scope) equality(e *spec.Expr) (val, bool) {
 	case x.t.Kind == y.t.Kind && x.t.Size == y.t.Size && x.x != nil && y.x != nil && x.t.Kind <= ir.Addr:
 		eq = &ir.BytesEq{X: x.x, Y: y.x}
 	default:
-		s.fail(codeType, e.Pos, "%s can't be compared with %s", x.t.What(), y.t.What())
+		s.fail(code.Type, e.Pos, "%s can't be compared with %s", x.t.What(), y.t.What())
 		return val{}, false
 	}
 	if e.Op == spec.OpNe {
@@ -293,7 +294,7 @@ func (s *scope) index(e *spec.Expr) (val, bool) {
 		return v, false
 	}
 	if k := v.t.Kind; v.member != nil && v.level == nil && (v.x == nil || k < ir.Bytes || k > ir.Addr) {
-		s.fail(codePriority, e.Args[1].Pos, "%q has a single value", v.member.Name).
+		s.fail(code.Priority, e.Args[1].Pos, "%q has a single value", v.member.Name).
 			WithRelated(v.member.Pos, "with one for each level of priority its type is \"%s%s\"", v.member.Type.Word(),
 				ir.LevelsWord)
 		return val{}, false
@@ -307,7 +308,7 @@ func (s *scope) index(e *spec.Expr) (val, bool) {
 		size = n
 	}
 	if v.x == nil || v.t.Kind < ir.Bytes || v.t.Kind > ir.Addr || !fixed || i >= uint64(size) {
-		d := s.fail(codeType, e.Pos, "an index is a constant, inside the %d bytes of what it follows", size)
+		d := s.fail(code.Type, e.Pos, "an index is a constant, inside the %d bytes of what it follows", size)
 		if size < v.t.Size {
 			d.WithHint("these are the bytes in the packet: [0] to [%d]; what holds addresses of both versions has 16, "+
 				"and those of an IPv4 address are the last ones", size-1)
@@ -375,7 +376,8 @@ func (s *scope) ofLevel(r *ir.Row, m *ir.Member, e *spec.Expr) (val, bool) {
 		return val{}, false
 	}
 	if level.max >= uint64(m.Type.Levels) {
-		s.fail(codeRange, e.Args[1].Pos, "the value may be up to %d, but there are %d levels", level.max, m.Type.Levels)
+		s.fail(code.Range, e.Args[1].Pos, "the value may be up to %d, but there are %d levels", level.max,
+			m.Type.Levels)
 		return val{}, false
 	}
 	v := s.memberOf(r, m, level.x)

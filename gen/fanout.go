@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -23,24 +24,24 @@ type fanOut struct {
 // fanOut ends a rule with copies of the packet.
 func (w *rewriter) fanOut(a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 	fo := a.FanOut
-	bad := func(format string, args ...any) { w.s.fail(codeFanOut, a.Pos, format, args...) }
+	bad := func(format string, args ...any) { w.s.fail(code.FanOut, a.Pos, format, args...) }
 	switch {
 	case w.s.each != nil:
 		bad("a fan-out inside a fan-out")
 		return
 	case w.p.src.Hook != "tc/ingress":
-		w.s.fail(codeFanOut, a.Pos, "fan_out runs at tc/ingress only: copies that leave would come by here again").
+		w.s.fail(code.FanOut, a.Pos, "fan_out runs at tc/ingress only: copies that leave would come by here again").
 			WithRelated(w.p.src.HookPos, "the program's hook")
 		return
 	case !w.p.out.L2:
-		w.s.fail(codeFanOut, a.Pos, "fan_out needs a link-layer header: the kernel doesn't send copies without one").
+		w.s.fail(code.FanOut, a.Pos, "fan_out needs a link-layer header: the kernel doesn't send copies without one").
 			WithHint("a stack begins with the link layer: [\"eth\", …]")
 		return
 	}
 	for _, b := range r.Do {
 		switch b.Kind {
 		case spec.ActSet, spec.ActPush, spec.ActPop, spec.ActBlank, spec.ActMark:
-			w.s.fail(codeFanOut, b.Pos, "%s has no effect here: the packet that came goes on as it came", b.Kind).
+			w.s.fail(code.FanOut, b.Pos, "%s has no effect here: the packet that came goes on as it came", b.Kind).
 				WithHint("change the copies, in the rules of fan_out")
 			return
 		}
@@ -58,7 +59,7 @@ func (w *rewriter) fanOut(a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 			names = append(names, g.Name.Value)
 		}
 		if !slices.Contains(names, fo.Group.Value) { // else its declaration is reported
-			suggest(w.s.fail(codeUnknownName, fo.Group.Pos, "no group %q", fo.Group.Value), fo.Group.Value, names)
+			suggest(w.s.fail(code.UnknownName, fo.Group.Pos, "no group %q", fo.Group.Value), fo.Group.Value, names)
 		}
 		return
 	}
@@ -127,7 +128,8 @@ func (w *rewriter) receivers(out *ir.FanOut, fo *spec.FanOut) {
 // copy ends a receiver's turn with a copy.
 func (w *rewriter) copy(rw *ir.Rewrite, hop *ir.HopRef, length ir.Expr, state []ir.Stmt, pos diag.Pos) {
 	if hop.Row == nil {
-		w.s.fail(codeFanOut, pos, "a copy is sent to an endpoint of a row, such as r.remote, or via a next hop of one").
+		w.s.fail(code.FanOut, pos, "a copy is sent to an endpoint of a row, such as r.remote, or via a next hop of "+
+			"one").
 			WithHint("the next hop is found when the row is written, not for every copy")
 		return
 	}
@@ -141,7 +143,7 @@ func (w *rewriter) copy(rw *ir.Rewrite, hop *ir.HopRef, length ir.Expr, state []
 		}
 		blanked, is := w.s.each.blanked[o.old]
 		if _, too := w.s.each.set[o.old]; is && too {
-			w.s.fail(codeFanOut, blanked, "header %q can't be blanked: another rule of the fan-out sets its fields",
+			w.s.fail(code.FanOut, blanked, "header %q can't be blanked: another rule of the fan-out sets its fields",
 				o.entry)
 			return
 		}

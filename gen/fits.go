@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
@@ -20,7 +21,7 @@ func (s *scope) fits(v val, width int, what, widen string, key bool) *diag.Diagn
 	}
 	need := bits.Len64(v.max)
 	if c, fixed := constant(v.x); fixed {
-		return s.fail(codeRange, v.pos, "%d doesn't fit the %d bits of %s", c, width, what).
+		return s.fail(code.Range, v.pos, "%d doesn't fit the %d bits of %s", c, width, what).
 			WithHint("it holds 0 to %d", maxOf(width))
 	}
 	hint := widen
@@ -31,7 +32,7 @@ func (s *scope) fits(v val, width int, what, widen string, key bool) *diag.Diagn
 	if v.wraps && !key {
 		hint += fmt.Sprintf("\na number that may wrap around: low(…, %d)", width)
 	}
-	return s.fail(codeRange, v.pos, "the value may be up to %d, but %s has %d bits", v.max, what, width).
+	return s.fail(code.Range, v.pos, "the value may be up to %d, but %s has %d bits", v.max, what, width).
 		WithHint("%s", hint)
 }
 

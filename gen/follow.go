@@ -3,6 +3,7 @@ package gen
 import (
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -67,13 +68,13 @@ func (p *program) checkFollowers() {
 			for _, o := range p.src.Stack[:i] {
 				names = append(names, o.Var.Value)
 			}
-			suggest(p.c.diags.Add(codeUnknownName, e.After.Pos, "no entry %q in front of %q in the stack",
+			suggest(p.c.diags.Add(code.UnknownName, e.After.Pos, "no entry %q in front of %q in the stack",
 				e.After.Value,
 				e.Var.Value), e.After.Value, names)
 			continue
 		}
 		if first := p.follower(e.After.Value); first != e {
-			p.c.diags.Add(codeStack, e.After.Pos, "%q and %q both begin after the payload of %q", first.Var.Value,
+			p.c.diags.Add(code.Stack, e.After.Pos, "%q and %q both begin after the payload of %q", first.Var.Value,
 				e.Var.Value, e.After.Value).
 				WithHint("alternatives are one entry: {%s: [\"…\", \"…\"], after: %q}; what comes after %s says "+
 					"so: after: %q", first.Var.Value, e.After.Value, first.Var.Value, first.Var.Value)
@@ -90,11 +91,11 @@ func (p *program) ends(h *spec.Header, e *spec.StackEntry) {
 	i := slices.IndexFunc(h.Fields, func(f *spec.Field) bool { return f.Counts != nil && f.Counts.What != "header" })
 	switch {
 	case i < 0:
-		p.c.diags.Add(codeStack, e.After.Pos, "nothing says where the payload of header %q ends", h.Name.Value).
+		p.c.diags.Add(code.Stack, e.After.Pos, "nothing says where the payload of header %q ends", h.Name.Value).
 			WithRelated(h.Name.Pos, "the header is declared here").
 			WithHint("one of its fields has to be its length: counts: \"payload\"")
 	case h.Fields[i].Counts.Slack != 0:
-		p.c.diags.Add(codeStack, e.After.Pos, "header %q allows bytes after its payload that no length counts, so %q "+
+		p.c.diags.Add(code.Stack, e.After.Pos, "header %q allows bytes after its payload that no length counts, so %q "+
 			"can't begin there", h.Name.Value, e.Var.Value).
 			WithRelated(h.Fields[i].Counts.Pos, "the length with slack is declared here")
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -51,13 +52,13 @@ func (s *scope) call(e *spec.Expr) (val, bool) {
 			continue
 		}
 		if n := len(e.Args); n < f.min || n > f.max {
-			s.fail(codeType, e.Pos, "%s has %s, not %d: %s", f.name, arguments(f.min, f.max), n,
+			s.fail(code.Type, e.Pos, "%s has %s, not %d: %s", f.name, arguments(f.min, f.max), n,
 				strings.Join(f.forms, ", "))
 			return val{}, false
 		}
 		return f.lower(s, e)
 	}
-	suggest(s.fail(codeUnknownName, e.Fn.Pos, "no function %q", e.Fn.Value), e.Fn.Value, Functions()).
+	suggest(s.fail(code.UnknownName, e.Fn.Pos, "no function %q", e.Fn.Value), e.Fn.Value, Functions()).
 		WithHint("functions are %s", strings.Join(forms, ", "))
 	return val{}, false
 }
@@ -83,7 +84,7 @@ func (s *scope) low(e *spec.Expr) (val, bool) {
 		return s.lowOf(v, n, e.Pos)
 	}
 	if n.Op != spec.OpInt || n.Int < 1 || n.Int > 64 {
-		s.fail(codeType, n.Pos, "low(x, n) takes a constant number of bits, 1 to 64, or a field")
+		s.fail(code.Type, n.Pos, "low(x, n) takes a constant number of bits, 1 to 64, or a field")
 		return val{}, false
 	}
 	return lowest(v, int(n.Int), e.Pos), true
@@ -105,7 +106,7 @@ func (s *scope) lowOf(v val, field *spec.Expr, pos diag.Pos) (val, bool) {
 	}
 	pl := of.field
 	if pl == nil || pl.f.MaxBits() == 0 || of.t.Kind != ir.Uint {
-		s.fail(codeType, field.Pos, "low(x, FIELD) takes a field that is an integer, and this is %s", of.t.What())
+		s.fail(code.Type, field.Pos, "low(x, FIELD) takes a field that is an integer, and this is %s", of.t.What())
 		return val{}, false
 	}
 	if pl.width == nil {
@@ -145,7 +146,7 @@ func (s *scope) length(call *spec.Expr) (val, bool) {
 	case v.field != nil && v.field.f.Kind == spec.FieldBytes:
 		return val{t: ir.UintType(64), x: num(uint64(v.field.f.Bytes)), max: uint64(v.field.f.Bytes), pos: e.Pos}, true
 	}
-	s.fail(codeType, e.Pos, "len takes a header, HEADER.payload or a field made of bytes, and this is %s", v.t.What())
+	s.fail(code.Type, e.Pos, "len takes a header, HEADER.payload or a field made of bytes, and this is %s", v.t.What())
 	return val{}, false
 }
 
@@ -192,7 +193,7 @@ func (s *scope) pick(e *spec.Expr) (val, bool) {
 		switch {
 		case !ok || v.t.Kind == ir.Uint || v.t.Kind == ir.Bool:
 		case v.x == nil || v.t.Kind != ir.Bytes && v.t.Kind != ir.Mac:
-			s.fail(codeType, e.Args[i].Pos, "this is %s, where an integer, a condition or bytes of a fixed size are "+
+			s.fail(code.Type, e.Args[i].Pos, "this is %s, where an integer, a condition or bytes of a fixed size are "+
 				"wanted", v.t.What())
 			ok = false
 		}
@@ -210,7 +211,7 @@ func (s *scope) pick(e *spec.Expr) (val, bool) {
 		return val{}, false
 	}
 	if x.t.Kind != y.t.Kind || x.t.IsBytes() && x.t.Size != y.t.Size {
-		s.fail(codeType, e.Pos, "%s and %s can't be picked from", x.t.What(), y.t.What())
+		s.fail(code.Type, e.Pos, "%s and %s can't be picked from", x.t.What(), y.t.What())
 		return val{}, false
 	}
 	t := x.t

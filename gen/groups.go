@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -39,7 +40,7 @@ func (c *compiler) group(g *spec.Group) {
 		out.Rows = out.Max
 	}
 	if out.Rows < out.Max {
-		c.diags.Add(codeTable, out.Pos, "group %q has room for %d receivers in all, but one group may have %d",
+		c.diags.Add(code.Table, out.Pos, "group %q has room for %d receivers in all, but one group may have %d",
 			out.Name, out.Rows, out.Max)
 		return
 	}
@@ -50,7 +51,7 @@ func (c *compiler) group(g *spec.Group) {
 		return
 	}
 	if len(out.Key.Members) == 0 || len(value.Members) == 0 {
-		c.diags.Add(codeTable, out.Pos, "group %q needs a key, and receivers with values", out.Name)
+		c.diags.Add(code.Table, out.Pos, "group %q needs a key, and receivers with values", out.Name)
 		return
 	}
 	index := ir.Struct{Members: []*ir.Member{{Name: "row", Type: ir.UintType(32), Pos: out.Pos}}, Size: 4}
@@ -74,7 +75,7 @@ func (c *compiler) event(e *spec.Event) {
 	}
 	layOutFrom(&out.Fields, abi.EventHeader, 8)
 	if out.Fields.Size > maxEvent {
-		c.diags.Add(codeEvent, out.Pos, "event %q takes %d bytes; %d is the most", out.Name, out.Fields.Size, maxEvent)
+		c.diags.Add(code.Event, out.Pos, "event %q takes %d bytes; %d is the most", out.Name, out.Fields.Size, maxEvent)
 		return
 	}
 	c.events[out.Name] = out
@@ -90,7 +91,7 @@ func (w *rewriter) emit(a *spec.Action) {
 			names = append(names, e.Name.Value)
 		}
 		if !slices.Contains(names, a.Event.Value) { // else its declaration is reported
-			suggest(w.s.fail(codeUnknownName, a.Event.Pos, "no event %q", a.Event.Value), a.Event.Value, names)
+			suggest(w.s.fail(code.UnknownName, a.Event.Pos, "no event %q", a.Event.Value), a.Event.Value, names)
 		}
 		return
 	}
@@ -112,7 +113,7 @@ func (w *rewriter) emit(a *spec.Action) {
 					names = append(names, m.Name)
 				}
 			}
-			suggest(w.s.fail(codeUnknownName, as.Target.Pos, "event %q has no field %q", e.Name, name), name, names).
+			suggest(w.s.fail(code.UnknownName, as.Target.Pos, "event %q has no field %q", e.Name, name), name, names).
 				WithRelated(e.Pos, "the event is declared here")
 			continue
 		}
@@ -128,7 +129,7 @@ func (w *rewriter) emit(a *spec.Action) {
 	}
 	for _, m := range e.Fields.Members {
 		if !given[m.Name] {
-			w.s.fail(codeEvent, a.Pos, "field %q of event %q has no value", m.Name, e.Name).
+			w.s.fail(code.Event, a.Pos, "field %q of event %q has no value", m.Name, e.Name).
 				WithRelated(m.Pos, "the field is declared here")
 		}
 	}
@@ -142,7 +143,7 @@ func (w *rewriter) admit(a *spec.Action) {
 		return
 	}
 	if v.t.Kind != ir.Credit && v.t.Kind != ir.Bucket {
-		w.s.fail(codeAdmit, a.Credit.Pos, "this is %s, where a credit is wanted", v.t.What()).
+		w.s.fail(code.Admit, a.Credit.Pos, "this is %s, where a credit is wanted", v.t.What()).
 			WithHint("declare the value with type \"credit\" or \"bucket\"")
 		return
 	}

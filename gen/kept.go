@@ -3,6 +3,7 @@ package gen
 import (
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
@@ -33,7 +34,7 @@ func (w *rewriter) moveKept(o *outHeader, off ir.Off) bool {
 	case o.size >= 0:
 		o.end = plus(off, o.size)
 	case slices.ContainsFunc(o.old.order, func(pl *fieldRef) bool { return pl.segment > 0 }):
-		w.s.fail(codeResize, w.pos, "header %q has a variable length and would have to move", o.entry)
+		w.s.fail(code.Resize, w.pos, "header %q has a variable length and would have to move", o.entry)
 		return false // by a distance that varies, too: nothing says where its last fields are
 	default:
 		end := bin(ir.Add, offExpr(off), distance(o.old.end, o.old.off))

@@ -1,6 +1,7 @@
 package gen
 
 import (
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -24,7 +25,7 @@ func (p *program) asks(name string) bool {
 // lapsed is true where the lease has expired.
 func (s *scope) lapsed(pos diag.Pos) (val, bool) {
 	if s.p.congestion() {
-		s.fail(codeLapsed, pos, "a program at %s can't decide what happens without a lease", ir.Congestion).
+		s.fail(code.Lapsed, pos, "a program at %s can't decide what happens without a lease", ir.Congestion).
 			WithHint("Reno's rules decide then")
 		return val{}, false
 	}
@@ -38,7 +39,7 @@ func (p *program) checkLapsed() {
 	}
 	eachAction(p.src.Rules, func(a *spec.Action) {
 		if a.Kind == spec.ActSend || a.Kind == spec.ActFanOut {
-			p.c.diags.Add(codeLapsed, a.Pos, "a program that runs without a lease can't %s packets", a.Kind).
+			p.c.diags.Add(code.Lapsed, a.Pos, "a program that runs without a lease can't %s packets", a.Kind).
 				WithHint("its expressions say %s; rules that send belong into another program", lapsedName)
 		}
 	})

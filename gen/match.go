@@ -3,6 +3,7 @@ package gen
 import (
 	"net/netip"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/literal"
@@ -15,7 +16,7 @@ import (
 // match lowers FIELD: CONSTRAINT to a condition.
 func (s *scope) match(m *spec.FieldMatch) ir.Expr {
 	if _, row := s.rows[m.Field.Path[0].Value]; row || m.Field.Path[0].Value == "setting" {
-		s.fail(codeType, m.Field.Pos, "a match is about the packet, not about state").
+		s.fail(code.Type, m.Field.Pos, "a match is about the packet, not about state").
 			WithHint("write it as a condition: when: \"…\"")
 		return boolean(false)
 	}
@@ -48,7 +49,7 @@ func (s *scope) constraint(v val, k *spec.Constraint) ir.Expr {
 		}
 		rs := ranges(k, limit)
 		if len(rs) == 0 {
-			s.fail(codeConstraint, k.Pos, "no value of %d bits can be this", v.t.Bits)
+			s.fail(code.Constraint, k.Pos, "no value of %d bits can be this", v.t.Bits)
 			return boolean(false)
 		}
 		var cond ir.Expr
@@ -68,7 +69,7 @@ func (s *scope) constraint(v val, k *spec.Constraint) ir.Expr {
 			}
 			return not(v.x)
 		}
-		s.fail(codeType, k.Pos, "a condition is true or false")
+		s.fail(code.Type, k.Pos, "a condition is true or false")
 		return boolean(false)
 	}
 	return s.bytesConstraint(v, k)
@@ -95,7 +96,7 @@ func (s *scope) intLiterals(k *spec.Constraint) bool {
 		ok = s.intLiterals(a) && ok
 	}
 	if len(k.Args) == 0 && k.Value.Kind != spec.LitInt {
-		s.fail(codeType, k.Pos, "this has to be an integer")
+		s.fail(code.Type, k.Pos, "this has to be an integer")
 		return false
 	}
 	return ok
@@ -123,13 +124,13 @@ func (s *scope) bytesConstraint(v val, k *spec.Constraint) ir.Expr {
 	case spec.IsNe:
 		return not(s.equals(v, k.Value, k.Pos))
 	}
-	s.fail(codeType, k.Pos, "%s has no order: only values, != and | are possible", v.t.What())
+	s.fail(code.Type, k.Pos, "%s has no order: only values, != and | are possible", v.t.What())
 	return boolean(false)
 }
 
 func (s *scope) equals(v val, l spec.Literal, pos diag.Pos) ir.Expr {
 	bad := func(hint string) ir.Expr {
-		s.fail(codeType, pos, "this isn't %s", v.t.What()).WithHint("%s", hint)
+		s.fail(code.Type, pos, "this isn't %s", v.t.What()).WithHint("%s", hint)
 		return boolean(false)
 	}
 	if l.Kind != spec.LitString {

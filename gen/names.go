@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/spell"
@@ -83,7 +84,7 @@ func (s *scope) name(e *spec.Expr) (val, bool) {
 		return val{t: ir.BoolType, x: boolean(in != nil), layer: in, absent: in == nil}, true
 	}
 	if in == nil {
-		s.fail(codeUnknownName, first.Pos, "header %q is not in every packet that comes here", first.Value).
+		s.fail(code.UnknownName, first.Pos, "header %q is not in every packet that comes here", first.Value).
 			WithHint("ask for it first: %s && …", first.Value)
 		return val{absent: true}, false
 	}
@@ -93,7 +94,7 @@ func (s *scope) name(e *spec.Expr) (val, bool) {
 // noName reports a name that an expression can't begin with here. Where the spec has it in another place, that is said.
 func (s *scope) noName(n spec.Name) {
 	known := func(format string, args ...any) *diag.Diagnostic {
-		return s.fail(codeUnknownName, n.Pos, format, args...)
+		return s.fail(code.UnknownName, n.Pos, format, args...)
 	}
 	switch {
 	case s.p.lost[n.Value]: // its lookup is reported
@@ -176,7 +177,7 @@ func (s *scope) fieldOf(in *layer, e *spec.Expr, rest []spec.Name) (val, bool) {
 		for _, p := range in.h.Parts {
 			names = append(names, p.Name.Value)
 		}
-		d := s.fail(codeUnknownName, e.Pos, "no field %q in header %q", n.Value, in.h.Name.Value).
+		d := s.fail(code.UnknownName, e.Pos, "no field %q in header %q", n.Value, in.h.Name.Value).
 			WithRelated(in.h.Name.Pos, "the header is declared here")
 		if other, both := s.elsewhere(in, n.Value); other == nil {
 			suggest(d, n.Value, names)
@@ -229,7 +230,7 @@ func (s *scope) part(v val, rest []spec.Name) (val, bool) {
 			}, true
 		}
 	}
-	s.fail(codeUnknownName, rest[1].Pos, "%s has no part %q", v.t.What(), rest[1].Value).
+	s.fail(code.UnknownName, rest[1].Pos, "%s has no part %q", v.t.What(), rest[1].Value).
 		WithHint("only endpoints have parts: .addr and .port")
 	return val{}, false
 }
@@ -250,7 +251,7 @@ func partOf(h *spec.Header, name string) *spec.Part {
 
 func (s *scope) settingRef(e *spec.Expr) (val, bool) {
 	if len(e.Path) != 2 {
-		s.fail(codeUnknownName, e.Pos, "a setting is written setting.NAME")
+		s.fail(code.UnknownName, e.Pos, "a setting is written setting.NAME")
 		return val{}, false
 	}
 	n := e.Path[1]
@@ -263,7 +264,7 @@ func (s *scope) settingRef(e *spec.Expr) (val, bool) {
 		if slices.Contains(names, n.Value) {
 			return val{}, false // its declaration is reported
 		}
-		suggest(s.fail(codeUnknownName, n.Pos, "no setting %q", n.Value), n.Value, names)
+		suggest(s.fail(code.UnknownName, n.Pos, "no setting %q", n.Value), n.Value, names)
 		return val{}, false
 	}
 	return val{t: set.Type, x: &ir.SettingRef{Setting: set}, max: set.Max}, true
@@ -273,7 +274,7 @@ var skbNames = map[string]ir.MetaKind{"len": ir.FrameLen, "mark": ir.SKBMark, "p
 
 func (s *scope) skb(e *spec.Expr) (val, bool) {
 	if s.p.congestion() {
-		s.fail(codeCongestion, e.Pos, "there is no packet at %s", ir.Congestion).
+		s.fail(code.Congestion, e.Pos, "there is no packet at %s", ir.Congestion).
 			WithHint("what there is are the fields of socket, such as socket.in_flight")
 		return val{}, false
 	}
@@ -282,7 +283,7 @@ func (s *scope) skb(e *spec.Expr) (val, bool) {
 			return val{t: ir.UintType(32), x: &ir.Meta{Kind: k}, max: 0xFFFF_FFFF}, true
 		}
 	}
-	s.fail(codeUnknownName, e.Pos, "no such fact about a packet").
+	s.fail(code.UnknownName, e.Pos, "no such fact about a packet").
 		WithHint("skb.len, skb.mark and skb.priority are the ones there are")
 	return val{}, false
 }
@@ -304,7 +305,7 @@ func (s *scope) member(r *ir.Row, e *spec.Expr) (val, bool) {
 				names = append(names, m.Name)
 			}
 		}
-		suggest(s.fail(codeUnknownName, n.Pos, "table %q has no value %q", r.Table.Name, n.Value), n.Value, names).
+		suggest(s.fail(code.UnknownName, n.Pos, "table %q has no value %q", r.Table.Name, n.Value), n.Value, names).
 			WithRelated(r.Table.Pos, "the table is declared here")
 		return val{}, false
 	}
@@ -312,7 +313,7 @@ func (s *scope) member(r *ir.Row, e *spec.Expr) (val, bool) {
 		return val{}, false
 	}
 	if m.Type.Levels > 0 {
-		s.fail(codePriority, e.Pos, "%q has a value for each level of priority", m.Name).
+		s.fail(code.Priority, e.Pos, "%q has a value for each level of priority", m.Name).
 			WithHint("say which one: %s.%s[priority]", e.Path[0].Value, m.Name)
 		return val{}, false
 	}
@@ -322,7 +323,7 @@ func (s *scope) member(r *ir.Row, e *spec.Expr) (val, bool) {
 // there makes sure that a row which an expression names is there.
 func (s *scope) there(r *ir.Row, e *spec.Expr) bool {
 	if r.Optional && !s.facts[r] {
-		s.fail(codeMaybe, e.Pos, "row %q may be missing here", e.Path[0].Value).
+		s.fail(code.Maybe, e.Pos, "row %q may be missing here", e.Path[0].Value).
 			WithHint("ask for it first: %s && …", e.Path[0].Value)
 		return false
 	}

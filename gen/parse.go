@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -26,18 +27,18 @@ func (c *compiler) checkHeaders() {
 			switch f.Kind {
 			case spec.FieldUint:
 				if f.Little && (bits%8 != 0 || f.Bits%8 != 0) {
-					c.diags.Add(codeHeader, f.Name.Pos, "field %q is little endian, but not whole bytes at a byte "+
+					c.diags.Add(code.Header, f.Name.Pos, "field %q is little endian, but not whole bytes at a byte "+
 						"boundary", f.Name.Value)
 				}
 				if f.When != nil && (bits%8 != 0 || f.Bits%8 != 0) {
-					c.diags.Add(codeHeader, f.Name.Pos,
+					c.diags.Add(code.Header, f.Name.Pos,
 						"field %q is conditional, but not whole bytes at a byte boundary", f.Name.Value)
 				}
 				if f.Checksum != nil && (f.Bits != 16 || bits%8 != 0) {
-					c.diags.Add(codeHeader, f.Name.Pos, "checksum %q is not 16 bits at a byte boundary", f.Name.Value)
+					c.diags.Add(code.Header, f.Name.Pos, "checksum %q is not 16 bits at a byte boundary", f.Name.Value)
 				}
 				if f.Checksum != nil && sum != nil {
-					c.diags.Add(codeHeader, f.Name.Pos, "header %q has two checksums: each would cover the other",
+					c.diags.Add(code.Header, f.Name.Pos, "header %q has two checksums: each would cover the other",
 						h.Name.Value).
 						WithRelated(sum.Name.Pos, "the other one")
 				}
@@ -49,12 +50,12 @@ func (c *compiler) checkHeaders() {
 					c.checkVerify(h, f)
 				}
 				if f.Counts != nil && f.When != nil {
-					c.diags.Add(codeHeader, f.Name.Pos, "length %q can't be conditional", f.Name.Value)
+					c.diags.Add(code.Header, f.Name.Pos, "length %q can't be conditional", f.Name.Value)
 				}
 				bits += f.Bits
 			default:
 				if bits%8 != 0 {
-					c.diags.Add(codeHeader, f.Name.Pos, "field %q has to begin at a byte boundary", f.Name.Value).
+					c.diags.Add(code.Header, f.Name.Pos, "field %q has to begin at a byte boundary", f.Name.Value).
 						WithHint("the fields in front of it have %d bits", bits)
 					bits = 0
 				}
@@ -62,7 +63,7 @@ func (c *compiler) checkHeaders() {
 		}
 		if bits%8 != 0 {
 			missing := 8 - bits%8
-			c.diags.Add(codeHeader, h.Name.Pos, "header %q has %s: it ends inside a byte", h.Name.Value,
+			c.diags.Add(code.Header, h.Name.Pos, "header %q has %s: it ends inside a byte", h.Name.Value,
 				plural(bits, "bit")).
 				WithHint("%s more would fill it: {name: \"reserved\", bits: %d}", plural(missing, "bit"), missing)
 		}
@@ -82,7 +83,7 @@ func (c *compiler) checkPseudo(k *spec.Checksum) {
 		call := e.Op == spec.OpCall && e.Fn.Value == "len" && len(e.Args) == 1 && e.Args[0].Op == spec.OpName &&
 			len(e.Args[0].Path) == 1
 		if e.Op != spec.OpInt && !call && (e.Op != spec.OpName || len(e.Path) > 2) {
-			c.diags.Add(codeHeader, e.Pos, "a summand of a pseudo-header is an integer, a field, or len(HEADER)")
+			c.diags.Add(code.Header, e.Pos, "a summand of a pseudo-header is an integer, a field, or len(HEADER)")
 		}
 	}
 }
@@ -106,7 +107,7 @@ func (c *compiler) checkVerify(h *spec.Header, f *spec.Field) {
 	default:
 		return
 	}
-	c.diags.Add(codeHeader, k.Pos, "checksum %q can't be verified: %s", f.Name.Value, what).
+	c.diags.Add(code.Header, k.Pos, "checksum %q can't be verified: %s", f.Name.Value, what).
 		WithHint("leave `verify` out: who receives the packet looks at the checksum")
 }
 
@@ -335,7 +336,7 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 			limit += at.Base.Max
 		}
 		if limit > maxVariable+uint64(in.far) {
-			p.c.diags.Add(codeVariable, f.Name.Pos, "the headers up to field %q may take %d bytes; %d is the most",
+			p.c.diags.Add(code.Variable, f.Name.Pos, "the headers up to field %q may take %d bytes; %d is the most",
 				f.Name.Value, limit-uint64(in.far), maxVariable)
 			return nil
 		}
@@ -351,7 +352,7 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 		}
 		if f.SizedUint() {
 			if word := powerOf2(f.Max); p.atLeast(at) < word {
-				p.c.diags.Add(codeVariable, f.Name.Pos, "field %q may begin %s after the start of the packet: an "+
+				p.c.diags.Add(code.Variable, f.Name.Pos, "field %q may begin %s after the start of the packet: an "+
 					"integer of variable size has to have %d bytes in front of it", f.Name.Value,
 					plural(p.atLeast(at), "byte"), word)
 				return nil

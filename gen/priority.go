@@ -1,6 +1,7 @@
 package gen
 
 import (
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -36,7 +37,7 @@ func (s *scope) findPriority(blk *[]ir.Stmt) {
 	}
 	levels := uint64(s.p.c.plan.Levels)
 	if levels == 0 {
-		s.fail(codePriority, from.Pos, "the spec doesn't say how many levels of priority there are").
+		s.fail(code.Priority, from.Pos, "the spec doesn't say how many levels of priority there are").
 			WithHint("declare them: priority: levels: 8")
 		return
 	}
@@ -60,10 +61,10 @@ func (s *scope) findPriority(blk *[]ir.Stmt) {
 func (s *scope) priority(pos diag.Pos) (val, bool) {
 	if s.level == nil {
 		if s.p.priorityFrom() == nil {
-			s.fail(codePriority, pos, "the spec doesn't say where the priority is").
+			s.fail(code.Priority, pos, "the spec doesn't say where the priority is").
 				WithHint("declare it: priority: {levels: 8, from: \"…\"}")
 		} else if s.p.c.plan.Levels > 0 && s.mentions(s.p.priorityFrom(), s.p.src.Lookups) {
-			s.fail(codePriority, pos, "the priority is known after the program's lookups only")
+			s.fail(code.Priority, pos, "the priority is known after the program's lookups only")
 		}
 		return val{}, false
 	}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -182,12 +183,12 @@ func (p *program) choices(e *spec.StackEntry) (hs []*spec.Header) {
 				if h := p.c.headers[m.Value]; h != nil {
 					hs = append(hs, h)
 				} else {
-					suggest(p.c.diags.Add(codeUnknownName, m.Pos, "no header %q", m.Value), m.Value, p.headerNames())
+					suggest(p.c.diags.Add(code.UnknownName, m.Pos, "no header %q", m.Value), m.Value, p.headerNames())
 				}
 			}
 			continue
 		}
-		suggest(p.c.diags.Add(codeUnknownName, n.Pos, "no header %q", n.Value), n.Value, p.headerNames())
+		suggest(p.c.diags.Add(code.UnknownName, n.Pos, "no header %q", n.Value), n.Value, p.headerNames())
 	}
 	return hs
 }
@@ -370,7 +371,7 @@ func (p *program) arms(e *spec.StackEntry, path []*layer, parent *layer, off ir.
 		if cond == nil && choice {
 			c, bytes := p.discriminator(h, parent, off, end)
 			if c == nil && (i < len(hs)-1 || e.Optional) {
-				p.c.diags.Add(codeStack, e.Pos, "nothing distinguishes header %q from the alternatives", h.Name.Value).
+				p.c.diags.Add(code.Stack, e.Pos, "nothing distinguishes header %q from the alternatives", h.Name.Value).
 					WithRelated(h.Name.Pos, "the header is declared here").
 					WithHint("give one of its first fields a value (is), or declare what it comes after; or let the "+
 						"program's lookups choose: {%s: […], by: \"lookup\"}", e.Var.Value)
@@ -418,7 +419,7 @@ func (p *program) shortest(e *spec.StackEntry) int {
 // cantFollow reports a header that nothing announces in the one in front of it. Where another order of the stack would
 // do, that is what was meant.
 func (p *program) cantFollow(e *spec.StackEntry, h, parent *spec.Header) {
-	d := p.c.diags.Add(codeStack, e.Pos, "header %q can't follow %q: nothing says how it is recognised there",
+	d := p.c.diags.Add(code.Stack, e.Pos, "header %q can't follow %q: nothing says how it is recognised there",
 		h.Name.Value, parent.Name.Value).
 		WithRelated(h.Name.Pos, "the header is declared here")
 	var parents []string
@@ -528,7 +529,7 @@ func (p *program) discriminator(h *spec.Header, parent *layer, off ir.Off, end i
 func (p *program) leaf(path []*layer, blk *[]ir.Stmt) {
 	if len(p.out.Paths) == maxPaths {
 		p.dead = true
-		p.c.diags.Add(codePaths, p.src.Name.Pos, "program %q has more than %d sequences of headers", p.out.Name,
+		p.c.diags.Add(code.Paths, p.src.Name.Pos, "program %q has more than %d sequences of headers", p.out.Name,
 			maxPaths)
 		return
 	}
@@ -561,7 +562,7 @@ func (p *program) leaf(path []*layer, blk *[]ir.Stmt) {
 		}
 	}
 	if len(path) == 0 {
-		p.c.diags.Add(codeStack, p.src.Name.Pos, "program %q has an empty stack", p.out.Name).
+		p.c.diags.Add(code.Stack, p.src.Name.Pos, "program %q has an empty stack", p.out.Name).
 			WithHint("a stack begins with the link layer: [\"eth\", …]")
 		return
 	}

@@ -3,6 +3,7 @@ package gen
 import (
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -16,7 +17,7 @@ func (w *rewriter) pop(a *spec.Action) {
 	in, known := w.s.find(a.Header.Value)
 	if in == nil {
 		if !known {
-			suggest(w.s.fail(codePush, a.Header.Pos, "no header %q in the stack", a.Header.Value), a.Header.Value,
+			suggest(w.s.fail(code.Push, a.Header.Pos, "no header %q in the stack", a.Header.Value), a.Header.Value,
 				w.s.visible())
 		}
 		return // an optional header that isn't there
@@ -31,7 +32,7 @@ func (w *rewriter) remove(in *layer, zero bool, pos diag.Pos) {
 	}
 	i := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return o.old == in })
 	if i < 0 {
-		w.s.fail(codePush, pos, "header %q is popped twice", in.entry)
+		w.s.fail(code.Push, pos, "header %q is popped twice", in.entry)
 		return
 	}
 	for _, pl := range in.order {
@@ -44,7 +45,7 @@ func (w *rewriter) remove(in *layer, zero bool, pos diag.Pos) {
 	}
 	for _, f := range in.h.Fields {
 		if set, ok := w.hdrs[i].sets[f.Name.Value]; ok {
-			w.s.fail(codeTarget, set, "field %q can't be set: its header is taken out", f.Name.Value).
+			w.s.fail(code.Target, set, "field %q can't be set: its header is taken out", f.Name.Value).
 				WithRelated(pos, "it is taken out here").
 				WithHint("leave one of them out")
 		}
@@ -66,7 +67,7 @@ func (w *rewriter) popOuter(in *layer, pos diag.Pos) {
 		next = w.s.path[at+1].h
 	}
 	if w.popInner || next != nil && next.Metadata == "vlan" {
-		w.s.fail(codePush, pos, "header %q can't be taken out: another tag is in front of it or after it", in.entry).
+		w.s.fail(code.Push, pos, "header %q can't be taken out: another tag is in front of it or after it", in.entry).
 			WithHint("of two tags in the frame none can be taken out")
 		return
 	}
@@ -84,17 +85,17 @@ func (w *rewriter) popOuter(in *layer, pos diag.Pos) {
 func (w *rewriter) push(a *spec.Action) {
 	h := w.p.c.headers[a.Header.Value]
 	if h == nil {
-		suggest(w.s.fail(codeUnknownName, a.Header.Pos, "no header %q", a.Header.Value), a.Header.Value,
+		suggest(w.s.fail(code.UnknownName, a.Header.Pos, "no header %q", a.Header.Value), a.Header.Value,
 			w.p.headerNames())
 		return
 	}
 	if fixedSize(h) < 0 {
-		w.s.fail(codeVariable, a.Header.Pos, "header %q can't be pushed: its size varies", h.Name.Value).
+		w.s.fail(code.Variable, a.Header.Pos, "header %q can't be pushed: its size varies", h.Name.Value).
 			WithRelated(h.Name.Pos, "the header is declared here")
 		return
 	}
 	if h.Trailer > 0 {
-		w.s.fail(codePush, a.Header.Pos, "header %q can't be pushed: it has a trailer, which nothing fills",
+		w.s.fail(code.Push, a.Header.Pos, "header %q can't be pushed: it has a trailer, which nothing fills",
 			h.Name.Value).WithRelated(h.Name.Pos, "the header is declared here")
 		return
 	}
@@ -107,7 +108,7 @@ func (w *rewriter) push(a *spec.Action) {
 		in, _ := w.s.find(a.Before.Value)
 		at = slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return in != nil && o.old == in })
 		if at < 0 || at == 0 && w.p.out.L2 {
-			suggest(w.s.fail(codePush, a.Before.Pos, "no header %q in the stack to push in front of", a.Before.Value),
+			suggest(w.s.fail(code.Push, a.Before.Pos, "no header %q in the stack to push in front of", a.Before.Value),
 				a.Before.Value, w.s.visible())
 			return
 		}
@@ -122,7 +123,7 @@ func (w *rewriter) push(a *spec.Action) {
 					names = append(names, f.Name.Value)
 				}
 			}
-			suggest(w.s.fail(codeUnknownName, as.Target.Pos, "no field %q in header %q", name, h.Name.Value),
+			suggest(w.s.fail(code.UnknownName, as.Target.Pos, "no field %q in header %q", name, h.Name.Value),
 				name, names).
 				WithRelated(h.Name.Pos, "the header is declared here")
 			continue
@@ -143,7 +144,7 @@ func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
 		return
 	}
 	if f.Counts != nil || f.Checksum != nil {
-		w.s.fail(codeTarget, as.Target.Pos, "field %q follows from the packet", f.Name.Value).
+		w.s.fail(code.Target, as.Target.Pos, "field %q follows from the packet", f.Name.Value).
 			WithHint("leave it out: lengths and checksums are always right")
 		return
 	}
@@ -154,7 +155,7 @@ func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
 		rs := ranges(f.Is, maxOf(f.Bits))
 		if c, fixed := constant(v.x); fixed {
 			if !slices.ContainsFunc(rs, func(r ir.Range) bool { return c >= r.Min && c <= r.Max }) {
-				w.s.fail(codeConstraint, as.Value.Pos, "field %q can't be %d", f.Name.Value, c).
+				w.s.fail(code.Constraint, as.Value.Pos, "field %q can't be %d", f.Name.Value, c).
 					WithRelated(f.Is.Pos, "its values are declared here")
 			}
 		} else if cond := w.s.constraint(val{t: ir.UintType(f.Bits), x: v.x, max: maxOf(f.Bits), pos: v.pos},
@@ -182,7 +183,7 @@ func (w *rewriter) complete() bool {
 			case f.Origin != nil && f.Kind == spec.FieldUint:
 				o.vals[f.Name.Value] = num(*f.Origin)
 			default:
-				w.s.fail(codePush, o.pos, "field %q of the pushed header %q needs a value", f.Name.Value,
+				w.s.fail(code.Push, o.pos, "field %q of the pushed header %q needs a value", f.Name.Value,
 					o.h.Name.Value).
 					WithRelated(f.Name.Pos, "the field is declared here")
 				ok = false
@@ -240,7 +241,7 @@ func (w *rewriter) announce() bool {
 				case same != nil && same.f.Kind == spec.FieldUint && same.f.Bits == pl.f.Bits:
 					a.vals[pl.f.Name.Value] = same.load
 				default:
-					w.s.fail(codePush, w.pos, "header %q can't be popped: %s.%s would still say that it follows",
+					w.s.fail(code.Push, w.pos, "header %q can't be popped: %s.%s would still say that it follows",
 						gone.entry, a.entry, pl.f.Name.Value).
 						WithRelated(gone.h.Name.Pos, "the header is declared here").
 						WithHint("set it after the pop, if it is known what follows then")
@@ -263,14 +264,15 @@ func (w *rewriter) announce() bool {
 		for _, f := range a.h.Fields {
 			if x := announced(a.h, b.h, f); x != nil {
 				if set, given := a.sets[f.Name.Value]; given && a.old != nil {
-					w.s.fail(codeTarget, set, "field %q can't be set: it says which header follows, which is %q",
+					w.s.fail(code.Target, set, "field %q can't be set: it says which header follows, which is %q",
 						f.Name.Value, b.entry).
 						WithHint("leave it out: it follows from the headers that are pushed and popped")
 				}
 				if v, set := a.vals[f.Name.Value]; !set || a.old != nil {
 					a.vals[f.Name.Value] = x
 				} else if c, fixed := constant(v); fixed && !isPort(a.h, f) && !mayAnnounce(a.h, b.h, f, c) {
-					w.s.fail(codeTarget, a.sets[f.Name.Value], "field %q of the pushed header %q can't be %d: it says "+
+					w.s.fail(code.Target, a.sets[f.Name.Value], "field %q of the pushed header %q can't be %d: it "+
+						"says "+
 						"which header follows, which is %q", f.Name.Value, a.entry, c, b.entry).
 						WithRelated(b.h.Name.Pos, "what it comes after is declared here").
 						WithHint("leave it out: it follows from the headers that are pushed and popped")
@@ -279,7 +281,7 @@ func (w *rewriter) announce() bool {
 			}
 		}
 		if !found {
-			w.s.fail(codePush, b.pos, "header %q can't follow %q", b.h.Name.Value, a.h.Name.Value).
+			w.s.fail(code.Push, b.pos, "header %q can't follow %q", b.h.Name.Value, a.h.Name.Value).
 				WithRelated(b.h.Name.Pos, "what it comes after is declared here")
 			return false
 		}

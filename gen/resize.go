@@ -3,6 +3,7 @@ package gen
 import (
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -82,7 +83,7 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first, kept int, pos diag.Pos) boo
 		} else if !isIP(outer) || !stays {
 			why = "the packet is not IP"
 		}
-		w.s.fail(codeResize, pos, "the packet can't be resized safely here: %s", why)
+		w.s.fail(code.Resize, pos, "the packet can't be resized safely here: %s", why)
 		return false
 	}
 	return true

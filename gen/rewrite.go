@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -115,7 +116,7 @@ func (w *rewriter) guard(cond ir.Expr, reason int, pos diag.Pos) {
 	switch {
 	case isTrue(cond):
 	case reads(cond, w.fx.allocated):
-		w.s.fail(codeAlloc, pos, undecidable)
+		w.s.fail(code.Alloc, pos, undecidable)
 	case reads(cond, w.fx.lateVars):
 		w.fx.late = append(w.fx.late, g)
 	default:
@@ -155,10 +156,10 @@ func (w *rewriter) placeHeaders(kept int) (first int, ok bool) {
 			}
 			off = o.end
 		case o.size < 0:
-			w.s.fail(codeResize, w.pos, "header %q has a variable length and would have to move", o.entry)
+			w.s.fail(code.Resize, w.pos, "header %q has a variable length and would have to move", o.entry)
 			return 0, false
 		case off.Base != nil && o.old != nil:
-			w.s.fail(codeResize, w.pos, "header %q would have to move after one of variable length", o.entry)
+			w.s.fail(code.Resize, w.pos, "header %q would have to move after one of variable length", o.entry)
 			return 0, false
 		default:
 			off = plus(off, o.size)
@@ -171,12 +172,12 @@ func (w *rewriter) placeHeaders(kept int) (first int, ok bool) {
 // finish emits the guards, the state changes and the Forward. hop is nil where the packet goes on.
 func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	if len(w.hdrs) == 0 {
-		w.s.fail(codePush, pos, "all headers of the packet are popped").
+		w.s.fail(code.Push, pos, "all headers of the packet are popped").
 			WithHint("keep the one that says what the packet is")
 		return
 	}
 	if role(w.s.path[0].h, "link_destination") != nil && role(w.hdrs[0].h, "link_destination") == nil {
-		w.s.fail(codePush, pos, "the packet would begin with header %q: its link-layer header is popped",
+		w.s.fail(code.Push, pos, "the packet would begin with header %q: its link-layer header is popped",
 			w.hdrs[0].entry)
 		return
 	}
@@ -223,7 +224,7 @@ func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.P
 	cut := moved || ending.cut > 0 // it may end in front of where the packet that came did
 	for i, in := range w.s.path[:len(w.s.path)-1] {
 		if in.h.Trailer > 0 && moved {
-			w.s.fail(codeResize, pos, "header %q has a trailer, and headers after it change", in.entry).
+			w.s.fail(code.Resize, pos, "header %q has a trailer, and headers after it change", in.entry).
 				WithRelated(w.s.path[i+1].h.Name.Pos, "after it")
 			return
 		}
@@ -232,7 +233,7 @@ func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.P
 		if host := hostOf(e, w.s.path); host != nil && moved && slices.ContainsFunc(w.s.path, func(in *layer) bool {
 			return in.entry == e.Var.Value
 		}) {
-			w.s.fail(codeResize, pos, "the packet can't be resized: header %q begins after the payload of %q",
+			w.s.fail(code.Resize, pos, "the packet can't be resized: header %q begins after the payload of %q",
 				e.Var.Value, host.entry).WithRelated(e.Pos, "it is here in the stack")
 			return
 		}

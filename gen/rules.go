@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
@@ -20,7 +21,7 @@ func (p *program) checkRules(rules []*spec.Rule) {
 		p.checkActions(r)
 		if i < len(rules)-1 && len(r.Match) == 0 && r.When == nil && !slices.ContainsFunc(r.Lookups,
 			func(l *spec.Lookup) bool { return !l.Optional }) {
-			p.c.diags.Add(codeUnused, rules[i+1].Pos,
+			p.c.diags.Add(code.Unused, rules[i+1].Pos,
 				"this rule can never run: the one in front of it has no conditions").
 				WithRelated(r.Pos, "the rule in front")
 		}
@@ -29,14 +30,14 @@ func (p *program) checkRules(rules []*spec.Rule) {
 			switch a.Kind {
 			case spec.ActSend, spec.ActDrop, spec.ActPass, spec.ActFanOut:
 				if !last {
-					p.c.diags.Add(codeAction, a.Pos, "%s ends a rule: nothing can follow it", a.Kind)
+					p.c.diags.Add(code.Action, a.Pos, "%s ends a rule: nothing can follow it", a.Kind)
 				}
 				if a.FanOut != nil {
 					p.checkRules(a.FanOut.Rules)
 				}
 			case spec.ActSet, spec.ActPush, spec.ActPop, spec.ActBlank, spec.ActMark, spec.ActAdmit:
 				if r.Do[len(r.Do)-1].Kind == spec.ActDrop {
-					p.c.diags.Add(codeAction, a.Pos, "%s has no effect on a packet that is dropped", a.Kind)
+					p.c.diags.Add(code.Action, a.Pos, "%s has no effect on a packet that is dropped", a.Kind)
 				}
 			}
 		}
@@ -156,7 +157,7 @@ func (s *scope) lookups(ls []*spec.Lookup, blk **[]ir.Stmt, nest func(ir.Expr, d
 			continue
 		}
 		if _, taken := s.named[l.Var.Value]; taken {
-			s.fail(codeAction, l.Var.Pos, "%q is the name of a value (let), and can't be that of a row", l.Var.Value).
+			s.fail(code.Action, l.Var.Pos, "%q is the name of a value (let), and can't be that of a row", l.Var.Value).
 				WithHint("give the row or the value another name")
 			continue
 		}
@@ -214,7 +215,7 @@ func (s *scope) values(kind, name string, declared diag.Pos, st *ir.Struct, es [
 		}
 	}
 	if len(members) != len(es) {
-		s.p.c.diags.Add(codeKey, pos, "the %s of %s %q has %d members, not %d", what, kind, name, len(members),
+		s.p.c.diags.Add(code.Key, pos, "the %s of %s %q has %d members, not %d", what, kind, name, len(members),
 			len(es)).
 			WithRelated(declared, "the %s is declared here", kind)
 		return nil, false
@@ -236,7 +237,7 @@ func (s *scope) values(kind, name string, declared diag.Pos, st *ir.Struct, es [
 
 func (s *scope) memberValue(m *ir.Member, v val, what string) ([]ir.MemberValue, bool) {
 	mismatch := func() ([]ir.MemberValue, bool) {
-		d := s.fail(codeType, v.pos, "this is %s, but %s is %s", v.t.What(), what, m.Type.What())
+		d := s.fail(code.Type, v.pos, "this is %s, but %s is %s", v.t.What(), what, m.Type.What())
 		switch {
 		case v.t.Kind == ir.Endpoint:
 			d.WithHint("an endpoint has the parts .addr and .port")
@@ -360,7 +361,7 @@ func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
 		switch a.Kind {
 		case spec.ActLearn, spec.ActPush, spec.ActPop, spec.ActPass, spec.ActFanOut:
 			if s.each != nil {
-				s.p.c.diags.Add(codeFanOut, a.Pos, "%s has no place in the rules of a fan-out", a.Kind)
+				s.p.c.diags.Add(code.FanOut, a.Pos, "%s has no place in the rules of a fan-out", a.Kind)
 				return
 			}
 		}
@@ -403,7 +404,8 @@ func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
 	case end != nil && end.Kind == spec.ActSend:
 		w.send(end, state)
 	case s.each != nil:
-		s.p.c.diags.Add(codeFanOut, r.Pos, "a rule of a fan-out ends with send or drop: it says what the receiver gets")
+		s.p.c.diags.Add(code.FanOut, r.Pos, "a rule of a fan-out ends with send or drop: it says what the receiver "+
+			"gets")
 	default:
 		pos := r.Pos
 		if end != nil {
@@ -416,7 +418,7 @@ func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
 // drop ends a rule without a packet.
 func (w *rewriter) drop(a *spec.Action, state []ir.Stmt) {
 	if len(w.fx.Allocs) > 0 {
-		w.s.fail(codeAlloc, w.fx.Allocs[0].Pos, "a number is allocated for a packet that leaves, and this rule drops "+
+		w.s.fail(code.Alloc, w.fx.Allocs[0].Pos, "a number is allocated for a packet that leaves, and this rule drops "+
 			"it")
 		return
 	}
@@ -425,7 +427,7 @@ func (w *rewriter) drop(a *spec.Action, state []ir.Stmt) {
 	emit(w.blk, state...)
 	if w.s.each != nil {
 		if len(w.fx.Emits) > 0 {
-			w.s.fail(codeEvent, w.fx.Emits[0].Pos, "the receiver gets no copy: there is nothing to report")
+			w.s.fail(code.Event, w.fx.Emits[0].Pos, "the receiver gets no copy: there is nothing to report")
 			return
 		}
 		emit(w.blk, &ir.Skip{
@@ -447,7 +449,7 @@ func (w *rewriter) learn(a *spec.Action) []ir.Stmt {
 		return nil
 	}
 	bad := func(why string) []ir.Stmt {
-		w.p.c.diags.Add(codeLearn, a.Table.Pos, "table %q can't be learned into: %s", t.Name, why).
+		w.p.c.diags.Add(code.Learn, a.Table.Pos, "table %q can't be learned into: %s", t.Name, why).
 			WithRelated(t.Pos, "the table is declared here")
 		return nil
 	}
@@ -485,7 +487,8 @@ func (w *rewriter) learn(a *spec.Action) []ir.Stmt {
 func (w *rewriter) learnedWith(a *spec.Action, t *ir.Table) (values []ir.MemberValue, ok bool) {
 	if a.With == nil {
 		if t.Bound() {
-			w.s.fail(codeLearn, a.Pos, "other rows of table %q are learned with a session, and this one isn't", t.Name).
+			w.s.fail(code.Learn, a.Pos, "other rows of table %q are learned with a session, and this one isn't",
+				t.Name).
 				WithHint("say whose it is (with: \"ROW\"), or learn into another table")
 		}
 		return nil, !t.Bound()
@@ -495,16 +498,16 @@ func (w *rewriter) learnedWith(a *spec.Action, t *ir.Table) (values []ir.MemberV
 	case r == nil && w.p.lost[a.With.Value]: // its lookup is reported
 		return nil, false
 	case r == nil:
-		suggest(w.s.fail(codeLearn, a.With.Pos, "no row %q is looked up here", a.With.Value), a.With.Value,
+		suggest(w.s.fail(code.Learn, a.With.Pos, "no row %q is looked up here", a.With.Value), a.With.Value,
 			slices.Sorted(maps.Keys(w.s.rows))).
 			WithHint("look a row of the session up: lookup: %s: TABLE: […]", a.With.Value)
 		return nil, false
 	case !r.Table.Bound() || w.p.c.plan.Slots == 0:
-		w.s.fail(codeLearn, a.With.Pos, "row %q is of no session, so nothing can end with it", a.With.Value).
+		w.s.fail(code.Learn, a.With.Pos, "row %q is of no session, so nothing can end with it", a.With.Value).
 			WithRelated(r.Table.Pos, "table %q is declared here", r.Table.Name)
 		return nil, false
 	case r.Optional && !w.s.facts[r]:
-		w.s.fail(codeMaybe, a.With.Pos, "row %q may be missing here", a.With.Value).
+		w.s.fail(code.Maybe, a.With.Pos, "row %q may be missing here", a.With.Value).
 			WithHint("ask for it in the rule's condition: when")
 		return nil, false
 	}
@@ -545,7 +548,7 @@ func (s *scope) count(a *spec.Action) *ir.Count {
 		return nil
 	}
 	if !v.counter {
-		s.p.c.diags.Add(codeType, e.Pos, "this is %s, where a counter is wanted", v.t.What()).
+		s.p.c.diags.Add(code.Type, e.Pos, "this is %s, where a counter is wanted", v.t.What()).
 			WithHint("declare the value with type \"counter\", or count by a name of its own: {count: \"NAME\"}")
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -22,7 +23,7 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 	}
 	net := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return role(o.h, "destination") != nil })
 	if net < 0 {
-		w.s.fail(codeSend, a.Pos, "send needs an IP header in the stack")
+		w.s.fail(code.Send, a.Pos, "send needs an IP header in the stack")
 		return
 	}
 	if a.Via != nil {
@@ -30,7 +31,7 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 		return
 	}
 	if a.To == nil {
-		w.s.fail(codeSend, a.Pos, "send needs a destination: to, or via")
+		w.s.fail(code.Send, a.Pos, "send needs a destination: to, or via")
 		return
 	}
 	to, ok1 := w.address(a.To)
@@ -42,7 +43,7 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 		return
 	}
 	if to.port != nil && a.From == nil {
-		w.s.fail(codeSend, a.Pos, "send to an endpoint needs from, too")
+		w.s.fail(code.Send, a.Pos, "send to an endpoint needs from, too")
 		return
 	}
 	o := w.hdrs[net]
@@ -97,7 +98,7 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 func (w *rewriter) address(e *spec.Expr) (val, bool) {
 	v, ok := w.s.value(e)
 	if ok && v.t.Kind != ir.Endpoint && v.t.Kind != ir.Addr {
-		w.s.fail(codeSend, e.Pos, "this is %s, where an endpoint or an IP address is wanted", v.t.What())
+		w.s.fail(code.Send, e.Pos, "this is %s, where an endpoint or an IP address is wanted", v.t.What())
 		return v, false
 	}
 	return v, ok
@@ -154,7 +155,7 @@ func (w *rewriter) originate(a *spec.Action, net int, other *spec.Header, from, 
 		}
 		t, f := w.port(net, end.role)
 		if f == nil {
-			w.s.fail(codeSend, a.Pos, "no header after %q has ports", o.entry).
+			w.s.fail(code.Send, a.Pos, "no header after %q has ports", o.entry).
 				WithHint("send from and to addresses: ….addr")
 			return
 		}
@@ -261,7 +262,7 @@ func (w *rewriter) setPort(o *outHeader, f *spec.Field, port ir.Expr, e *spec.Ex
 		why = "it has to keep the value that its header declares"
 	}
 	if why != "" {
-		d := w.s.fail(codeTarget, e.Pos, "send can't set port %q of header %q: %s", f.Name.Value, o.entry, why).
+		d := w.s.fail(code.Target, e.Pos, "send can't set port %q of header %q: %s", f.Name.Value, o.entry, why).
 			WithRelated(f.Name.Pos, "the field is declared here")
 		if w.s.each == nil {
 			d.WithHint("an address leaves the port as it is: %s.addr", e)
@@ -278,7 +279,8 @@ func (w *rewriter) setPort(o *outHeader, f *spec.Field, port ir.Expr, e *spec.Ex
 // sends reports a field that a rule has set, and that send gives the value of an expression.
 func (w *rewriter) sends(o *outHeader, f *spec.Field, e *spec.Expr) {
 	if o.isSet(f) {
-		w.s.fail(codeTarget, o.sets[f.Name.Value], "field %q can't be set: send gives it the value of %s", f.Name.Value,
+		w.s.fail(code.Target, o.sets[f.Name.Value], "field %q can't be set: send gives it the value of %s",
+			f.Name.Value,
 			e).
 			WithRelated(e.Pos, "it is sent so here").
 			WithHint("leave one of them out")
@@ -394,13 +396,13 @@ func (w *rewriter) via(a *spec.Action, net int, state []ir.Stmt) {
 		return
 	}
 	if v.t.Kind != ir.NextHop {
-		w.s.fail(codeSend, a.Via.Pos, "this is %s, where a next hop is wanted", v.t.What()).
+		w.s.fail(code.Send, a.Via.Pos, "this is %s, where a next hop is wanted", v.t.What()).
 			WithHint("a value of a table that isn't a session's may have type \"next_hop\"; to an endpoint, send has " +
 				"from and to")
 		return
 	}
 	if a.From != nil || a.To != nil {
-		w.s.fail(codeSend, a.Pos, "via routes a packet as it is: it excludes from and to")
+		w.s.fail(code.Send, a.Pos, "via routes a packet as it is: it excludes from and to")
 		return
 	}
 	o := w.hdrs[net]

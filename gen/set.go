@@ -3,6 +3,7 @@ package gen
 import (
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -22,7 +23,7 @@ func (w *rewriter) set(a *spec.Action) {
 		}
 		if target.t.Kind == ir.Endpoint && target.field != nil && target.portAt != nil {
 			if v.t.Kind != ir.Endpoint {
-				w.s.fail(codeType, as.Value.Pos, "this is %s, where an endpoint is wanted", v.t.What())
+				w.s.fail(code.Type, as.Value.Pos, "this is %s, where an endpoint is wanted", v.t.What())
 				continue
 			}
 			w.store(target.field, val{t: ir.AddrType, x: v.x, pos: v.pos}, as)
@@ -30,7 +31,7 @@ func (w *rewriter) set(a *spec.Action) {
 			continue
 		}
 		if target.field == nil {
-			w.s.fail(codeTarget, as.Target.Pos, "only fields of headers can be set")
+			w.s.fail(code.Target, as.Target.Pos, "only fields of headers can be set")
 			continue
 		}
 		w.store(target.field, v, as)
@@ -41,7 +42,7 @@ func (w *rewriter) set(a *spec.Action) {
 func (w *rewriter) store(pl *fieldRef, v val, as *spec.Assign) {
 	f := pl.f
 	no := func(why, hint string) {
-		w.s.fail(codeTarget, as.Target.Pos, "field %q can't be set: %s", f.Name.Value, why).WithHint("%s", hint)
+		w.s.fail(code.Target, as.Target.Pos, "field %q can't be set: %s", f.Name.Value, why).WithHint("%s", hint)
 	}
 	o := w.header(pl.parent)
 	switch {
@@ -67,7 +68,7 @@ func (w *rewriter) store(pl *fieldRef, v val, as *spec.Assign) {
 		w.storeVariable(o, pl, v, as)
 		return
 	case pl.segment < 0:
-		w.s.fail(codeVariable, as.Target.Pos, "field %q can't be set: its size or presence varies", f.Name.Value)
+		w.s.fail(code.Variable, as.Target.Pos, "field %q can't be set: its size or presence varies", f.Name.Value)
 		return
 	case shapes(pl.parent.h, f):
 		no("the size or presence of another field depends on it", "")
@@ -91,7 +92,7 @@ func (w *rewriter) store(pl *fieldRef, v val, as *spec.Assign) {
 func (w *rewriter) again(o *outHeader, f *spec.Field, as *spec.Assign) bool {
 	first, set := o.sets[f.Name.Value]
 	if set {
-		w.s.fail(codeTarget, as.Target.Pos, "field %q is set twice", f.Name.Value).
+		w.s.fail(code.Target, as.Target.Pos, "field %q is set twice", f.Name.Value).
 			WithRelated(first, "the other value is here").
 			WithHint("leave one of them out")
 	}
@@ -120,7 +121,7 @@ func (w *rewriter) allows(h *spec.Header, f *spec.Field, v val) bool {
 func (w *rewriter) takes(f *spec.Field, v val, as *spec.Assign) bool {
 	switch {
 	case f.Kind == spec.FieldUint && v.t.Kind != ir.Uint:
-		w.s.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", v.t.What())
+		w.s.fail(code.Type, as.Value.Pos, "this is %s, where an integer is wanted", v.t.What())
 		return false
 	case f.Kind == spec.FieldUint:
 		name := as.Target.String()
@@ -129,7 +130,7 @@ func (w *rewriter) takes(f *spec.Field, v val, as *spec.Assign) bool {
 		}
 		return w.s.fits(v, f.Bits, name, "", false) == nil
 	case v.t.Kind != bytesType(f).Kind || v.t.Size != bytesType(f).Size || v.x == nil:
-		w.s.fail(codeType, as.Value.Pos, "this is %s, but field %q is %s", v.t.What(), f.Name.Value,
+		w.s.fail(code.Type, as.Value.Pos, "this is %s, but field %q is %s", v.t.What(), f.Name.Value,
 			bytesType(f).What())
 		return false
 	case f.Type == "ip":
@@ -144,17 +145,17 @@ func (w *rewriter) takes(f *spec.Field, v val, as *spec.Assign) bool {
 func (w *rewriter) storeVariable(o *outHeader, pl *fieldRef, v val, as *spec.Assign) {
 	f := pl.f
 	if shapes(pl.parent.h, f) || f.Is != nil {
-		w.s.fail(codeTarget, as.Target.Pos, "field %q can't be set: other fields of its header depend on it, or it "+
+		w.s.fail(code.Target, as.Target.Pos, "field %q can't be set: other fields of its header depend on it, or it "+
 			"has "+
 			"to keep its value", f.Name.Value)
 		return
 	}
 	if v.t.Kind != ir.Uint {
-		w.s.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", v.t.What())
+		w.s.fail(code.Type, as.Value.Pos, "this is %s, where an integer is wanted", v.t.What())
 		return
 	}
 	if c, fixed := constant(v.x); fixed && c > pl.max {
-		w.s.fail(codeRange, as.Value.Pos, "%d doesn't fit %s, which has %d bits at most", c, as.Target, f.MaxBits())
+		w.s.fail(code.Range, as.Value.Pos, "%d doesn't fit %s, which has %d bits at most", c, as.Target, f.MaxBits())
 		return
 	}
 	if w.again(o, f, as) {
@@ -166,7 +167,7 @@ func (w *rewriter) storeVariable(o *outHeader, pl *fieldRef, v val, as *spec.Ass
 	}
 	if v.fitsIn != pl && !(f.Kind == spec.FieldVarint && v.max <= maxOf(6)) {
 		if f.SizedUint() && reads(v.x, w.fx.allocated) {
-			w.s.fail(codeAlloc, as.Target.Pos, undecidable).
+			w.s.fail(code.Alloc, as.Target.Pos, undecidable).
 				WithHint("low(…, %s) is as much of a number as the field has room for", as.Target)
 			return
 		}
@@ -212,7 +213,7 @@ func (w *rewriter) mark(a *spec.Action) {
 			continue
 		}
 		if v.t.Kind != ir.Uint {
-			w.s.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", v.t.What())
+			w.s.fail(code.Type, as.Value.Pos, "this is %s, where an integer is wanted", v.t.What())
 			continue
 		}
 		switch name {
@@ -232,7 +233,7 @@ func (w *rewriter) mark(a *spec.Action) {
 				i = slices.IndexFunc(w.s.path, has)
 			}
 			if i < 0 {
-				w.s.fail(codeAction, as.Target.Pos, "no header of the stack has a field %q", name)
+				w.s.fail(code.Action, as.Target.Pos, "no header of the stack has a field %q", name)
 				continue
 			}
 			w.store(w.s.path[i].fields[name], v, as)

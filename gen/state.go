@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
@@ -30,17 +31,17 @@ func (c *compiler) typ(ref spec.TypeRef) (ir.Type, bool) {
 	case ok && !perLevel:
 		return t, true
 	case ok && c.plan.Levels == 0:
-		c.diags.Add(codePriority, ref.Pos, "%s is a value for each level of priority, and the spec has no priority",
+		c.diags.Add(code.Priority, ref.Pos, "%s is a value for each level of priority, and the spec has no priority",
 			ref.Text).
 			WithHint("declare it: priority: {levels: 8, from: \"…\"}")
 		return ir.Type{}, false
 	case ok:
 		if t, ok = t.PerLevel(c.plan.Levels); !ok {
-			c.diags.Add(codeBadType, ref.Pos, "there can't be a %s for each level of priority", word)
+			c.diags.Add(code.BadType, ref.Pos, "there can't be a %s for each level of priority", word)
 		}
 		return t, ok
 	}
-	d := c.diags.Add(codeBadType, ref.Pos, "no type %q", ref.Text)
+	d := c.diags.Add(code.BadType, ref.Pos, "no type %q", ref.Text)
 	if m := otherInteger.FindStringSubmatch(ref.Text); m != nil {
 		d.WithLabel("did you mean \"u%s\"?", m[1])
 	} else if word := otherWords[ref.Text]; word != "" {
@@ -181,7 +182,8 @@ func (c *compiler) setting(s *spec.Setting) {
 		if s.Is != nil {
 			lo, hi, ok := bounds(s.Is, out.Max)
 			if !ok {
-				c.diags.Add(codeConstraint, s.Is.Pos, "the range of setting %q holds no value of type %s", s.Name.Value,
+				c.diags.Add(code.Constraint, s.Is.Pos, "the range of setting %q holds no value of type %s",
+					s.Name.Value,
 					s.Type.Text)
 				return
 			}
@@ -189,18 +191,18 @@ func (c *compiler) setting(s *spec.Setting) {
 		}
 	}
 	if !t.In(ir.InSetting) {
-		c.diags.Add(codeBadType, s.Type.Pos, "a setting can't be of type %s", s.Type.Text).
+		c.diags.Add(code.BadType, s.Type.Pos, "a setting can't be of type %s", s.Type.Text).
 			WithHint("settings are integers, bool, ip or mac")
 		return
 	}
 	if s.Default != nil {
 		v, err := encode(t, *s.Default)
 		if err != "" {
-			c.diags.Add(codeType, s.Default.Pos, "the default of setting %q %s", s.Name.Value, err)
+			c.diags.Add(code.Type, s.Default.Pos, "the default of setting %q %s", s.Name.Value, err)
 			return
 		}
 		if t.Kind == ir.Uint && (s.Default.Int < out.Min || s.Default.Int > out.Max) {
-			c.diags.Add(codeConstraint, s.Default.Pos, "the default of setting %q is outside its range %d to %d",
+			c.diags.Add(code.Constraint, s.Default.Pos, "the default of setting %q is outside its range %d to %d",
 				s.Name.Value, out.Min, out.Max)
 			return
 		}
@@ -249,7 +251,7 @@ func (c *compiler) noTable(n spec.Name) {
 		}
 	}
 	if !slices.Contains(names, n.Value) {
-		suggest(c.diags.Add(codeUnknownName, n.Pos, "no table %q", n.Value), n.Value, names)
+		suggest(c.diags.Add(code.UnknownName, n.Pos, "no table %q", n.Value), n.Value, names)
 	}
 }
 
@@ -261,7 +263,7 @@ func (c *compiler) members(ms []*spec.Member, place ir.Place, where string) []*i
 			continue
 		}
 		if !t.In(place) {
-			c.diags.Add(codeBadType, m.Type.Pos, "type %s has no place in %s", m.Type.Text, where)
+			c.diags.Add(code.BadType, m.Type.Pos, "type %s has no place in %s", m.Type.Text, where)
 			continue
 		}
 		out = append(out, &ir.Member{Name: m.Name.Value, Type: t, Pos: m.Name.Pos})
@@ -290,37 +292,37 @@ func (c *compiler) table(t *spec.Table) {
 	switch out.Kind {
 	case "lpm":
 		if len(out.Key.Members) != 1 {
-			c.diags.Add(codeTable, out.Pos, "an lpm table has exactly one key, of type prefix")
+			c.diags.Add(code.Table, out.Pos, "an lpm table has exactly one key, of type prefix")
 			return
 		}
 		if out.PerCPU {
-			c.diags.Add(codeTable, out.Pos, "an lpm table can't be per CPU")
+			c.diags.Add(code.Table, out.Pos, "an lpm table can't be per CPU")
 			return
 		}
 	case "array":
 		if k := out.Key.Members; len(k) != 1 || k[0].Type.Kind != ir.Uint || k[0].Type.Bits > maxIndex {
-			c.diags.Add(codeTable, out.Pos, "an array has exactly one key, an integer of at most %d bits", maxIndex).
+			c.diags.Add(code.Table, out.Pos, "an array has exactly one key, an integer of at most %d bits", maxIndex).
 				WithHint("a hash takes any key: kind: \"hash\"")
 			return
 		}
 		out.Key.Members[0].Type = ir.Type{Kind: ir.Uint, Bits: out.Key.Members[0].Type.Bits, Size: 4}
 	}
 	if len(out.Key.Members) == 0 || len(out.Value.Members) == 0 {
-		c.diags.Add(codeTable, out.Pos, "table %q needs a key and a value", out.Name)
+		c.diags.Add(code.Table, out.Pos, "table %q needs a key and a value", out.Name)
 		return
 	}
 	for _, m := range out.Value.Members {
 		if out.PerCPU && (m.Type.Kind.IsIndex() || m.Type.Kind == ir.NextHop) {
-			c.diags.Add(codeTable, m.Pos, "a per-CPU table can't hold counters, credits, translations or next hops")
+			c.diags.Add(code.Table, m.Pos, "a per-CPU table can't hold counters, credits, translations or next hops")
 			return
 		}
 		if m.Type.Kind == ir.NextHop && out.Kind == "array" {
-			c.diags.Add(codeTable, m.Pos, "an array can't hold next hops: the kernel changes its values in place, "+
+			c.diags.Add(code.Table, m.Pos, "an array can't hold next hops: the kernel changes its values in place, "+
 				"under packets that read them")
 			return
 		}
 		if m.Type.Kind.IsIndex() && (out.Kind == "lru" || out.Kind == "array") {
-			c.diags.Add(codeTable, m.Pos, "a table of kind %s can't hold counters, credits or translations: its rows "+
+			c.diags.Add(code.Table, m.Pos, "a table of kind %s can't hold counters, credits or translations: its rows "+
 				"come and go without user space", out.Kind)
 			return
 		}
@@ -358,7 +360,7 @@ func (c *compiler) session(s *spec.Session) {
 		}
 		first := c.tables[t.Name]
 		if other := first; other != nil && other.Session != out {
-			c.diags.Add(codeTable, t.Pos, "table %q is declared twice", t.Name).
+			c.diags.Add(code.Table, t.Pos, "table %q is declared twice", t.Name).
 				WithRelated(other.Pos, "also declared here").
 				WithHint("rows of a session go to a table of their own, which the session declares")
 			continue
@@ -368,12 +370,12 @@ func (c *compiler) session(s *spec.Session) {
 			for _, n := range names_ {
 				j, ok := index[n.Value]
 				if !ok {
-					suggest(c.diags.Add(codeUnknownName, n.Pos, "session %q has no field %q", out.Name, n.Value),
+					suggest(c.diags.Add(code.UnknownName, n.Pos, "session %q has no field %q", out.Name, n.Value),
 						n.Value, names)
 					continue
 				}
 				if t := fields[j].Type; !t.In(place) {
-					c.diags.Add(codeBadType, n.Pos, "type %s has no place in %s", t.Word(), where)
+					c.diags.Add(code.BadType, n.Pos, "type %s has no place in %s", t.Word(), where)
 					continue
 				}
 				indices = append(indices, j)
@@ -384,7 +386,7 @@ func (c *compiler) session(s *spec.Session) {
 		row.Key = pick(r.Key, &t.Key, ir.InKey, "the key of a table")
 		row.Value = pick(r.Value, &t.Value, ir.InValue, "the value of a table")
 		if len(r.Key) == 0 {
-			c.diags.Add(codeTable, t.Pos, "row %q of session %q has no key", t.Name, out.Name)
+			c.diags.Add(code.Table, t.Pos, "row %q of session %q has no key", t.Name, out.Name)
 			continue
 		}
 		if first != nil {
@@ -402,7 +404,7 @@ func (c *compiler) session(s *spec.Session) {
 	for i, f := range fields {
 		named := slices.ContainsFunc(out.Rows, func(r *ir.SessionRow) bool { return slices.Contains(r.Value, i) })
 		if f.Type.Kind.IsIndex() && !named && c.diags.Len() == errors {
-			c.diags.Add(codeTable, f.Pos, "no row of session %q has its %s %q", out.Name, f.Type.Word(), f.Name).
+			c.diags.Add(code.Table, f.Pos, "no row of session %q has its %s %q", out.Name, f.Type.Word(), f.Name).
 				WithHint("name it in the value of a row, or of several: they share it")
 		}
 	}
@@ -427,7 +429,7 @@ func (c *compiler) anotherRow(t, another *ir.Table, pos diag.Pos) {
 		}
 		has, wants := types(part.has), types(part.wants)
 		if !slices.Equal(has, wants) {
-			c.diags.Add(codeTable, pos, "rows in one table have one %s: this one is (%s), the first one's (%s)",
+			c.diags.Add(code.Table, pos, "rows in one table have one %s: this one is (%s), the first one's (%s)",
 				part.what, strings.Join(has, ", "), strings.Join(wants, ", ")).
 				WithRelated(t.Pos, "the table is declared here").
 				WithHint("use fields of the same types, or a table of another name")

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -253,7 +254,7 @@ func (w *rewriter) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool)
 	for i, o := range w.hdrs {
 		full := full && i < kept
 		if full && o.size < 0 {
-			w.s.fail(codeResize, w.pos, "header %q has a variable length and would have to be written again", o.entry)
+			w.s.fail(code.Resize, w.pos, "header %q has a variable length and would have to be written again", o.entry)
 			return nil, false
 		}
 		for _, p := range w.pieces(o) {
@@ -262,7 +263,7 @@ func (w *rewriter) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool)
 				again += p.size
 			}
 			if i >= kept && p.changed && o.off.Base != o.old.off.Base && p.was.Base != o.old.off.Base {
-				w.s.fail(codeResize, p.pos, "header %q has a variable length and would have to move", o.entry)
+				w.s.fail(code.Resize, p.pos, "header %q has a variable length and would have to move", o.entry)
 				return nil, false
 			}
 			if p.now == nil && o.old != nil && w.computed[o] == nil {
@@ -288,7 +289,8 @@ func (w *rewriter) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool)
 		}
 	}
 	if again > maxFront {
-		w.s.fail(codeResize, w.pos, "this rule writes %d bytes of headers again, and a program's stack has 512", again).
+		w.s.fail(code.Resize, w.pos, "this rule writes %d bytes of headers again, and a program's stack has 512",
+			again).
 			WithHint("fewer or smaller headers fit, or a rule that doesn't change the packet's size")
 		return nil, false
 	}

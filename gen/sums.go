@@ -3,6 +3,7 @@ package gen
 import (
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -79,7 +80,7 @@ func (w *rewriter) freshPseudo(s *ir.Sum, i int, o *outHeader, f *spec.Field, rw
 	for _, e := range f.Checksum.Pseudo {
 		t, ok := w.pseudoNow(e, i, o, rw)
 		if !ok {
-			w.s.fail(codePush, o.pos, "header %q can't be pushed here: its checksum needs what no header in front of "+
+			w.s.fail(code.Push, o.pos, "header %q can't be pushed here: its checksum needs what no header in front of "+
 				"it has", o.h.Name.Value).
 				WithRelated(f.Name.Pos, "the checksum is declared here")
 			return false
@@ -399,7 +400,7 @@ func (w *rewriter) pseudo(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) (wa
 	}
 	now, ok = w.pseudoNow(e, i, o, rw)
 	if !ok {
-		w.s.fail(codePush, w.pos, "the checksum of %q needs a header that is popped", o.entry).
+		w.s.fail(code.Push, w.pos, "the checksum of %q needs a header that is popped", o.entry).
 			WithRelated(e.Pos, "needed here")
 		return was, now, false
 	}

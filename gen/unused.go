@@ -3,6 +3,7 @@ package gen
 import (
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -13,7 +14,7 @@ import (
 func (c *compiler) unused() {
 	s := c.spec
 	if len(s.Programs) == 0 {
-		c.diags.Warn(codeNothing, s.Name.Pos, "spec %q has no programs: its relay does nothing", s.Name.Value).
+		c.diags.Warn(code.Nothing, s.Name.Pos, "spec %q has no programs: its relay does nothing", s.Name.Value).
 			WithHint("a program says what happens to packets: programs: NAME: {hook: \"tc/ingress\", stack: […], " +
 				"do: […]}")
 		return
@@ -23,7 +24,7 @@ func (c *compiler) unused() {
 		if slices.Contains(u[kind], n.Value) {
 			return nil
 		}
-		return c.diags.Warn(codeNotUsed, n.Pos, "%s %q is declared, but %s", kind, n.Value, by)
+		return c.diags.Warn(code.NotUsed, n.Pos, "%s %q is declared, but %s", kind, n.Value, by)
 	}
 	for _, h := range s.Headers {
 		if !h.Std {
@@ -94,7 +95,7 @@ func (c *compiler) unusedLets(rules []*spec.Rule) {
 					effect = effect || e.Fn.Value == "alloc" || e.Fn.Value == "translate"
 				}, as.Value)
 				if !used[name.Value] && !effect {
-					c.diags.Warn(codeNotUsed, name.Pos, "%q gets a value, but the rest of the rule doesn't use it",
+					c.diags.Warn(code.NotUsed, name.Pos, "%q gets a value, but the rest of the rule doesn't use it",
 						name.Value).
 						WithHint("it is known in the actions that follow: use it there, or leave it out")
 				}

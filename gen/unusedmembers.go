@@ -1,6 +1,7 @@
 package gen
 
 import (
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -24,7 +25,7 @@ func (c *compiler) unusedMembers() {
 		}
 		for _, m := range t.Value {
 			if used != nil && !used[m.Name.Value] {
-				c.diags.Warn(codeNotUsed, m.Name.Pos, "rows of table %q have a member %q, but %s", t.Name.Value,
+				c.diags.Warn(code.NotUsed, m.Name.Pos, "rows of table %q have a member %q, but %s", t.Name.Value,
 					m.Name.Value, neither).WithHint(hint, "ROW", m.Name.Value)
 			}
 		}
@@ -36,7 +37,7 @@ func (c *compiler) unusedMembers() {
 		used := u.groups[g.Name.Value]
 		for _, m := range g.Receiver {
 			if used != nil && !used[m.Name.Value] {
-				c.diags.Warn(codeNotUsed, m.Name.Pos, "receivers of group %q have a member %q, but %s", g.Name.Value,
+				c.diags.Warn(code.NotUsed, m.Name.Pos, "receivers of group %q have a member %q, but %s", g.Name.Value,
 					m.Name.Value, neither).WithHint("take it out, or use it: in rules of a fan_out it is r.%s",
 					m.Name.Value)
 			}
@@ -80,7 +81,7 @@ func (c *compiler) unusedFields(s *spec.Session, rows map[string]map[string]bool
 	}
 	for _, f := range s.Fields {
 		if !used[f.Name.Value] {
-			c.diags.Warn(codeNotUsed, f.Name.Pos, "sessions %q have a field %q, but no row has it as a key, and no "+
+			c.diags.Warn(code.NotUsed, f.Name.Pos, "sessions %q have a field %q, but no row has it as a key, and no "+
 				"program reads or writes it", s.Name.Value, f.Name.Value).
 				WithHint("take it out, or use it: it is written ROW.%s, after the name that a lookup gives a row "+
 					"whose value has it", f.Name.Value)
@@ -88,7 +89,8 @@ func (c *compiler) unusedFields(s *spec.Session, rows map[string]map[string]bool
 	}
 	for _, x := range idles {
 		if used[x.field.Value] {
-			c.diags.Warn(codeNotUsed, x.field.Pos, "rows of table %q have a member %q, but no program reads or writes "+
+			c.diags.Warn(code.NotUsed, x.field.Pos, "rows of table %q have a member %q, but no program reads or "+
+				"writes "+
 				"it there", x.table, x.field.Value).WithHint("take it out of the row's value")
 		}
 	}

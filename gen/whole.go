@@ -3,6 +3,7 @@ package gen
 import (
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -54,14 +55,14 @@ func (w *rewriter) wholeSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) 
 		return nil, true
 	}
 	if !k.Optional || w.s.each != nil {
-		w.s.fail(codePush, o.pos, "header %q can't be pushed here: its checksum covers the whole payload",
+		w.s.fail(code.Push, o.pos, "header %q can't be pushed here: its checksum covers the whole payload",
 			o.h.Name.Value).
 			WithRelated(f.Name.Pos, "the checksum is declared here").WithHint("UDP over IPv4 may go without a checksum")
 		return nil, false
 	}
 	for _, c := range w.hdrs[:i] {
 		if g := sumOver(c.h); g != nil && c.old != nil {
-			w.s.fail(codePush, o.pos, "header %q can't be pushed here: its checksum is computed last, and the one of "+
+			w.s.fail(code.Push, o.pos, "header %q can't be pushed here: its checksum is computed last, and the one of "+
 				"%q "+
 				"covers it", o.h.Name.Value, c.entry).
 				WithRelated(g.Name.Pos, "the checksum in front is declared here").
@@ -111,7 +112,7 @@ func (w *rewriter) believe(a *spec.Action) bool {
 	if a.Verified == nil {
 		i := slices.IndexFunc(w.s.path, func(in *layer) bool { return sumOver(in.h) != nil })
 		if i >= 0 && !a.Unverified && w.p.ingress() {
-			w.p.c.diags.Warn(codeUnverified, a.Pos, "what is learned isn't verified: a packet with a wrong checksum "+
+			w.p.c.diags.Warn(code.Unverified, a.Pos, "what is learned isn't verified: a packet with a wrong checksum "+
 				"changes table %q, too", a.Table.Value).
 				WithHint("verify it: verified: %q; or say that it does no harm: verified: false", w.s.path[i].entry)
 		}
@@ -121,14 +122,14 @@ func (w *rewriter) believe(a *spec.Action) bool {
 	in, known := w.s.find(name)
 	switch {
 	case in == nil && !known:
-		suggest(w.s.fail(codeLearn, a.Verified.Pos, "no header %q in the stack", name), name, w.s.visible())
+		suggest(w.s.fail(code.Learn, a.Verified.Pos, "no header %q in the stack", name), name, w.s.visible())
 		return false
 	case in == nil:
-		w.s.fail(codeLearn, a.Verified.Pos, "header %q can't be verified: not every packet of this rule has it", name).
+		w.s.fail(code.Learn, a.Verified.Pos, "header %q can't be verified: not every packet of this rule has it", name).
 			WithHint("ask for it in the rule: match, when")
 		return false
 	case sumOver(in.h) == nil:
-		w.s.fail(codeLearn, a.Verified.Pos, "header %q can't be verified: it has no checksum over what follows it",
+		w.s.fail(code.Learn, a.Verified.Pos, "header %q can't be verified: it has no checksum over what follows it",
 			name).
 			WithRelated(in.h.Name.Pos, "the header is declared here")
 		return false
