@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -62,7 +63,7 @@ func (w *rewriter) blank(a *spec.Action) {
 		if f.Kind == spec.FieldBytes {
 			o.vals[f.Name.Value] = &ir.BytesConst{B: make([]byte, f.Bytes), T: ir.Type{Kind: ir.Bytes, Size: f.Bytes}}
 		} else {
-			o.vals[f.Name.Value] = num(0)
+			o.vals[f.Name.Value] = fold.Num(0)
 		}
 		o.sets[f.Name.Value] = a.Header.Pos
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -71,7 +72,7 @@ func (p *program) orNext(blk []ir.Stmt, header string) []ir.Stmt {
 		case *ir.NeedBytes:
 			if s.Reason == next {
 				s.Reason = p.reason("truncated", ir.Punted, tooShort, s.Pos)
-				return nest(i, bin(ir.Le, offExpr(s.End), &ir.Meta{Kind: ir.FrameLen}), s)
+				return nest(i, fold.Bin(ir.Le, fold.Off(s.End), &ir.Meta{Kind: ir.FrameLen}), s)
 			}
 		case *ir.Up:
 			if s.Reason == next {

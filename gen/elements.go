@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -89,7 +90,7 @@ func (s *scope) elements(e *spec.Expr) *fieldRef {
 func (s *scope) has(e *spec.Expr) (val, bool) {
 	l, ok := s.searched(e)
 	if !ok || l == nil {
-		return val{t: ir.BoolType, x: boolean(false), pos: e.Pos}, ok
+		return val{t: ir.BoolType, x: fold.Bool(false), pos: e.Pos}, ok
 	}
 	return val{t: ir.BoolType, x: &ir.VarRef{Var: l.found}, pos: e.Pos}, true
 }
@@ -103,9 +104,9 @@ func (s *scope) element(e *spec.Expr) (val, bool) {
 	}
 	l, ok := s.searched(e)
 	if !ok || l == nil {
-		return val{t: ir.UintType(8), x: num(0), max: 255, pos: e.Pos}, ok
+		return val{t: ir.UintType(8), x: fold.Num(0), max: 255, pos: e.Pos}, ok
 	}
-	x := bin(ir.And, bin(ir.Shr, &ir.VarRef{Var: l.value}, num(56-8*n)), num(0xFF))
+	x := fold.Bin(ir.And, fold.Bin(ir.Shr, &ir.VarRef{Var: l.value}, fold.Num(56-8*n)), fold.Num(0xFF))
 	return val{t: ir.UintType(8), x: x, max: 255, pos: e.Pos}, true
 }
 

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -103,9 +104,9 @@ func (s *scope) integer(e *spec.Expr) (val, bool) {
 func (s *scope) value(e *spec.Expr) (val, bool) {
 	switch e.Op {
 	case spec.OpInt:
-		return val{t: ir.UintType(64), x: num(e.Int), max: e.Int, pos: e.Pos}, true
+		return val{t: ir.UintType(64), x: fold.Num(e.Int), max: e.Int, pos: e.Pos}, true
 	case spec.OpBool:
-		return val{t: ir.BoolType, x: boolean(e.Int != 0), pos: e.Pos}, true
+		return val{t: ir.BoolType, x: fold.Bool(e.Int != 0), pos: e.Pos}, true
 	case spec.OpName:
 		v, ok := s.name(e)
 		v.pos = e.Pos
@@ -125,14 +126,17 @@ func (s *scope) value(e *spec.Expr) (val, bool) {
 		if !ok {
 			return val{}, false
 		}
-		return val{t: ir.BoolType, x: not(x), pos: e.Pos}, true
+		return val{t: ir.BoolType, x: fold.Not(x), pos: e.Pos}, true
 	case spec.OpInv:
 		v, ok := s.integer(e.Args[0])
-		return val{t: ir.UintType(64), x: orNil(ok, func() ir.Expr { return bin(ir.Xor, v.x, num(^uint64(0))) }),
+		return val{t: ir.UintType(64), x: orNil(ok, func() ir.Expr {
+			return fold.Bin(ir.Xor, v.x,
+				fold.Num(^uint64(0)))
+		}),
 			max: ^uint64(0), pos: e.Pos, wraps: true}, ok
 	case spec.OpNeg:
 		v, ok := s.integer(e.Args[0])
-		return val{t: ir.UintType(64), x: orNil(ok, func() ir.Expr { return bin(ir.Sub, num(0), v.x) }),
+		return val{t: ir.UintType(64), x: orNil(ok, func() ir.Expr { return fold.Bin(ir.Sub, fold.Num(0), v.x) }),
 			max: ^uint64(0), pos: e.Pos, wraps: true}, ok
 	case spec.OpLand, spec.OpLor:
 		return s.logical(e)
@@ -154,7 +158,7 @@ func (s *scope) logical(e *spec.Expr) (val, bool) {
 		return val{}, false
 	}
 	isAnd := e.Op == spec.OpLand
-	if v, c := constant(x); c && (v != 0) != isAnd {
+	if v, c := fold.Constant(x); c && (v != 0) != isAnd {
 		return val{t: ir.BoolType, x: x, pos: e.Pos}, true // the right side doesn't matter on this path
 	}
 	right := *s
@@ -165,9 +169,9 @@ func (s *scope) logical(e *spec.Expr) (val, bool) {
 		return val{}, false
 	}
 	if isAnd {
-		return val{t: ir.BoolType, x: and(x, y), pos: e.Pos}, true
+		return val{t: ir.BoolType, x: fold.And(x, y), pos: e.Pos}, true
 	}
-	return val{t: ir.BoolType, x: or(x, y), pos: e.Pos}, true
+	return val{t: ir.BoolType, x: fold.Or(x, y), pos: e.Pos}, true
 }
 
 // known adds to facts the rows that are there when e has the given truth.
@@ -204,11 +208,12 @@ func (s *scope) binary(e *spec.Expr) (val, bool) {
 		return val{}, false
 	}
 	if e.Op == spec.OpAndNot {
-		return val{t: ir.UintType(64), x: bin(ir.And, x.x, bin(ir.Xor, y.x, num(^uint64(0)))), max: x.max, pos: e.Pos},
+		return val{t: ir.UintType(64), x: fold.Bin(ir.And, x.x, fold.Bin(ir.Xor, y.x, fold.Num(^uint64(0)))),
+				max: x.max, pos: e.Pos},
 			true
 	}
 	op := binOps[e.Op]
-	c, fixed := constant(y.x)
+	c, fixed := fold.Constant(y.x)
 	switch op {
 	case ir.Div, ir.Rem:
 		if !fixed || c == 0 {
@@ -222,10 +227,11 @@ func (s *scope) binary(e *spec.Expr) (val, bool) {
 		}
 	}
 	if op >= ir.Eq {
-		return val{t: ir.BoolType, x: bin(op, x.x, y.x), pos: e.Pos}, true
+		return val{t: ir.BoolType, x: fold.Bin(op, x.x, y.x), pos: e.Pos}, true
 	}
 	wraps := op == ir.Add || op == ir.Sub || op == ir.Mul || op == ir.Shl || x.wraps || y.wraps
-	return val{t: ir.UintType(64), x: bin(op, x.x, y.x), max: upper(op, x.max, y.max, c), pos: e.Pos, wraps: wraps},
+	return val{t: ir.UintType(64), x: fold.Bin(op, x.x, y.x), max: upper(op, x.max, y.max, c), pos: e.Pos,
+			wraps: wraps},
 		true
 }
 
@@ -269,9 +275,9 @@ func (s *scope) equality(e *spec.Expr) (val, bool) {
 	var eq ir.Expr
 	switch {
 	case x.t.Kind == ir.Uint && y.t.Kind == ir.Uint, x.t.Kind == ir.Bool && y.t.Kind == ir.Bool:
-		eq = bin(ir.Eq, x.x, y.x)
+		eq = fold.Bin(ir.Eq, x.x, y.x)
 	case x.t.Kind == ir.Endpoint && y.t.Kind == ir.Endpoint:
-		eq = and(&ir.BytesEq{X: x.x, Y: y.x}, bin(ir.Eq, x.port, y.port))
+		eq = fold.And(&ir.BytesEq{X: x.x, Y: y.x}, fold.Bin(ir.Eq, x.port, y.port))
 	case x.t.Kind == y.t.Kind && x.t.Size == y.t.Size && x.x != nil && y.x != nil && x.t.Kind <= ir.Addr:
 		eq = &ir.BytesEq{X: x.x, Y: y.x}
 	default:
@@ -279,7 +285,7 @@ func (s *scope) equality(e *spec.Expr) (val, bool) {
 		return val{}, false
 	}
 	if e.Op == spec.OpNe {
-		eq = not(eq)
+		eq = fold.Not(eq)
 	}
 	return val{t: ir.BoolType, x: eq, pos: e.Pos}, true
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
@@ -20,7 +21,7 @@ func (s *scope) fits(v val, width int, what, widen string, key bool) *diag.Diagn
 		return nil
 	}
 	need := bits.Len64(v.max)
-	if c, fixed := constant(v.x); fixed {
+	if c, fixed := fold.Constant(v.x); fixed {
 		return s.fail(code.Range, v.pos, "%d doesn't fit the %d bits of %s", c, width, what).
 			WithHint("it holds 0 to %d", maxOf(width))
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -104,7 +105,7 @@ func (p *program) ends(h *spec.Header, e *spec.StackEntry) {
 // begin returns where a header begins after the payload of another one.
 func (p *program) begin(e *spec.StackEntry, host *layer, blk *[]ir.Stmt) ir.Off {
 	far := p.punted(e.Var.Value+"_far", "header "+e.Var.Value+" begins after the first 2,047 bytes", e.Pos)
-	emit(blk, &ir.Guard{Cond: bin(ir.Le, host.inner, num(maxStart)), Reason: far, Pos: e.Pos})
+	emit(blk, &ir.Guard{Cond: fold.Bin(ir.Le, host.inner, fold.Num(maxStart)), Reason: far, Pos: e.Pos})
 	start := p.let(blk, e.Var.Value+"_start", host.inner, maxStart, e.Pos)
 	p.least[start], p.starts[start] = p.atLeast(host.end), true
 	return ir.Off{Base: start}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -95,7 +96,7 @@ func lowest(v val, bits int, pos diag.Pos) val {
 	if v.max <= m {
 		return v
 	}
-	return val{t: ir.UintType(bits), x: bin(ir.And, v.x, num(m)), max: m, pos: pos}
+	return val{t: ir.UintType(bits), x: fold.Bin(ir.And, v.x, fold.Num(m)), max: m, pos: pos}
 }
 
 // lowOf cuts an integer to the size of a field.
@@ -113,7 +114,8 @@ func (s *scope) lowOf(v val, field *spec.Expr, pos diag.Pos) (val, bool) {
 		return lowest(v, pl.f.MaxBits(), pos), true
 	}
 	return val{
-		t: ir.UintType(pl.f.MaxBits()), x: bin(ir.And, v.x, pl.room()), max: min(v.max, pl.max), pos: pos, fitsIn: pl,
+		t: ir.UintType(pl.f.MaxBits()), x: fold.Bin(ir.And, v.x, pl.room()), max: min(v.max, pl.max), pos: pos,
+		fitsIn: pl,
 	}, true
 }
 
@@ -125,12 +127,14 @@ func (s *scope) length(call *spec.Expr) (val, bool) {
 			switch {
 			case len(e.Path) == 1:
 				return val{
-					t: ir.UintType(64), x: bin(ir.Sub, in.inner0(), offExpr(in.off)), max: in.most(in.inner0(), in.off),
+					t: ir.UintType(64), x: fold.Bin(ir.Sub, in.inner0(), fold.Off(in.off)), max: in.most(in.inner0(),
+						in.off),
 					pos: e.Pos,
 				}, true
 			case len(e.Path) == 2 && e.Path[1].Value == "payload" && in.fields["payload"] == nil:
 				return val{
-					t: ir.UintType(64), x: bin(ir.Sub, in.payload, offExpr(in.end)), max: in.most(in.payload, in.end),
+					t: ir.UintType(64), x: fold.Bin(ir.Sub, in.payload, fold.Off(in.end)), max: in.most(in.payload,
+						in.end),
 					pos: e.Pos,
 				}, true
 			}
@@ -144,7 +148,8 @@ func (s *scope) length(call *spec.Expr) (val, bool) {
 	case v.field != nil && v.field.size != nil:
 		return val{t: ir.UintType(64), x: v.field.size, max: uint64(bytesAtMost(v.field)), pos: e.Pos}, true
 	case v.field != nil && v.field.f.Kind == spec.FieldBytes:
-		return val{t: ir.UintType(64), x: num(uint64(v.field.f.Bytes)), max: uint64(v.field.f.Bytes), pos: e.Pos}, true
+		return val{t: ir.UintType(64), x: fold.Num(uint64(v.field.f.Bytes)), max: uint64(v.field.f.Bytes), pos: e.Pos},
+			true
 	}
 	s.fail(code.Type, e.Pos, "len takes a header, HEADER.payload or a field made of bytes, and this is %s", v.t.What())
 	return val{}, false
@@ -152,7 +157,7 @@ func (s *scope) length(call *spec.Expr) (val, bool) {
 
 // most bounds the bytes from an offset of the header to an end: a length field bounds the end.
 func (in *layer) most(end ir.Expr, from ir.Off) uint64 {
-	v := varOf(end)
+	v := fold.Var(end)
 	if v == nil || v.Max == 0 {
 		return 0xFFFF_FFFF
 	}
@@ -199,7 +204,7 @@ func (s *scope) pick(e *spec.Expr) (val, bool) {
 		}
 		return v, ok
 	}
-	if c, fixed := constant(cond); fixed { // the other side may speak of headers that are not here
+	if c, fixed := fold.Constant(cond); fixed { // the other side may speak of headers that are not here
 		if c != 0 {
 			return side(1)
 		}

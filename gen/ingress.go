@@ -3,6 +3,7 @@ package gen
 import (
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -26,7 +27,8 @@ func (p *program) forHost(blk *[]ir.Stmt) {
 		emit(blk, p.notOther(pos))
 		return
 	}
-	branch := &ir.If{Cond: bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, num(ir.ToHost)), Pos: pos, Note: "not for this host"}
+	branch := &ir.If{Cond: fold.Bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, fold.Num(ir.ToHost)), Pos: pos,
+		Note: "not for this host"}
 	emit(&branch.Then, p.notOther(pos))
 	p.group(&branch.Then, pos)
 	emit(blk, branch)
@@ -34,13 +36,13 @@ func (p *program) forHost(blk *[]ir.Stmt) {
 
 func (p *program) notOther(pos diag.Pos) ir.Stmt {
 	other := p.punted("other_host", "a frame for another host", pos)
-	return &ir.Guard{Cond: bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, num(ir.ToOther)), Reason: other, Pos: pos}
+	return &ir.Guard{Cond: fold.Bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, fold.Num(ir.ToOther)), Reason: other, Pos: pos}
 }
 
 // group lets a broadcast or multicast pass to the stack.
 func (p *program) group(blk *[]ir.Stmt, pos diag.Pos) {
 	broadcast := p.punted("link_broadcast", "a link-layer broadcast", pos)
-	emit(blk, &ir.Guard{Cond: bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, num(ir.ToBroadcast)), Reason: broadcast,
+	emit(blk, &ir.Guard{Cond: fold.Bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, fold.Num(ir.ToBroadcast)), Reason: broadcast,
 		Pos: pos},
 		&ir.Up{Reason: p.punted("link_multicast", "a link-layer multicast", pos), Pos: pos})
 }
@@ -71,7 +73,7 @@ func (p *program) received(in *layer, path []*layer, blk *[]ir.Stmt) {
 	branch := &ir.If{Cond: &ir.Unicast{X: dst.load}, Pos: pos, Note: "a unicast destination"}
 	if p.out.L2 {
 		link := &ir.If{
-			Cond: bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, num(ir.ToHost)), Pos: pos,
+			Cond: fold.Bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, fold.Num(ir.ToHost)), Pos: pos,
 			Note: "in a broadcast or multicast frame",
 		}
 		p.group(&link.Then, pos)
@@ -98,7 +100,7 @@ func (in *layer) sumOK() *ir.SumOK {
 	if in.size >= 0 {
 		return &ir.SumOK{Off: in.off, Len: in.size}
 	}
-	return &ir.SumOK{Off: in.off, Len: in.bytesAtMost(), Size: distance(in.end, in.off)}
+	return &ir.SumOK{Off: in.off, Len: in.bytesAtMost(), Size: fold.Distance(in.end, in.off)}
 }
 
 func (p *program) wrongSum(h *spec.Header, f *spec.Field) int {
@@ -120,8 +122,8 @@ func (p *program) martianDestination(pos diag.Pos) int {
 
 // unicastTo lets packets pass to the stack whose destination isn't a single host.
 func (p *program) unicastTo(dst ir.Expr, blk *[]ir.Stmt, pos diag.Pos) {
-	branch := &ir.If{Cond: not(&ir.Unicast{X: dst}), Pos: pos, Note: "not a host's"}
-	emit(&branch.Then, &ir.Guard{Cond: not(&ir.Multicast{X: dst}), Reason: p.multicast(pos), Pos: pos},
+	branch := &ir.If{Cond: fold.Not(&ir.Unicast{X: dst}), Pos: pos, Note: "not a host's"}
+	emit(&branch.Then, &ir.Guard{Cond: fold.Not(&ir.Multicast{X: dst}), Reason: p.multicast(pos), Pos: pos},
 		&ir.Up{Reason: p.martianDestination(pos), Pos: pos})
 	emit(blk, branch)
 }
@@ -151,7 +153,7 @@ func (w *rewriter) canLeave(src, dst ir.Expr, hop *ir.HopRef, pos diag.Pos) {
 		w.guard(&ir.Unicast{X: x}, w.p.martianSource(pos), pos)
 	}
 	if x := w.unknown(dst, hop, pos); x != nil {
-		w.guard(not(&ir.Multicast{X: x}), w.p.multicast(pos), pos)
+		w.guard(fold.Not(&ir.Multicast{X: x}), w.p.multicast(pos), pos)
 		w.guard(&ir.Unicast{X: x}, w.p.martianDestination(pos), pos)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
@@ -30,14 +31,14 @@ func (w *rewriter) moveKept(o *outHeader, off ir.Off) bool {
 	case off == o.old.off:
 		o.end = o.old.end
 	case off.Base == o.old.off.Base:
-		o.end = plus(o.old.end, off.Const-o.old.off.Const)
+		o.end = o.old.end.Plus(off.Const - o.old.off.Const)
 	case o.size >= 0:
-		o.end = plus(off, o.size)
+		o.end = off.Plus(o.size)
 	case slices.ContainsFunc(o.old.order, func(pl *fieldRef) bool { return pl.segment > 0 }):
 		w.s.fail(code.Resize, w.pos, "header %q has a variable length and would have to move", o.entry)
 		return false // by a distance that varies, too: nothing says where its last fields are
 	default:
-		end := bin(ir.Add, offExpr(off), distance(o.old.end, o.old.off))
+		end := fold.Bin(ir.Add, fold.Off(off), fold.Distance(o.old.end, o.old.off))
 		o.end = ir.Off{Base: w.p.let(&w.guards, o.entry+"_new_end", end, maxStart, w.pos)}
 	}
 	return true
@@ -49,6 +50,6 @@ func (w *rewriter) keep(rw *ir.Rewrite, k int) {
 		return
 	}
 	o := w.hdrs[k]
-	rw.Payload = bin(ir.Add, rw.Payload, distance(rw.OldFront, o.old.off))
+	rw.Payload = fold.Bin(ir.Add, rw.Payload, fold.Distance(rw.OldFront, o.old.off))
 	rw.OldFront, rw.NewFront = o.old.off, o.off
 }

@@ -2,6 +2,7 @@ package gen
 
 import (
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -29,7 +30,7 @@ func (s *scope) lapsed(pos diag.Pos) (val, bool) {
 			WithHint("Reno's rules decide then")
 		return val{}, false
 	}
-	return val{t: ir.BoolType, x: not(&ir.Meta{Kind: ir.LeaseValid})}, true
+	return val{t: ir.BoolType, x: fold.Not(&ir.Meta{Kind: ir.LeaseValid})}, true
 }
 
 // checkLapsed reports a program that would send packets without a lease.

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/literal"
@@ -18,20 +19,20 @@ func (s *scope) match(m *spec.FieldMatch) ir.Expr {
 	if _, row := s.rows[m.Field.Path[0].Value]; row || m.Field.Path[0].Value == "setting" {
 		s.fail(code.Type, m.Field.Pos, "a match is about the packet, not about state").
 			WithHint("write it as a condition: when: \"…\"")
-		return boolean(false)
+		return fold.Bool(false)
 	}
 	if len(m.Field.Path) > 1 {
 		if in, known := s.find(m.Field.Path[0].Value); in == nil && known {
-			return boolean(false)
+			return fold.Bool(false)
 		}
 	}
 	v, ok := s.value(m.Field)
 	if !ok {
-		return boolean(false)
+		return fold.Bool(false)
 	}
 	cond := s.constraint(v, m.Is)
 	if cond == nil {
-		return boolean(true)
+		return fold.Bool(true)
 	}
 	return cond
 }
@@ -41,7 +42,7 @@ func (s *scope) constraint(v val, k *spec.Constraint) ir.Expr {
 	switch v.t.Kind {
 	case ir.Uint:
 		if !s.intLiterals(k) {
-			return boolean(false)
+			return fold.Bool(false)
 		}
 		limit := maxOf(64)
 		if v.field != nil {
@@ -50,7 +51,7 @@ func (s *scope) constraint(v val, k *spec.Constraint) ir.Expr {
 		rs := ranges(k, limit)
 		if len(rs) == 0 {
 			s.fail(code.Constraint, k.Pos, "no value of %d bits can be this", v.t.Bits)
-			return boolean(false)
+			return fold.Bool(false)
 		}
 		var cond ir.Expr
 		for i, r := range rs {
@@ -59,7 +60,7 @@ func (s *scope) constraint(v val, k *spec.Constraint) ir.Expr {
 				cond = c
 				continue
 			}
-			cond = or(cond, c)
+			cond = fold.Or(cond, c)
 		}
 		return cond
 	case ir.Bool:
@@ -67,10 +68,10 @@ func (s *scope) constraint(v val, k *spec.Constraint) ir.Expr {
 			if k.Value.Bool {
 				return v.x
 			}
-			return not(v.x)
+			return fold.Not(v.x)
 		}
 		s.fail(code.Type, k.Pos, "a condition is true or false")
-		return boolean(false)
+		return fold.Bool(false)
 	}
 	return s.bytesConstraint(v, k)
 }
@@ -78,14 +79,14 @@ func (s *scope) constraint(v val, k *spec.Constraint) ir.Expr {
 // within holds where x is in a range; nil where it always is.
 func within(x ir.Expr, r ir.Range, limit uint64) ir.Expr {
 	if r.Min == r.Max {
-		return bin(ir.Eq, x, num(r.Min))
+		return fold.Bin(ir.Eq, x, fold.Num(r.Min))
 	}
 	var cond ir.Expr
 	if r.Min > 0 {
-		cond = bin(ir.Ge, x, num(r.Min))
+		cond = fold.Bin(ir.Ge, x, fold.Num(r.Min))
 	}
 	if r.Max < limit {
-		cond = and(cond, bin(ir.Le, x, num(r.Max)))
+		cond = fold.And(cond, fold.Bin(ir.Le, x, fold.Num(r.Max)))
 	}
 	return cond
 }
@@ -113,25 +114,25 @@ func (s *scope) bytesConstraint(v val, k *spec.Constraint) ir.Expr {
 			case i == 0:
 				cond = c
 			case k.Op == spec.IsAnd:
-				cond = and(cond, c)
+				cond = fold.And(cond, c)
 			default:
-				cond = or(cond, c)
+				cond = fold.Or(cond, c)
 			}
 		}
 		return cond
 	case spec.IsEq:
 		return s.equals(v, k.Value, k.Pos)
 	case spec.IsNe:
-		return not(s.equals(v, k.Value, k.Pos))
+		return fold.Not(s.equals(v, k.Value, k.Pos))
 	}
 	s.fail(code.Type, k.Pos, "%s has no order: only values, != and | are possible", v.t.What())
-	return boolean(false)
+	return fold.Bool(false)
 }
 
 func (s *scope) equals(v val, l spec.Literal, pos diag.Pos) ir.Expr {
 	bad := func(hint string) ir.Expr {
 		s.fail(code.Type, pos, "this isn't %s", v.t.What()).WithHint("%s", hint)
-		return boolean(false)
+		return fold.Bool(false)
 	}
 	if l.Kind != spec.LitString {
 		return bad("write it as a string")
@@ -151,7 +152,8 @@ func (s *scope) equals(v val, l spec.Literal, pos diag.Pos) ir.Expr {
 		if err != nil {
 			return bad("endpoints are written \"192.0.2.1:3478\" or \"[2001:db8::1]:3478\"")
 		}
-		return and(&ir.BytesEq{X: v.x, Y: addrConst(ap.Addr())}, bin(ir.Eq, v.port, num(uint64(ap.Port()))))
+		return fold.And(&ir.BytesEq{X: v.x, Y: addrConst(ap.Addr())}, fold.Bin(ir.Eq, v.port,
+			fold.Num(uint64(ap.Port()))))
 	case ir.Mac:
 		m, err := literal.Mac(l.Text)
 		if err != nil {

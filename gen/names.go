@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/spell"
@@ -81,7 +82,7 @@ func (s *scope) name(e *spec.Expr) (val, bool) {
 		return val{}, false
 	}
 	if len(e.Path) == 1 {
-		return val{t: ir.BoolType, x: boolean(in != nil), layer: in, absent: in == nil}, true
+		return val{t: ir.BoolType, x: fold.Bool(in != nil), layer: in, absent: in == nil}, true
 	}
 	if in == nil {
 		s.fail(code.UnknownName, first.Pos, "header %q is not in every packet that comes here", first.Value).
@@ -292,7 +293,7 @@ func (s *scope) skb(e *spec.Expr) (val, bool) {
 func (s *scope) member(r *ir.Row, e *spec.Expr) (val, bool) {
 	if len(e.Path) == 1 {
 		if !r.Optional || s.facts[r] {
-			return val{t: ir.BoolType, x: boolean(true), row: r}, true
+			return val{t: ir.BoolType, x: fold.Bool(true), row: r}, true
 		}
 		return val{t: ir.BoolType, x: &ir.RowHas{Row: r}, row: r}, true
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -113,7 +114,7 @@ func (c *compiler) checkVerify(h *spec.Header, f *spec.Field) {
 
 // fixed places a field of fixed size, bits after the start of a segment.
 func (p *program) fixed(f *spec.Field, seg ir.Off, bits, segment int, in *layer) *fieldRef {
-	pl := &fieldRef{f: f, off: plus(seg, bits/8), bit: bits % 8, segment: segment, parent: in}
+	pl := &fieldRef{f: f, off: seg.Plus(bits / 8), bit: bits % 8, segment: segment, parent: in}
 	name := in.h.Name.Value + "." + f.Name.Value
 	if f.Kind == spec.FieldBytes {
 		pl.load = &ir.LoadBytes{Off: pl.off, N: f.Bytes, T: bytesType(f), Field: name}
@@ -250,11 +251,11 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 		if bits == 0 {
 			return
 		}
-		to := plus(seg, bits/8)
+		to := seg.Plus(bits / 8)
 		emit(blk, &ir.NeedBytes{End: to, Part: part(a.h, seg, in.order[first:]), Reason: p.truncated(pos), Pos: pos})
 		p.pull(to)
-		if !isFrame(end) {
-			emit(blk, &ir.Guard{Cond: bin(ir.Le, offExpr(to), end), Reason: p.truncated(pos), Pos: pos})
+		if !fold.IsFrame(end) {
+			emit(blk, &ir.Guard{Cond: fold.Bin(ir.Le, fold.Off(to), end), Reason: p.truncated(pos), Pos: pos})
 		}
 		p.fixedValues(s, in, first, blk)
 		first = len(in.order)
@@ -274,7 +275,7 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 			continue
 		}
 		need(f.Name.Pos)
-		at := plus(seg, bits/8)
+		at := seg.Plus(bits / 8)
 		pl = &fieldRef{f: f, off: at, segment: -1, parent: in}
 		inner := blk
 		var branch *ir.If
@@ -297,7 +298,7 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 			emit(inner, &ir.ReadVarint{
 				Value: pl.value, Size: size, At: at, Reason: p.truncated(f.Name.Pos), Pos: f.Name.Pos,
 			})
-			p.pull(plus(at, 8))
+			p.pull(at.Plus(8))
 			pl.load = &ir.VarRef{Var: pl.value}
 		case spec.FieldSized:
 			v, ok := s.integer(f.Size)
@@ -306,7 +307,7 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 			}
 			emit(inner, &ir.Let{Var: size, Value: v.x, Pos: f.Size.Pos},
 				&ir.Guard{
-					Cond:   bin(ir.Le, &ir.VarRef{Var: size}, num(uint64(f.Max))),
+					Cond:   fold.Bin(ir.Le, &ir.VarRef{Var: size}, fold.Num(uint64(f.Max))),
 					Reason: p.fieldReason(in.h, f, "is longer than the spec allows"), Pos: f.Name.Pos,
 				})
 		case spec.FieldUint, spec.FieldBytes:
@@ -316,18 +317,18 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 			}
 			size.Max = uint64(n)
 			fx := p.fixed(f, at, 0, -1, in)
-			to := plus(at, n)
+			to := at.Plus(n)
 			p.pull(to)
 			emit(inner, &ir.NeedBytes{End: to, Reason: p.truncated(f.Name.Pos), Pos: f.Name.Pos})
 			pl.value, pl.max = p.newVar(name, fx.load.Type(), fx.max), fx.max
-			emit(inner, &ir.Let{Var: size, Value: num(uint64(n)), Pos: f.Name.Pos},
+			emit(inner, &ir.Let{Var: size, Value: fold.Num(uint64(n)), Pos: f.Name.Pos},
 				&ir.Let{Var: pl.value, Value: fx.load, Pos: f.Name.Pos})
 			pl.load = &ir.VarRef{Var: pl.value}
 		}
 		if branch != nil {
-			emit(&branch.Else, &ir.Let{Var: size, Value: num(0), Pos: f.Name.Pos})
+			emit(&branch.Else, &ir.Let{Var: size, Value: fold.Num(0), Pos: f.Name.Pos})
 			if pl.value != nil {
-				emit(&branch.Else, &ir.Let{Var: pl.value, Value: zero(pl.value.Type), Pos: f.Name.Pos})
+				emit(&branch.Else, &ir.Let{Var: pl.value, Value: fold.Zero(pl.value.Type), Pos: f.Name.Pos})
 			}
 		}
 		pl.size = &ir.VarRef{Var: size}
@@ -341,14 +342,15 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 			return nil
 		}
 		begins := p.atLeast(at)
-		next := p.let(blk, name+"_end", bin(ir.Add, offExpr(at), &ir.VarRef{Var: size}), limit, f.Name.Pos)
+		next := p.let(blk, name+"_end", fold.Bin(ir.Add, fold.Off(at), &ir.VarRef{Var: size}), limit, f.Name.Pos)
 		p.least[next] = begins
 		seg, bits = ir.Off{Base: next}, 0
 		segment++
 		emit(blk, &ir.NeedBytes{End: seg, Reason: p.truncated(f.Name.Pos), Pos: f.Name.Pos})
 		p.pull(seg)
-		if !isFrame(end) {
-			emit(blk, &ir.Guard{Cond: bin(ir.Le, offExpr(seg), end), Reason: p.truncated(f.Name.Pos), Pos: f.Name.Pos})
+		if !fold.IsFrame(end) {
+			emit(blk, &ir.Guard{Cond: fold.Bin(ir.Le, fold.Off(seg), end), Reason: p.truncated(f.Name.Pos),
+				Pos: f.Name.Pos})
 		}
 		if f.SizedUint() {
 			if word := powerOf2(f.Max); p.atLeast(at) < word {
@@ -371,7 +373,7 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 		first = len(in.order)
 	}
 	need(a.h.Name.Pos)
-	in.end = plus(seg, bits/8)
+	in.end = seg.Plus(bits / 8)
 	p.lengths(in, end, blk)
 	p.received(in, path, blk)
 	return in
@@ -413,7 +415,7 @@ func (p *program) fixedValues(s *scope, in *layer, first int, blk *[]ir.Stmt) {
 		if f.Type == "ip" && f.Bytes == 16 && pl.segment >= 0 && !p.congestion() {
 			// In tables an IPv4 address is a mapped one; on the wire it would pass for it.
 			emit(blk, &ir.Guard{
-				Cond:   not(&ir.IsV4{X: pl.load}),
+				Cond:   fold.Not(&ir.IsV4{X: pl.load}),
 				Reason: p.punted("mapped_address", "an IPv4-mapped address in an IPv6 header", f.Name.Pos),
 				Pos:    f.Name.Pos,
 			})
@@ -426,7 +428,7 @@ func (p *program) fixedValues(s *scope, in *layer, first int, blk *[]ir.Stmt) {
 			continue
 		}
 		if pl.present != nil {
-			cond = or(not(pl.present), cond)
+			cond = fold.Or(fold.Not(pl.present), cond)
 		}
 		emit(blk, &ir.Guard{Cond: cond, Reason: p.fieldReason(in.h, f, isNot(f)), Pos: f.Is.Pos})
 	}
@@ -491,12 +493,12 @@ func (pl *fieldRef) unlessAbsent(cond ir.Expr) ir.Expr {
 	if pl.present == nil {
 		return cond
 	}
-	return or(not(pl.present), cond)
+	return fold.Or(fold.Not(pl.present), cond)
 }
 
 // most is an upper bound of where something ends; 0: none is known.
 func most(end ir.Expr) uint64 {
-	if v := varOf(end); v != nil {
+	if v := fold.Var(end); v != nil {
 		return v.Max
 	}
 	return 0
@@ -517,7 +519,7 @@ func (p *program) lengths(in *layer, end ir.Expr, blk *[]ir.Stmt) {
 		}
 		ends := func(cond ir.Expr) { // the length of a GSO packet may be that of a segment
 			if role(in.h, "destination") == nil {
-				ordinary := pl.unlessAbsent(or(cond, bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, num(0))))
+				ordinary := pl.unlessAbsent(fold.Or(cond, fold.Bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, fold.Num(0))))
 				emit(blk, &ir.Guard{Cond: ordinary, Reason: p.superPacket(f.Name.Pos), Pos: f.Name.Pos})
 			}
 			guard(cond)
@@ -526,32 +528,32 @@ func (p *program) lengths(in *layer, end ir.Expr, blk *[]ir.Stmt) {
 		limit := pl.max
 		if limit > maxOf(62) || k.Unit > 1 && limit > maxOf(48) { // the sum below could wrap around
 			limit = maxOf(32)
-			guard(bin(ir.Le, bytes, num(limit)))
+			guard(fold.Bin(ir.Le, bytes, fold.Num(limit)))
 		}
 		if k.Bias > 0 {
-			guard(bin(ir.Ge, pl.load, num(uint64(k.Bias))))
-			bytes = bin(ir.Sub, bytes, num(uint64(k.Bias)))
+			guard(fold.Bin(ir.Ge, pl.load, fold.Num(uint64(k.Bias))))
+			bytes = fold.Bin(ir.Sub, bytes, fold.Num(uint64(k.Bias)))
 		} else if k.Bias < 0 {
-			bytes = bin(ir.Add, bytes, num(uint64(-k.Bias)))
+			bytes = fold.Bin(ir.Add, bytes, fold.Num(uint64(-k.Bias)))
 			limit += uint64(-k.Bias)
 		}
 		if k.Unit > 1 {
-			bytes = bin(ir.Mul, bytes, num(uint64(k.Unit)))
+			bytes = fold.Bin(ir.Mul, bytes, fold.Num(uint64(k.Unit)))
 			limit *= uint64(k.Unit)
 		}
-		headerSize := bin(ir.Sub, offExpr(in.end), offExpr(in.off))
+		headerSize := fold.Bin(ir.Sub, fold.Off(in.end), fold.Off(in.off))
 		if k.What == "header" {
-			guard(bin(ir.Eq, bytes, headerSize))
+			guard(fold.Bin(ir.Eq, bytes, headerSize))
 			continue
 		}
 		from := in.end
 		if k.What == "all" {
-			guard(bin(ir.Ge, bytes, headerSize))
+			guard(fold.Bin(ir.Ge, bytes, headerSize))
 			from = in.off
 		}
-		stops := bin(ir.Add, offExpr(from), bytes)
+		stops := fold.Bin(ir.Add, fold.Off(from), bytes)
 		if pl.width != nil && k.Slack == 0 && follower == nil { // it ends where the enclosing header's content does
-			ends(bin(ir.Eq, stops, end))
+			ends(fold.Bin(ir.Eq, stops, end))
 			continue
 		}
 		limit += uint64(from.Const)
@@ -568,13 +570,14 @@ func (p *program) lengths(in *layer, end ir.Expr, blk *[]ir.Stmt) {
 		at := &ir.VarRef{Var: stop}
 		switch {
 		case follower != nil:
-			ends(bin(ir.Le, at, end))
+			ends(fold.Bin(ir.Le, at, end))
 		case k.Slack == 0:
-			ends(bin(ir.Eq, at, end))
+			ends(fold.Bin(ir.Eq, at, end))
 		case k.Slack < 0:
-			ends(bin(ir.Le, at, end))
+			ends(fold.Bin(ir.Le, at, end))
 		default:
-			ends(and(bin(ir.Le, at, end), bin(ir.Le, bin(ir.Sub, end, at), num(uint64(k.Slack)))))
+			ends(fold.And(fold.Bin(ir.Le, at, end), fold.Bin(ir.Le, fold.Bin(ir.Sub, end, at),
+				fold.Num(uint64(k.Slack)))))
 		}
 		in.inner, in.slack = at, nil
 		if k.Slack != 0 {
@@ -584,10 +587,10 @@ func (p *program) lengths(in *layer, end ir.Expr, blk *[]ir.Stmt) {
 	in.payload = in.inner
 	if t := in.h.Trailer; t > 0 {
 		emit(blk, &ir.Guard{
-			Cond:   bin(ir.Ge, in.inner, bin(ir.Add, offExpr(in.end), num(uint64(t)))),
+			Cond:   fold.Bin(ir.Ge, in.inner, fold.Bin(ir.Add, fold.Off(in.end), fold.Num(uint64(t)))),
 			Reason: p.truncated(in.h.Name.Pos), Pos: in.h.Name.Pos,
 		})
-		ends := bin(ir.Sub, in.inner, num(uint64(t)))
+		ends := fold.Bin(ir.Sub, in.inner, fold.Num(uint64(t)))
 		in.payload = &ir.VarRef{Var: p.let(blk, in.entry+"_payload_end", ends, most(in.inner), in.h.Name.Pos)}
 	}
 }
@@ -595,7 +598,7 @@ func (p *program) lengths(in *layer, end ir.Expr, blk *[]ir.Stmt) {
 // bits16 takes bits of a 16-bit value, counted from its most significant one.
 func bits16(x ir.Expr, from, n int) ir.Expr {
 	if shift := 16 - from - n; shift > 0 {
-		x = bin(ir.Shr, x, num(uint64(shift)))
+		x = fold.Bin(ir.Shr, x, fold.Num(uint64(shift)))
 	}
-	return bin(ir.And, x, num(maxOf(n)))
+	return fold.Bin(ir.And, x, fold.Num(maxOf(n)))
 }

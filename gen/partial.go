@@ -3,6 +3,7 @@ package gen
 import (
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
@@ -17,24 +18,26 @@ import (
 // unknownPartial lets packets pass to the stack that have such a checksum, which a rewrite would spoil.
 func (w *rewriter) unknownPartial(blk *[]ir.Stmt, rw *ir.Rewrite, pos diag.Pos) {
 	partial := &ir.VarRef{Var: w.p.let(blk, "partial", &ir.Meta{Kind: ir.Partial}, 0, pos)}
-	ok := bin(ir.Eq, partial, num(0))
+	ok := fold.Bin(ir.Eq, partial, fold.Num(0))
 	for _, in := range w.s.path {
 		if w.header(in) == nil {
 			continue // nothing is left to complete it in
 		}
 		for _, pl := range in.order {
 			if k := pl.f.Checksum; k != nil && k.Offloaded {
-				ok = or(ok, bin(ir.Eq, partial, bin(ir.Or, bin(ir.Shl, offExpr(in.off), num(16)), offExpr(pl.off))))
+				ok = fold.Or(ok, fold.Bin(ir.Eq, partial, fold.Bin(ir.Or, fold.Bin(ir.Shl, fold.Off(in.off),
+					fold.Num(16)), fold.Off(pl.off))))
 			}
 		}
 	}
 	if rw.Resize != ir.MovePayload {
-		after := bin(ir.Ge, bin(ir.Shr, partial, num(16)), offExpr(rw.OldFront))
+		after := fold.Bin(ir.Ge, fold.Bin(ir.Shr, partial, fold.Num(16)), fold.Off(rw.OldFront))
 		if rw.Trim {
-			end := bin(ir.Add, offExpr(rw.OldFront), rw.Payload)
-			after = and(after, bin(ir.Lt, bin(ir.And, partial, num(0xFFFF)), bin(ir.Sub, end, num(1))))
+			end := fold.Bin(ir.Add, fold.Off(rw.OldFront), rw.Payload)
+			after = fold.And(after, fold.Bin(ir.Lt, fold.Bin(ir.And, partial, fold.Num(0xFFFF)), fold.Bin(ir.Sub, end,
+				fold.Num(1))))
 		}
-		ok = or(ok, after)
+		ok = fold.Or(ok, after)
 	}
 	emit(blk, &ir.Guard{Cond: ok, Reason: w.s.partialChecksum(pos), Pos: pos})
 }
@@ -47,17 +50,17 @@ func (w *rewriter) cutsAt(end ir.Expr, pos diag.Pos) {
 	}
 	datagram, _ := w.datagram()
 	w.counted(w.s.path[:datagram], end, pos)
-	field := bin(ir.And, &ir.Meta{Kind: ir.Partial}, num(0xFFFF))
-	whole := bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, end)
-	w.guard(or(whole, bin(ir.Lt, field, bin(ir.Sub, end, num(1)))), w.s.partialChecksum(pos), pos)
+	field := fold.Bin(ir.And, &ir.Meta{Kind: ir.Partial}, fold.Num(0xFFFF))
+	whole := fold.Bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, end)
+	w.guard(fold.Or(whole, fold.Bin(ir.Lt, field, fold.Bin(ir.Sub, end, fold.Num(1)))), w.s.partialChecksum(pos), pos)
 }
 
 // counted lets packets pass to the stack in which one of these headers, in front of the datagram, counts bytes after
 // its end.
 func (w *rewriter) counted(ins []*layer, end ir.Expr, pos diag.Pos) {
 	for _, in := range ins {
-		if !isFrame(in.inner) {
-			w.guard(bin(ir.Le, in.inner, end), w.s.paddingHere(pos), pos)
+		if !fold.IsFrame(in.inner) {
+			w.guard(fold.Bin(ir.Le, in.inner, end), w.s.paddingHere(pos), pos)
 		}
 	}
 }
@@ -99,6 +102,6 @@ func (s *scope) superPackets(pos diag.Pos) ir.Stmt {
 		return nil
 	}
 	g := s.ordinary(pos).(*ir.Guard)
-	g.Cond = or(g.Cond, &ir.Meta{Kind: ir.Encapsulated})
+	g.Cond = fold.Or(g.Cond, &ir.Meta{Kind: ir.Encapsulated})
 	return g
 }

@@ -2,6 +2,7 @@ package gen
 
 import (
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -45,13 +46,13 @@ func (s *scope) findPriority(blk *[]ir.Stmt) {
 	if !ok {
 		return
 	}
-	x, last := v.x, num(levels-1)
+	x, last := v.x, fold.Num(levels-1)
 	if v.max >= levels {
 		raw := &ir.VarRef{Var: s.p.let(blk, "priority_value", x, v.max, from.Pos)}
-		x = &ir.Pick{If: bin(ir.Lt, raw, num(levels)), Then: raw, Else: last}
+		x = &ir.Pick{If: fold.Bin(ir.Lt, raw, fold.Num(levels)), Then: raw, Else: last}
 	}
 	if s.p.c.spec.Priority.High {
-		x = bin(ir.Sub, last, x)
+		x = fold.Bin(ir.Sub, last, x)
 	}
 	level := s.p.let(blk, priorityName, x, levels-1, from.Pos)
 	s.level = &val{t: ir.UintType(64), x: &ir.VarRef{Var: level}, max: levels - 1}

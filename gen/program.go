@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -165,7 +166,8 @@ func (p *program) let(blk *[]ir.Stmt, name string, x ir.Expr, limit uint64, pos 
 
 func (p *program) untagged(pos diag.Pos) ir.Stmt {
 	return &ir.Guard{
-		Cond: not(&ir.Meta{Kind: ir.VLANTag}), Reason: p.punted("vlan_tag", "a VLAN tag that the stack doesn't have",
+		Cond: fold.Not(&ir.Meta{Kind: ir.VLANTag}), Reason: p.punted("vlan_tag",
+			"a VLAN tag that the stack doesn't have",
 			pos), Pos: pos,
 	}
 }
@@ -249,9 +251,9 @@ func (p *program) walkStack(i int, path []*layer, off ir.Off, end ir.Expr, blk *
 		}
 		must := *e
 		must.Optional = false
-		more := bin(ir.Lt, host.inner, host.limit)
+		more := fold.Bin(ir.Lt, host.inner, host.limit)
 		if e.Optional { // nothing follows, or this header
-			s := &ir.If{Cond: not(more), Pos: e.Pos, Note: "no " + e.Var.Value}
+			s := &ir.If{Cond: fold.Not(more), Pos: e.Pos, Note: "no " + e.Var.Value}
 			emit(blk, s)
 			p.walkStack(i+1, path, off, end, &s.Then)
 			blk = &s.Else
@@ -277,7 +279,7 @@ func (p *program) walkStack(i int, path []*layer, off ir.Off, end ir.Expr, blk *
 			return
 		}
 		if deciding != nil {
-			whole := bin(ir.Le, offExpr(*deciding), end)
+			whole := fold.Bin(ir.Le, fold.Off(*deciding), end)
 			emit(blk, &ir.Guard{Cond: whole, Reason: p.truncated(e.Pos), Pos: e.Pos})
 		}
 		emit(blk, &ir.Up{Reason: p.notThis(e), Pos: e.Pos})
@@ -297,7 +299,7 @@ func (p *program) walkStack(i int, path []*layer, off ir.Off, end ir.Expr, blk *
 		}
 		s := &ir.If{Cond: a.cond, Pos: e.Pos, Note: note(a)}
 		if a.reads != nil { // what isn't this header goes on after it
-			there := &ir.If{Cond: bin(ir.Le, offExpr(*a.reads), end), Pos: e.Pos, Note: note(a)}
+			there := &ir.If{Cond: fold.Bin(ir.Le, fold.Off(*a.reads), end), Pos: e.Pos, Note: note(a)}
 			emit(&there.Then, &ir.NeedBytes{End: *a.reads, Reason: p.truncated(e.Pos), Pos: e.Pos}, s)
 			emit(blk, there)
 			p.enter(i, a, path, off, end, &s.Then)
@@ -365,8 +367,8 @@ func (p *program) arms(e *spec.StackEntry, path []*layer, parent *layer, off ir.
 			tagged = true
 			tag := &ir.Meta{Kind: ir.VLANTag}
 			mc, _ := p.follows(h, inMetadata(parent, h))
-			out = append(out, arm{h: h, meta: true, cond: and(tag, mc)})
-			cond = and(not(tag), cond)
+			out = append(out, arm{h: h, meta: true, cond: fold.And(tag, mc)})
+			cond = fold.And(fold.Not(tag), cond)
 		}
 		if cond == nil && choice {
 			c, bytes := p.discriminator(h, parent, off, end)
@@ -380,7 +382,7 @@ func (p *program) arms(e *spec.StackEntry, path []*layer, parent *layer, off ir.
 			cond = c
 			if bytes > least {
 				unsure = max(unsure, bytes)
-				at := plus(off, bytes)
+				at := off.Plus(bytes)
 				reads = &at
 			} else {
 				sure = max(sure, bytes)
@@ -389,14 +391,14 @@ func (p *program) arms(e *spec.StackEntry, path []*layer, parent *layer, off ir.
 		out = append(out, arm{h: h, cond: cond, reads: reads})
 	}
 	if sure > 0 {
-		emit(blk, &ir.NeedBytes{End: plus(off, sure), Reason: p.truncated(e.Pos), Pos: e.Pos})
+		emit(blk, &ir.NeedBytes{End: off.Plus(sure), Reason: p.truncated(e.Pos), Pos: e.Pos})
 	}
 	if unsure > 0 {
-		at := plus(off, unsure)
+		at := off.Plus(unsure)
 		deciding = &at
 	}
 	if most := max(sure, unsure); most > 0 {
-		p.pull(plus(off, most))
+		p.pull(off.Plus(most))
 	}
 	return out, tagged, deciding
 }
@@ -487,13 +489,13 @@ func (p *program) follows(h *spec.Header, parent *layer) (ir.Expr, bool) {
 		s := &scope{p: p, path: []*layer{parent}, self: parent}
 		var all ir.Expr
 		for _, m := range a.Match {
-			all = and(all, s.match(m))
+			all = fold.And(all, s.match(m))
 		}
 		if !found || cond == nil || all == nil {
 			cond, found = all, true
 			continue
 		}
-		cond = or(cond, all)
+		cond = fold.Or(cond, all)
 	}
 	// What follows a user's header is the user's word: no header of the standard ones can name it.
 	return cond, found || !parent.h.Std
@@ -518,7 +520,7 @@ func (p *program) discriminator(h *spec.Header, parent *layer, off ir.Off, end i
 		}
 		if f.Is != nil {
 			s := &scope{p: p, self: probe}
-			cond = and(cond, s.constraint(pl.val(), f.Is))
+			cond = fold.And(cond, s.constraint(pl.val(), f.Is))
 			needed = (bits + 7) / 8
 		}
 	}
@@ -568,7 +570,7 @@ func (p *program) leaf(path []*layer, blk *[]ir.Stmt) {
 	}
 	if last := path[len(path)-1]; last.h.Closed {
 		emit(blk, &ir.Guard{
-			Cond:   bin(ir.Eq, offExpr(last.end), last.payload),
+			Cond:   fold.Bin(ir.Eq, fold.Off(last.end), last.payload),
 			Reason: p.punted(last.h.Name.Value+"_trailing", "bytes follow where none may", last.h.Name.Pos),
 			Pos:    last.h.Name.Pos,
 		})
@@ -578,7 +580,8 @@ func (p *program) leaf(path []*layer, blk *[]ir.Stmt) {
 
 // ordinary declines GSO packets.
 func (s *scope) ordinary(pos diag.Pos) ir.Stmt {
-	return &ir.Guard{Cond: bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, num(0)), Reason: s.p.superPacket(pos), Pos: pos}
+	return &ir.Guard{Cond: fold.Bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, fold.Num(0)), Reason: s.p.superPacket(pos),
+		Pos: pos}
 }
 
 func (p *program) superPacket(pos diag.Pos) int {

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -75,10 +76,10 @@ func (w *rewriter) popOuter(in *layer, pos diag.Pos) {
 	if next != nil && len(next.After) > 0 {
 		return // the tag says that something else follows
 	}
-	typ := &ir.Load{Off: plus(in.off, 2), Bits: 16, Field: in.h.Name.Value + ".type"}
+	typ := &ir.Load{Off: in.off.Plus(2), Bits: 16, Field: in.h.Name.Value + ".type"}
 	other := w.p.punted("vlan_tag", "a VLAN tag that the stack doesn't have", pos)
-	w.guard(bin(ir.Ne, typ, num(0x8100)), other, pos)
-	w.guard(bin(ir.Ne, typ, num(0x88A8)), other, pos)
+	w.guard(fold.Bin(ir.Ne, typ, fold.Num(0x8100)), other, pos)
+	w.guard(fold.Bin(ir.Ne, typ, fold.Num(0x88A8)), other, pos)
 }
 
 // push puts a header in.
@@ -153,7 +154,7 @@ func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
 	}
 	if f.Is != nil && f.Kind == spec.FieldUint {
 		rs := ranges(f.Is, maxOf(f.Bits))
-		if c, fixed := constant(v.x); fixed {
+		if c, fixed := fold.Constant(v.x); fixed {
 			if !slices.ContainsFunc(rs, func(r ir.Range) bool { return c >= r.Min && c <= r.Max }) {
 				w.s.fail(code.Constraint, as.Value.Pos, "field %q can't be %d", f.Name.Value, c).
 					WithRelated(f.Is.Pos, "its values are declared here")
@@ -179,9 +180,9 @@ func (w *rewriter) complete() bool {
 			switch {
 			case given || f.Counts != nil || f.Checksum != nil:
 			case f.Is != nil && f.Is.Op == spec.IsEq && f.Kind == spec.FieldUint && f.Is.Value.Kind == spec.LitInt:
-				o.vals[f.Name.Value] = num(f.Is.Value.Int)
+				o.vals[f.Name.Value] = fold.Num(f.Is.Value.Int)
 			case f.Origin != nil && f.Kind == spec.FieldUint:
-				o.vals[f.Name.Value] = num(*f.Origin)
+				o.vals[f.Name.Value] = fold.Num(*f.Origin)
 			default:
 				w.s.fail(code.Push, o.pos, "field %q of the pushed header %q needs a value", f.Name.Value,
 					o.h.Name.Value).
@@ -201,10 +202,10 @@ func announced(parent, next *spec.Header, f *spec.Field) ir.Expr {
 		}
 		for _, m := range a.Match {
 			if m.Field.Path[0].Value == f.Name.Value && m.Is.Op == spec.IsEq && m.Is.Value.Kind == spec.LitInt {
-				return num(m.Is.Value.Int)
+				return fold.Num(m.Is.Value.Int)
 			}
 			if m.Field.Path[0].Value == f.Name.Value && m.Is.Op == spec.IsOr && m.Is.Args[0].Op == spec.IsEq {
-				return num(m.Is.Args[0].Value.Int) // the first of several
+				return fold.Num(m.Is.Args[0].Value.Int) // the first of several
 			}
 		}
 	}
@@ -270,7 +271,7 @@ func (w *rewriter) announce() bool {
 				}
 				if v, set := a.vals[f.Name.Value]; !set || a.old != nil {
 					a.vals[f.Name.Value] = x
-				} else if c, fixed := constant(v); fixed && !isPort(a.h, f) && !mayAnnounce(a.h, b.h, f, c) {
+				} else if c, fixed := fold.Constant(v); fixed && !isPort(a.h, f) && !mayAnnounce(a.h, b.h, f, c) {
 					w.s.fail(code.Target, a.sets[f.Name.Value], "field %q of the pushed header %q can't be %d: it "+
 						"says "+
 						"which header follows, which is %q", f.Name.Value, a.entry, c, b.entry).

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -52,9 +53,9 @@ func (o *outHeader) moved(off ir.Off) ir.Off {
 		return off
 	}
 	if o.off.Base == o.old.off.Base {
-		return plus(off, o.off.Const-o.old.off.Const)
+		return off.Plus(o.off.Const - o.old.off.Const)
 	}
-	return plus(o.off, off.Const-o.old.off.Const)
+	return o.off.Plus(off.Const - o.old.off.Const)
 }
 
 // rewriter makes a Forward from a rule's actions.
@@ -114,7 +115,7 @@ const undecidable = "a number that is allocated can't decide whether the packet 
 func (w *rewriter) guard(cond ir.Expr, reason int, pos diag.Pos) {
 	g := &ir.Guard{Cond: cond, Reason: reason, Pos: pos}
 	switch {
-	case isTrue(cond):
+	case fold.IsTrue(cond):
 	case reads(cond, w.fx.allocated):
 		w.s.fail(code.Alloc, pos, undecidable)
 	case reads(cond, w.fx.lateVars):
@@ -162,7 +163,7 @@ func (w *rewriter) placeHeaders(kept int) (first int, ok bool) {
 			w.s.fail(code.Resize, w.pos, "header %q would have to move after one of variable length", o.entry)
 			return 0, false
 		default:
-			off = plus(off, o.size)
+			off = off.Plus(o.size)
 		}
 		o.end = off
 	}
@@ -251,10 +252,10 @@ func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.P
 	for _, o := range w.hdrs {
 		rw.Parts = append(rw.Parts, o.parts()...)
 	}
-	payload := bin(ir.Sub, end, offExpr(oldFront))
-	if _, fixed := constant(payload); cut && !fixed {
-		if isFrame(end) {
-			w.guard(bin(ir.Le, end, num(0xFFFF)),
+	payload := fold.Bin(ir.Sub, end, fold.Off(oldFront))
+	if _, fixed := fold.Constant(payload); cut && !fixed {
+		if fold.IsFrame(end) {
+			w.guard(fold.Bin(ir.Le, end, fold.Num(0xFFFF)),
 				w.p.punted("too_big", "larger than the MTU towards the destination", pos), pos)
 		}
 		payload = &ir.VarRef{Var: w.p.let(&w.guards, "payload_len", payload, 0xFFFF, pos)}
@@ -267,7 +268,7 @@ func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.P
 		w.guards = slices.Concat(w.superPacketsOut(rw, hop, end), w.guards)
 	}
 	if cut {
-		rw.Trim = !isFrame(end)
+		rw.Trim = !fold.IsFrame(end)
 		w.newLengths(newFront, hop != nil, pos)
 	}
 	if moved && !w.resizeKind(rw, first, kept, pos) {
@@ -302,7 +303,7 @@ func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.P
 	for _, o := range w.hdrs {
 		if o.blank && o.size < 0 {
 			rw.Blanks = append(rw.Blanks, ir.Blank{
-				At: o.off, Len: distance(o.end, o.off), Max: o.old.bytesAtMost(), Empty: mayBeEmpty(o.h),
+				At: o.off, Len: fold.Distance(o.end, o.off), Max: o.old.bytesAtMost(), Empty: mayBeEmpty(o.h),
 				Header: o.entry,
 				Pos:    o.pos,
 			})
@@ -311,13 +312,13 @@ func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.P
 	if len(rw.Stores)+len(rw.Blanks)+len(rw.Sums) == 0 && !cut && !rw.PopTag && rw.Priority == nil && rw.Mark == nil {
 		rw = nil
 	}
-	length := bin(ir.Add, num(uint64(newFront.Const-l2)), payload)
+	length := fold.Bin(ir.Add, fold.Num(uint64(newFront.Const-l2)), payload)
 	if newFront.Base != nil {
-		length = bin(ir.Add, &ir.VarRef{Var: newFront.Base}, length)
+		length = fold.Bin(ir.Add, &ir.VarRef{Var: newFront.Base}, length)
 	}
 	if !cut && net >= 0 {
 		n := w.hdrs[net].old
-		length = bin(ir.Sub, n.inner, offExpr(n.off))
+		length = fold.Bin(ir.Sub, n.inner, fold.Off(n.off))
 	}
 	if w.s.each != nil {
 		w.copy(rw, hop, length, state, pos)
@@ -328,8 +329,8 @@ func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.P
 		f.End = w.s.datagramEnd()
 	}
 	if f.End != nil && segmentedOnly(w.s.path) { // to cut something off a GSO packet would make it an ordinary one
-		whole := bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, f.End)
-		w.guard(or(whole, bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, num(0))), w.p.superPacket(pos), pos)
+		whole := fold.Bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, f.End)
+		w.guard(fold.Or(whole, fold.Bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, fold.Num(0))), w.p.superPacket(pos), pos)
 	}
 	w.cutsAt(f.End, pos)
 	if rw != nil || f.End != nil || hop != nil && !w.p.out.L2 {
@@ -354,7 +355,7 @@ func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.P
 // datagramEnd is where the outermost IP datagram of the packet that came ends, or nil where nothing can follow it.
 func (s *scope) datagramEnd() ir.Expr {
 	for _, in := range s.path {
-		if role(in.h, "destination") != nil && !isFrame(in.inner) {
+		if role(in.h, "destination") != nil && !fold.IsFrame(in.inner) {
 			return in.inner
 		}
 	}
@@ -411,11 +412,11 @@ func (w *rewriter) newLengths(front ir.Off, sent bool, pos diag.Pos) {
 			var bytes ir.Expr
 			switch k.What {
 			case "header":
-				bytes = num(uint64(o.size))
+				bytes = fold.Num(uint64(o.size))
 			case "payload":
-				bytes = bin(ir.Add, o.content, distance(front, o.end))
+				bytes = fold.Bin(ir.Add, o.content, fold.Distance(front, o.end))
 			default:
-				bytes = bin(ir.Add, o.content, distance(front, o.off))
+				bytes = fold.Bin(ir.Add, o.content, fold.Distance(front, o.off))
 			}
 			var pl *fieldRef
 			if o.old != nil {
@@ -428,17 +429,17 @@ func (w *rewriter) newLengths(front ir.Off, sent bool, pos diag.Pos) {
 				w.guard(cond, w.p.punted("length", "a length that doesn't fit its field", f.Name.Pos), pos)
 			}
 			if k.Unit > 1 {
-				fits(bin(ir.Eq, bin(ir.Rem, bytes, num(uint64(k.Unit))), num(0)))
-				bytes = bin(ir.Div, bytes, num(uint64(k.Unit)))
+				fits(fold.Bin(ir.Eq, fold.Bin(ir.Rem, bytes, fold.Num(uint64(k.Unit))), fold.Num(0)))
+				bytes = fold.Bin(ir.Div, bytes, fold.Num(uint64(k.Unit)))
 			}
 			if k.Bias < 0 {
-				fits(bin(ir.Ge, bytes, num(uint64(-k.Bias))))
+				fits(fold.Bin(ir.Ge, bytes, fold.Num(uint64(-k.Bias))))
 			}
-			bytes = bin(ir.Add, bytes, num(uint64(k.Bias)))
+			bytes = fold.Bin(ir.Add, bytes, fold.Num(uint64(k.Bias)))
 			if pl != nil && pl.width != nil {
-				fits(bin(ir.Le, bytes, pl.room()))
+				fits(fold.Bin(ir.Le, bytes, pl.room()))
 			} else if !sent || f.Bits < 16 {
-				fits(bin(ir.Le, bytes, num(maxOf(f.Bits))))
+				fits(fold.Bin(ir.Le, bytes, fold.Num(maxOf(f.Bits))))
 			}
 			o.vals[f.Name.Value] = bytes
 		}
@@ -465,9 +466,6 @@ func (o *outHeader) parts() (out []*ir.HeaderPart) {
 	}
 	return out
 }
-
-// distance is to - from in bytes.
-func distance(to, from ir.Off) ir.Expr { return bin(ir.Sub, offExpr(to), offExpr(from)) }
 
 // role returns the field of a header that has a role, or nil.
 func role(h *spec.Header, name string) *spec.Field {

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
@@ -92,7 +93,7 @@ func matchPos(src *spec.Program) diag.Pos {
 func (s *scope) matches(ms []*spec.FieldMatch) ir.Expr {
 	var cond ir.Expr
 	for _, m := range ms {
-		cond = and(cond, s.match(m))
+		cond = fold.And(cond, s.match(m))
 	}
 	return cond
 }
@@ -104,9 +105,9 @@ func (s *scope) noMatch(pos diag.Pos) int {
 // require continues only if cond holds. It returns true where the block has ended.
 func (s *scope) require(cond ir.Expr, pos diag.Pos, blk *[]ir.Stmt) bool {
 	switch {
-	case cond == nil || isTrue(cond):
+	case cond == nil || fold.IsTrue(cond):
 		return false
-	case isFalse(cond):
+	case fold.IsFalse(cond):
 		emit(blk, &ir.Up{Reason: s.noMatch(pos), Pos: pos})
 		return true
 	}
@@ -117,7 +118,7 @@ func (s *scope) require(cond ir.Expr, pos diag.Pos, blk *[]ir.Stmt) bool {
 func (s *scope) when(e *spec.Expr, blk *[]ir.Stmt) bool {
 	cond, ok := s.cond(e)
 	if !ok {
-		cond = boolean(true)
+		cond = fold.Bool(true)
 	}
 	done := s.require(cond, e.Pos, blk)
 	known(e, s, true, s.facts)
@@ -278,14 +279,14 @@ func (s *scope) memberValue(m *ir.Member, v val, what string) ([]ir.MemberValue,
 // leads on to the following rules; where none of them can apply on this path, it is why the packet passes to the stack.
 func (s *scope) rule(r *spec.Rule, next []*spec.Rule, outer *[]ir.Stmt) bool {
 	cond := s.matches(r.Match)
-	if isFalse(cond) && cond != nil {
+	if fold.IsFalse(cond) && cond != nil {
 		return false
 	}
 	in := *s
 	in.rows, in.facts, in.named = maps.Clone(s.rows), maps.Clone(s.facts), maps.Clone(s.named)
 	blk, always := outer, true
 	nest := func(c ir.Expr, pos diag.Pos) {
-		if c == nil || isTrue(c) {
+		if c == nil || fold.IsTrue(c) {
 			return
 		}
 		i := &ir.If{Cond: c, Pos: pos, Note: "rule"}
@@ -299,7 +300,7 @@ func (s *scope) rule(r *spec.Rule, next []*spec.Rule, outer *[]ir.Stmt) bool {
 			return nil, false
 		}
 		known(r.When, &in, true, in.facts)
-		return c, isFalse(c)
+		return c, fold.IsFalse(c)
 	}
 	var early ir.Expr
 	late := r.When != nil && s.mentions(r.When, r.Lookups)
@@ -336,7 +337,7 @@ func (s *scope) applies(r *spec.Rule) bool {
 	in := *s
 	in.quiet = true
 	in.rows, in.facts = maps.Clone(s.rows), maps.Clone(s.facts)
-	if cond := in.matches(r.Match); cond != nil && isFalse(cond) {
+	if cond := in.matches(r.Match); cond != nil && fold.IsFalse(cond) {
 		return false
 	}
 	for _, l := range r.Lookups {
@@ -348,7 +349,7 @@ func (s *scope) applies(r *spec.Rule) bool {
 		return true
 	}
 	cond, ok := in.cond(r.When)
-	return !ok || !isFalse(cond)
+	return !ok || !fold.IsFalse(cond)
 }
 
 // actions compiles a rule's actions and ends the block.
@@ -524,7 +525,7 @@ func (w *rewriter) learnedWith(a *spec.Action, t *ir.Table) (values []ir.MemberV
 }
 
 func (s *scope) count(a *spec.Action) *ir.Count {
-	by := val{x: num(1)}
+	by := val{x: fold.Num(1)}
 	if a.By != nil {
 		v, ok := s.integer(a.By)
 		if !ok {

@@ -3,6 +3,7 @@ package gen
 import (
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -16,7 +17,7 @@ import (
 // superPacketsOut returns the checks that a rewrite of another size needs in front of all others, and notes in it which
 // tunnel the GSO packets enter that pass them.
 func (w *rewriter) superPacketsOut(rw *ir.Rewrite, hop *ir.HopRef, end ir.Expr) (guards []ir.Stmt) {
-	pos, ordinary := rw.Pos, bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, num(0))
+	pos, ordinary := rw.Pos, fold.Bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, fold.Num(0))
 	rw.Encap = w.encap()
 	if rw.Encap == nil || hop == nil {
 		rw.Encap = nil
@@ -25,12 +26,13 @@ func (w *rewriter) superPacketsOut(rw *ir.Rewrite, hop *ir.HopRef, end ir.Expr) 
 	front := &ir.VarRef{Var: w.p.let(&guards, "segment_front", &ir.Meta{Kind: ir.SegmentFront}, 0, pos)}
 	grows := uint64(rw.NewFront.Const - rw.OldFront.Const)
 	largest := 0xFFFF + uint64(rw.L2) - grows // the headers in front say how long all of it is, in 16 bits
-	cond := and(bin(ir.Ne, front, num(0)), bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, num(largest)))
-	if !isFrame(end) { // to cut something off a GSO packet would make it an ordinary one
-		cond = and(cond, bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, end))
+	cond := fold.And(fold.Bin(ir.Ne, front, fold.Num(0)), fold.Bin(ir.Le, &ir.Meta{Kind: ir.FrameLen},
+		fold.Num(largest)))
+	if !fold.IsFrame(end) { // to cut something off a GSO packet would make it an ordinary one
+		cond = fold.And(cond, fold.Bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, end))
 	}
-	emit(&guards, &ir.Guard{Cond: or(ordinary, cond), Reason: w.p.superPacket(pos), Pos: pos})
-	rw.Encap.Front = bin(ir.Add, front, num(grows-uint64(rw.L2)))
+	emit(&guards, &ir.Guard{Cond: fold.Or(ordinary, cond), Reason: w.p.superPacket(pos), Pos: pos})
+	rw.Encap.Front = fold.Bin(ir.Add, front, fold.Num(grows-uint64(rw.L2)))
 	return guards
 }
 
@@ -94,8 +96,8 @@ func says(o, next *outHeader) bool {
 		if want == nil {
 			continue
 		}
-		is, known := constant(o.vals[f.Name.Value])
-		if x, _ := constant(want); !known || is != x {
+		is, known := fold.Constant(o.vals[f.Name.Value])
+		if x, _ := fold.Constant(want); !known || is != x {
 			return false
 		}
 		found = true

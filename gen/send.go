@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -60,27 +61,27 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 		other = nil // copies are rewritten in place
 	}
 	family := w.p.punted("address_family", "an address of the other IP version", a.Pos)
-	toV4 := isV4(to.x)
+	toV4 := fold.IsV4(to.x)
 	same := toV4
 	if have == 16 {
-		same = not(toV4)
+		same = fold.Not(toV4)
 	}
 	if from.x != nil {
-		fromV4 := isV4(from.x)
-		v, known := constant(fromV4)
+		fromV4 := fold.IsV4(from.x)
+		v, known := fold.Constant(fromV4)
 		stays := (v != 0) == (have == 4)
 		switch {
 		case !known || !stays && other == nil:
-			w.guard(bin(ir.Eq, fromV4, toV4), family, a.Pos)
+			w.guard(fold.Bin(ir.Eq, fromV4, toV4), family, a.Pos)
 		case stays:
 			other = nil
 		default:
-			w.guard(not(same), family, a.Pos)
+			w.guard(fold.Not(same), family, a.Pos)
 			w.originate(a, net, other, from, to, state)
 			return
 		}
 	}
-	if other == nil || from.x == nil || isTrue(same) {
+	if other == nil || from.x == nil || fold.IsTrue(same) {
 		w.guard(same, family, a.Pos)
 		w.originate(a, net, nil, from, to, state)
 		return
@@ -134,7 +135,7 @@ func (w *rewriter) originate(a *spec.Action, net int, other *spec.Header, from, 
 	if other == nil {
 		for _, f := range o.h.Fields {
 			if f.Origin != nil && f.Kind == spec.FieldUint && !o.isSet(f) {
-				o.vals[f.Name.Value] = num(*f.Origin)
+				o.vals[f.Name.Value] = fold.Num(*f.Origin)
 			}
 		}
 	}
@@ -347,11 +348,11 @@ func (w *rewriter) replace(net int, h *spec.Header) *outHeader {
 		switch {
 		case f.Counts != nil || f.Checksum != nil || f.Role.Value == "source" || f.Role.Value == "destination":
 		case f.Is != nil && f.Is.Op == spec.IsEq && f.Kind == spec.FieldUint:
-			n.vals[name] = num(f.Is.Value.Int)
+			n.vals[name] = fold.Num(f.Is.Value.Int)
 		case o.setFor(f) != nil:
 			n.vals[name] = o.setFor(f)
 		case f.Origin != nil && f.Kind == spec.FieldUint:
-			n.vals[name] = num(*f.Origin)
+			n.vals[name] = fold.Num(*f.Origin)
 		case next != nil && announced(h, next, f) != nil:
 			n.vals[name] = announced(h, next, f)
 		case o.vals[name] != nil:
@@ -359,7 +360,7 @@ func (w *rewriter) replace(net int, h *spec.Header) *outHeader {
 		case o.old.fields[name] != nil && o.old.fields[name].load != nil:
 			n.vals[name] = o.old.fields[name].load
 		case f.Kind == spec.FieldUint:
-			n.vals[name] = num(0)
+			n.vals[name] = fold.Num(0)
 		}
 	}
 	w.hdrs = slices.Clone(w.hdrs)
@@ -412,10 +413,10 @@ func (w *rewriter) via(a *spec.Action, net int, state []ir.Stmt) {
 	}
 	if f := role(o.h, "hop_limit"); f != nil && o.old != nil {
 		limit := o.old.fields[f.Name.Value].load
-		w.guard(bin(ir.Gt, limit, num(1)), w.p.punted("hop_limit", "the hop limit is used up", a.Pos), a.Pos)
+		w.guard(fold.Bin(ir.Gt, limit, fold.Num(1)), w.p.punted("hop_limit", "the hop limit is used up", a.Pos), a.Pos)
 		if !o.isSet(f) {
 			vals := maps.Clone(o.vals)
-			vals[f.Name.Value] = bin(ir.Sub, limit, num(1))
+			vals[f.Name.Value] = fold.Bin(ir.Sub, limit, fold.Num(1))
 			o.vals = vals
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -104,7 +105,7 @@ func (w *rewriter) allows(h *spec.Header, f *spec.Field, v val) bool {
 	if f.Is == nil {
 		return true
 	}
-	if c, fixed := constant(v.x); fixed {
+	if c, fixed := fold.Constant(v.x); fixed {
 		return slices.ContainsFunc(ranges(f.Is, v.max), func(r ir.Range) bool { return c >= r.Min && c <= r.Max })
 	}
 	if f.Is.Op == spec.IsEq || f.Kind != spec.FieldUint {
@@ -134,7 +135,7 @@ func (w *rewriter) takes(f *spec.Field, v val, as *spec.Assign) bool {
 			bytesType(f).What())
 		return false
 	case f.Type == "ip":
-		w.guard(bin(ir.Eq, isV4(v.x), boolean(f.Bytes == 4)),
+		w.guard(fold.Bin(ir.Eq, fold.IsV4(v.x), fold.Bool(f.Bytes == 4)),
 			w.p.punted("address_family", "an address of the other IP version", as.Value.Pos), as.Value.Pos)
 	}
 	return true
@@ -154,7 +155,7 @@ func (w *rewriter) storeVariable(o *outHeader, pl *fieldRef, v val, as *spec.Ass
 		w.s.fail(code.Type, as.Value.Pos, "this is %s, where an integer is wanted", v.t.What())
 		return
 	}
-	if c, fixed := constant(v.x); fixed && c > pl.max {
+	if c, fixed := fold.Constant(v.x); fixed && c > pl.max {
 		w.s.fail(code.Range, as.Value.Pos, "%d doesn't fit %s, which has %d bits at most", c, as.Target, f.MaxBits())
 		return
 	}
@@ -171,7 +172,7 @@ func (w *rewriter) storeVariable(o *outHeader, pl *fieldRef, v val, as *spec.Ass
 				WithHint("low(…, %s) is as much of a number as the field has room for", as.Target)
 			return
 		}
-		w.guard(bin(ir.Le, v.x, pl.room()), reason, as.Target.Pos)
+		w.guard(fold.Bin(ir.Le, v.x, pl.room()), reason, as.Target.Pos)
 	}
 	o.vals[f.Name.Value], o.sets[f.Name.Value] = v.x, as.Target.Pos
 }

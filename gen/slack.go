@@ -3,6 +3,7 @@ package gen
 import (
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -44,9 +45,9 @@ func (w *rewriter) datagram() (came, leaves int) {
 
 // empty holds where nothing follows what headers count.
 func empty(ins []*layer) ir.Expr {
-	var cond ir.Expr = boolean(true)
+	var cond ir.Expr = fold.Bool(true)
 	for _, in := range ins {
-		cond = and(cond, bin(ir.Eq, in.inner, in.limit))
+		cond = fold.And(cond, fold.Bin(ir.Eq, in.inner, in.limit))
 	}
 	return cond
 }
@@ -163,12 +164,12 @@ func (w *rewriter) findEnd(clean bool, pos diag.Pos) (ending, bool) {
 func (w *rewriter) contents(payload ir.Expr, front ir.Off) {
 	for _, o := range w.hdrs {
 		if o.old != nil && o.index >= w.ending.data {
-			payload = bin(ir.Sub, o.old.inner, offExpr(front))
+			payload = fold.Bin(ir.Sub, o.old.inner, fold.Off(front))
 		}
 		o.content = payload
 		// what is put in after it ends in front of its trailer
 		if o.old != nil && o.old == w.s.path[len(w.s.path)-1] && o.h.Trailer > 0 {
-			payload = bin(ir.Sub, payload, num(uint64(o.h.Trailer)))
+			payload = fold.Bin(ir.Sub, payload, fold.Num(uint64(o.h.Trailer)))
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -75,7 +76,8 @@ func (w *rewriter) pieces(o *outHeader) []piece {
 			var there ir.Expr
 			if pl.present != nil && pl.f.Counts != nil { // what sets another field declines packets without it
 				there = pl.present
-				now, old = &ir.Pick{If: there, Then: now, Else: num(0)}, &ir.Pick{If: there, Then: old, Else: num(0)}
+				now, old = &ir.Pick{If: there, Then: now, Else: fold.Num(0)}, &ir.Pick{If: there, Then: old,
+					Else: fold.Num(0)}
 			}
 			out = append(out, piece{
 				off: o.moved(pl.off), was: pl.off, size: 8, changed: true, field: pl.f, note: pl.f.Name.Value,
@@ -94,14 +96,14 @@ func (w *rewriter) pieces(o *outHeader) []piece {
 		u := &unit{f: pl.f, pl: pl, from: to.Const*8 + pl.bit, now: pl.load, pos: o.at(pl.f)}
 		u.to = u.from + n
 		if k := pl.f.Is; k != nil && k.Op == spec.IsEq && pl.f.Kind == spec.FieldUint && k.Value.Kind == spec.LitInt {
-			u.now = num(k.Value.Int) // checked when it came
+			u.now = fold.Num(k.Value.Int) // checked when it came
 		}
 		if v := o.vals[pl.f.Name.Value]; v != nil {
 			u.now, u.changed = v, true
 		}
 		if runs[pl.segment] == nil {
 			segments = append(segments, pl.segment)
-			bases[pl.segment] = plus(to, -pl.off.Const)
+			bases[pl.segment] = to.Plus(-pl.off.Const)
 			came[pl.segment] = pl.off.Base
 		}
 		runs[pl.segment] = append(runs[pl.segment], u)
@@ -155,10 +157,10 @@ func pieceSize(run []*unit, b, end int) int {
 
 // together makes one piece of all that lies in size bytes at off.
 func together(run []*unit, off ir.Off, size int, old *layer, came ir.Off) piece {
-	p := piece{off: off, was: plus(came, off.Const), size: size}
+	p := piece{off: off, was: came.Plus(off.Const), size: size}
 	from, to := off.Const*8, (off.Const+size)*8
 	var names []string
-	var now ir.Expr = num(0)
+	var now ir.Expr = fold.Num(0)
 	for _, u := range run {
 		lo, hi := max(u.from, from), min(u.to, to)
 		if lo >= hi {
@@ -175,15 +177,15 @@ func together(run []*unit, off ir.Off, size int, old *layer, came ir.Off) piece 
 		}
 		v := u.now
 		if s := u.to - hi; s > 0 {
-			v = bin(ir.Shr, v, num(uint64(s)))
+			v = fold.Bin(ir.Shr, v, fold.Num(uint64(s)))
 		}
 		if lo > u.from {
-			v = bin(ir.And, v, num(maxOf(hi-lo)))
+			v = fold.Bin(ir.And, v, fold.Num(maxOf(hi-lo)))
 		}
 		if s := to - hi; s > 0 {
-			v = bin(ir.Shl, v, num(uint64(s)))
+			v = fold.Bin(ir.Shl, v, fold.Num(uint64(s)))
 		}
-		now = bin(ir.Or, now, v)
+		now = fold.Bin(ir.Or, now, v)
 	}
 	p.note = strings.Join(names, " ")
 	if old != nil {
@@ -199,7 +201,7 @@ func together(run []*unit, off ir.Off, size int, old *layer, came ir.Off) piece 
 // whole makes pieces of one atomic field.
 func whole(u *unit, off ir.Off, old *layer, came ir.Off) []piece {
 	p := piece{
-		off: off, was: plus(came, off.Const), size: (u.to - u.from) / 8, now: u.now, changed: u.changed, field: u.f,
+		off: off, was: came.Plus(off.Const), size: (u.to - u.from) / 8, now: u.now, changed: u.changed, field: u.f,
 		note: u.f.Name.Value, pos: u.pos,
 	}
 	p.link = strings.HasPrefix(u.f.Role.Value, "link_")
@@ -222,7 +224,7 @@ func whole(u *unit, off ir.Off, old *layer, came ir.Off) []piece {
 			n /= 2
 		}
 		q := p
-		q.off, q.was, q.size = plus(p.off, done), plus(p.was, done), n
+		q.off, q.was, q.size = p.off.Plus(done), p.was.Plus(done), n
 		if old != nil {
 			q.old = &ir.Load{Off: q.was, Bits: n * 8, Field: old.h.Name.Value + "." + u.f.Name.Value}
 			q.now = q.old
@@ -231,10 +233,10 @@ func whole(u *unit, off ir.Off, old *layer, came ir.Off) []piece {
 			q.little = true
 			q.now = u.now
 			if done > 0 {
-				q.now = bin(ir.Shr, q.now, num(uint64(done*8)))
+				q.now = fold.Bin(ir.Shr, q.now, fold.Num(uint64(done*8)))
 			}
 			if done+n < p.size {
-				q.now = bin(ir.And, q.now, num(maxOf(n*8)))
+				q.now = fold.Bin(ir.And, q.now, fold.Num(maxOf(n*8)))
 			}
 		}
 		out = append(out, q)

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -55,7 +56,7 @@ func (o *outHeader) fieldOff(f *spec.Field) ir.Off {
 			bits += g.Bits
 		}
 	}
-	return plus(o.off, bits/8)
+	return o.off.Plus(bits / 8)
 }
 
 // freshSum is the checksum of a header that is new.
@@ -139,26 +140,26 @@ func (w *rewriter) changedSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite
 
 // swap holds where the payload's position after the header changes its parity.
 func swap(rw *ir.Rewrite, o *outHeader) ir.Expr {
-	was := bin(ir.Sub, offExpr(rw.OldFront), offExpr(o.old.off))
-	now := bin(ir.Sub, offExpr(rw.NewFront), offExpr(o.off))
-	odd := bin(ir.And, bin(ir.Xor, was, now), num(1))
-	if v, fixed := constant(odd); fixed {
+	was := fold.Bin(ir.Sub, fold.Off(rw.OldFront), fold.Off(o.old.off))
+	now := fold.Bin(ir.Sub, fold.Off(rw.NewFront), fold.Off(o.off))
+	odd := fold.Bin(ir.And, fold.Bin(ir.Xor, was, now), fold.Num(1))
+	if v, fixed := fold.Constant(odd); fixed {
 		if v == 0 {
 			return nil
 		}
-		return boolean(true)
+		return fold.Bool(true)
 	}
 	if rw.Resize == ir.InPlace {
 		return nil
 	}
-	return bin(ir.Ne, odd, num(0))
+	return fold.Bin(ir.Ne, odd, fold.Num(0))
 }
 
 // tail returns where the bytes that the header covered after the payload ended, whether the payload's end was at an odd
 // position, and how many bytes of tail there may be. It returns nil where there are none.
 func (w *rewriter) tail(o *outHeader, end ir.Expr) (*ir.Off, ir.Expr, int) {
 	limit := o.old.inner
-	if v, e := varOf(limit), varOf(end); v == e && (v != nil || isFrame(limit) && isFrame(end)) {
+	if v, e := fold.Var(limit), fold.Var(end); v == e && (v != nil || fold.IsFrame(limit) && fold.IsFrame(end)) {
 		return nil, nil, 0
 	}
 	_, net := w.datagram()
@@ -174,24 +175,17 @@ func (w *rewriter) tail(o *outHeader, end ir.Expr) (*ir.Off, ir.Expr, int) {
 	}
 	if open {
 		slack = maxTail
-		w.guard(bin(ir.Le, bin(ir.Sub, limit, end), num(maxTail)), w.s.paddingHere(w.pos), w.pos)
+		w.guard(fold.Bin(ir.Le, fold.Bin(ir.Sub, limit, end), fold.Num(maxTail)), w.s.paddingHere(w.pos), w.pos)
 	}
 	if slack == 0 {
 		return nil, nil, 0
 	}
-	v := varOf(limit)
+	v := fold.Var(limit)
 	if v == nil {
 		v = w.p.let(&w.guards, o.entry+"_limit", limit, 0xFFFF, w.pos)
 	}
-	odd := bin(ir.And, bin(ir.Sub, end, offExpr(o.old.off)), num(1))
-	return &ir.Off{Base: v}, bin(ir.Ne, odd, num(0)), slack
-}
-
-func varOf(x ir.Expr) *ir.Var {
-	if v, ok := x.(*ir.VarRef); ok {
-		return v.Var
-	}
-	return nil
+	odd := fold.Bin(ir.And, fold.Bin(ir.Sub, end, fold.Off(o.old.off)), fold.Num(1))
+	return &ir.Off{Base: v}, fold.Bin(ir.Ne, odd, fold.Num(0)), slack
 }
 
 // coveredTerms sums up what changes in a header and in what it encloses: fields of headers that stay, headers that go
@@ -226,7 +220,7 @@ func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) {
 				bound += int(in.end.Base.Max)
 			}
 			s.OldTerms = append(s.OldTerms, ir.Term{
-				Region: true, At: in.off, Len: distance(in.end, in.off), Max: bound - in.off.Const, Odd: odd,
+				Region: true, At: in.off, Len: fold.Distance(in.end, in.off), Max: bound - in.off.Const, Odd: odd,
 				OddIf: oddIf,
 			})
 			continue
@@ -236,7 +230,7 @@ func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) {
 			for n > in.size-done {
 				n /= 2
 			}
-			at := plus(in.off, done)
+			at := in.off.Plus(done)
 			load := &ir.Load{Off: at, Bits: n * 8, Field: in.h.Name.Value}
 			odd, oddIf := oddness(at, o.old.off)
 			s.OldTerms = append(s.OldTerms, ir.Term{Value: load, Size: n, Odd: odd, OddIf: oddIf})
@@ -252,14 +246,15 @@ func (w *rewriter) keptTerms(n, c *outHeader, all bool) (was, now []ir.Term) {
 	if n.blank && n.size < 0 {
 		odd, oddIf := oddness(n.old.off, c.old.off)
 		return []ir.Term{{
-			Region: true, At: n.old.off, Len: distance(n.old.end, n.old.off), Max: n.old.bytesAtMost(), Odd: odd,
+			Region: true, At: n.old.off, Len: fold.Distance(n.old.end, n.old.off), Max: n.old.bytesAtMost(), Odd: odd,
 			OddIf: oddIf,
 		}}, nil // zeros add nothing
 	}
 	odd := false
 	if n.off != n.old.off || c.off != c.old.off {
-		moved := bin(ir.And, bin(ir.Xor, distance(n.off, c.off), distance(n.old.off, c.old.off)), num(1))
-		by, fixed := constant(moved)
+		moved := fold.Bin(ir.And, fold.Bin(ir.Xor, fold.Distance(n.off, c.off), fold.Distance(n.old.off, c.old.off)),
+			fold.Num(1))
+		by, fixed := fold.Constant(moved)
 		odd = !fixed || by != 0
 	}
 	if all {
@@ -295,7 +290,7 @@ func variableTerms(o *outHeader, off, start ir.Off) []ir.Term {
 		if pl.segment < 0 && pl.size != nil && o.vals[pl.f.Name.Value] == nil {
 			odd, oddIf := oddness(pl.off, start)
 			if off != o.old.off {
-				odd, oddIf = parity(bin(ir.Add, distance(pl.off, o.old.off), distance(off, start)))
+				odd, oddIf = parity(fold.Bin(ir.Add, fold.Distance(pl.off, o.old.off), fold.Distance(off, start)))
 			}
 			out = append(out, ir.Term{
 				Region: true, At: pl.off, Len: pl.size, Max: bytesAtMost(pl), Odd: odd, OddIf: oddIf,
@@ -340,16 +335,16 @@ func newSum(sum *ir.Sum, p piece, start ir.Off) ir.Term {
 // oddness says whether a byte at off is at an odd position of a sum that begins at start: always, or where a
 // condition holds.
 func oddness(off, start ir.Off) (bool, ir.Expr) {
-	return parity(distance(off, start))
+	return parity(fold.Distance(off, start))
 }
 
 // parity says whether a distance is odd: always, or where a condition holds.
 func parity(distance ir.Expr) (bool, ir.Expr) {
-	odd := bin(ir.And, distance, num(1))
-	if v, fixed := constant(odd); fixed {
+	odd := fold.Bin(ir.And, distance, fold.Num(1))
+	if v, fixed := fold.Constant(odd); fixed {
 		return v != 0, nil
 	}
-	return false, bin(ir.Ne, odd, num(0))
+	return false, fold.Bin(ir.Ne, odd, fold.Num(0))
 }
 
 // terms makes the summands of a piece's value at off, for a sum that begins at start.
@@ -362,10 +357,10 @@ func terms(p piece, x ir.Expr, off, start ir.Off) []ir.Term {
 	for b := range p.size {
 		v := x
 		if b > 0 {
-			v = bin(ir.Shr, v, num(uint64(8*b)))
+			v = fold.Bin(ir.Shr, v, fold.Num(uint64(8*b)))
 		}
-		odd, oddIf := oddness(plus(off, b), start)
-		out = append(out, ir.Term{Value: bin(ir.And, v, num(0xFF)), Size: 1, Odd: odd, OddIf: oddIf})
+		odd, oddIf := oddness(off.Plus(b), start)
+		out = append(out, ir.Term{Value: fold.Bin(ir.And, v, fold.Num(0xFF)), Size: 1, Odd: odd, OddIf: oddIf})
 	}
 	return out
 }
@@ -415,13 +410,13 @@ func (w *rewriter) pseudo(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) (wa
 func (w *rewriter) pseudoNow(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) (ir.Term, bool) {
 	switch e.Op {
 	case spec.OpInt:
-		return pseudoTerm(val{t: ir.UintType(64), x: num(e.Int), max: e.Int}), true
+		return pseudoTerm(val{t: ir.UintType(64), x: fold.Num(e.Int), max: e.Int}), true
 	case spec.OpCall:
 		h := w.meant(o, i, e.Args[0].Path[0].Value)
 		if h == nil {
 			return ir.Term{}, false
 		}
-		return ir.Term{Value: bin(ir.Add, h.content, distance(rw.NewFront, h.off)), Size: 4}, true
+		return ir.Term{Value: fold.Bin(ir.Add, h.content, fold.Distance(rw.NewFront, h.off)), Size: 4}, true
 	}
 	h, name := o, e.Path[len(e.Path)-1].Value
 	if len(e.Path) == 2 {

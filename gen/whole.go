@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -51,7 +52,7 @@ func (w *rewriter) noSum(i int, o *outHeader, f *spec.Field) bool {
 func (w *rewriter) wholeSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) (*ir.Sum, bool) {
 	k := f.Checksum
 	if w.noSum(i, o, f) {
-		o.vals[f.Name.Value] = num(0)
+		o.vals[f.Name.Value] = fold.Num(0)
 		return nil, true
 	}
 	if !k.Optional || w.s.each != nil {
@@ -71,9 +72,9 @@ func (w *rewriter) wholeSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) 
 		}
 	}
 	if o.content != rw.Payload { // all up to the end of the packet is summed up
-		w.guard(bin(ir.Eq, o.content, rw.Payload), w.s.paddingHere(o.pos), o.pos)
+		w.guard(fold.Bin(ir.Eq, o.content, rw.Payload), w.s.paddingHere(o.pos), o.pos)
 	}
-	size := bin(ir.Add, rw.Payload, distance(rw.NewFront, o.off))
+	size := fold.Bin(ir.Add, rw.Payload, fold.Distance(rw.NewFront, o.off))
 	w.summable(size, o.pos)
 	whole := o.off
 	s := &ir.Sum{
@@ -97,7 +98,7 @@ func sumOver(h *spec.Header) *spec.Field {
 // summable lets packets pass to the stack that are too large for their bytes to be summed up.
 func (w *rewriter) summable(size ir.Expr, pos diag.Pos) {
 	large := w.p.punted("too_big", "too large to compute a checksum over it", pos)
-	w.guard(bin(ir.Le, size, num(ir.MaxWhole)), large, pos)
+	w.guard(fold.Bin(ir.Le, size, fold.Num(ir.MaxWhole)), large, pos)
 }
 
 // mayLack reports whether a header may come without its checksum.
@@ -134,20 +135,21 @@ func (w *rewriter) believe(a *spec.Action) bool {
 			WithRelated(in.h.Name.Pos, "the header is declared here")
 		return false
 	}
-	w.summable(bin(ir.Sub, in.inner, offExpr(in.off)), a.Verified.Pos)
+	w.summable(fold.Bin(ir.Sub, in.inner, fold.Off(in.off)), a.Verified.Pos)
 	w.verifyWhole(in, in.fields[sumOver(in.h).Name.Value], false, a.Verified.Pos)
 	return true
 }
 
 // present lets packets pass to the stack whose checksum is 0, which means that there is none.
 func (w *rewriter) present(pl *fieldRef, h *spec.Header, pos diag.Pos) {
-	w.guard(bin(ir.Ne, pl.load, num(0)), w.p.fieldReason(h, pl.f, "is 0 (no checksum), which isn't allowed here"), pos)
+	w.guard(fold.Bin(ir.Ne, pl.load, fold.Num(0)), w.p.fieldReason(h, pl.f,
+		"is 0 (no checksum), which isn't allowed here"), pos)
 }
 
 // verifyWhole makes sure of the checksum of a header over all that follows it. none: where it may lack a checksum, that
 // is right, too.
 func (w *rewriter) verifyWhole(in *layer, pl *fieldRef, none bool, pos diag.Pos) {
-	right := &ir.SumOK{Off: in.off, Len: ir.MaxWhole, Size: bin(ir.Sub, in.inner, offExpr(in.off)), Whole: true}
+	right := &ir.SumOK{Off: in.off, Len: ir.MaxWhole, Size: fold.Bin(ir.Sub, in.inner, fold.Off(in.off)), Whole: true}
 	inside := &scope{p: w.p, path: w.s.upTo(in), self: in}
 	for _, e := range pl.f.Checksum.Pseudo {
 		v, ok := inside.value(e)
@@ -159,7 +161,7 @@ func (w *rewriter) verifyWhole(in *layer, pl *fieldRef, none bool, pos diag.Pos)
 	var cond ir.Expr = right
 	switch {
 	case pl.f.Checksum.Optional && none:
-		cond = or(bin(ir.Eq, pl.load, num(0)), right)
+		cond = fold.Or(fold.Bin(ir.Eq, pl.load, fold.Num(0)), right)
 	case pl.f.Checksum.Optional:
 		w.present(pl, in.h, pos)
 	}

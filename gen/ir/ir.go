@@ -219,3 +219,9 @@ type Off struct {
 	Base  *Var
 	Const int
 }
+
+// Plus returns the offset n bytes further on.
+func (o Off) Plus(n int) Off {
+	o.Const += n
+	return o
+}

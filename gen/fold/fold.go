@@ -1,4 +1,6 @@
-package gen
+// Package fold makes expressions of a plan, and computes what is constant in them: a plan says what happens, and not how
+// that was derived.
+package fold
 
 import (
 	"net/netip"
@@ -6,12 +8,11 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
-// Small constructors for expressions. They fold what is constant, so that the plan says what happens and not how it was
-// derived.
+// Num is an integer.
+func Num(v uint64) *ir.Const { return &ir.Const{V: v, T: ir.UintType(64)} }
 
-func num(v uint64) *ir.Const { return &ir.Const{V: v, T: ir.UintType(64)} }
-
-func boolean(b bool) *ir.Const {
+// Bool is a condition that is always true, or never.
+func Bool(b bool) *ir.Const {
 	c := &ir.Const{T: ir.BoolType}
 	if b {
 		c.V = 1
@@ -19,7 +20,8 @@ func boolean(b bool) *ir.Const {
 	return c
 }
 
-func zero(t ir.Type) ir.Expr {
+// Zero is the value of a type that is 0, or all whose bytes are.
+func Zero(t ir.Type) ir.Expr {
 	switch t.Kind {
 	case ir.Uint, ir.Bool:
 		return &ir.Const{T: t}
@@ -27,7 +29,8 @@ func zero(t ir.Type) ir.Expr {
 	return &ir.BytesConst{B: make([]byte, t.Size), T: t}
 }
 
-func constant(x ir.Expr) (uint64, bool) {
+// Constant returns the value of an expression that is an integer or a condition with a fixed value.
+func Constant(x ir.Expr) (uint64, bool) {
 	c, ok := x.(*ir.Const)
 	if !ok {
 		return 0, false
@@ -35,39 +38,42 @@ func constant(x ir.Expr) (uint64, bool) {
 	return c.V, true
 }
 
-func isTrue(x ir.Expr) bool  { v, ok := constant(x); return ok && v != 0 }
-func isFalse(x ir.Expr) bool { v, ok := constant(x); return ok && v == 0 }
+// IsTrue reports whether a condition always holds, IsFalse whether it never does.
+func IsTrue(x ir.Expr) bool  { v, ok := Constant(x); return ok && v != 0 }
+func IsFalse(x ir.Expr) bool { v, ok := Constant(x); return ok && v == 0 }
 
-// and joins conditions; nil stands for "holds".
-func and(x, y ir.Expr) ir.Expr {
+// And holds where both conditions do; nil stands for one that always holds.
+func And(x, y ir.Expr) ir.Expr {
 	switch {
-	case x == nil || isTrue(x):
+	case x == nil || IsTrue(x):
 		return y
-	case y == nil || isTrue(y):
+	case y == nil || IsTrue(y):
 		return x
-	case isFalse(x):
+	case IsFalse(x):
 		return x
-	case isFalse(y):
+	case IsFalse(y):
 		return y
 	}
 	return &ir.Bin{Op: ir.Land, X: x, Y: y}
 }
 
-func or(x, y ir.Expr) ir.Expr {
+// Or holds where one of two conditions does; nil stands for one that always holds.
+func Or(x, y ir.Expr) ir.Expr {
 	switch {
-	case x == nil || y == nil || isTrue(x) || isTrue(y):
-		return boolean(true)
-	case isFalse(x):
+	case x == nil || y == nil || IsTrue(x) || IsTrue(y):
+		return Bool(true)
+	case IsFalse(x):
 		return y
-	case isFalse(y):
+	case IsFalse(y):
 		return x
 	}
 	return &ir.Bin{Op: ir.Lor, X: x, Y: y}
 }
 
-func not(x ir.Expr) ir.Expr {
-	if v, ok := constant(x); ok {
-		return boolean(v == 0)
+// Not is the opposite of a condition.
+func Not(x ir.Expr) ir.Expr {
+	if v, ok := Constant(x); ok {
+		return Bool(v == 0)
 	}
 	if n, ok := x.(*ir.Not); ok {
 		return n.X
@@ -75,28 +81,28 @@ func not(x ir.Expr) ir.Expr {
 	return &ir.Not{X: x}
 }
 
-// isV4 holds where an address is an IPv4 one. For an address on the wire its header decides: mapped ones have passed to
+// IsV4 holds where an address is an IPv4 one. For an address on the wire its header decides: mapped ones have passed to
 // the stack.
-func isV4(x ir.Expr) ir.Expr {
+func IsV4(x ir.Expr) ir.Expr {
 	if l, ok := x.(*ir.LoadBytes); ok {
-		return boolean(l.N == 4)
+		return Bool(l.N == 4)
 	}
 	if c, ok := x.(*ir.BytesConst); ok {
-		return boolean(netip.AddrFrom16([16]byte(c.B)).Is4In6())
+		return Bool(netip.AddrFrom16([16]byte(c.B)).Is4In6())
 	}
 	return &ir.IsV4{X: x}
 }
 
-// bin applies an operator, folding constants and neutral elements.
-func bin(op ir.BinOp, x, y ir.Expr) ir.Expr {
-	a, xc := constant(x)
-	b, yc := constant(y)
+// Bin applies an operator, folding constants and neutral elements.
+func Bin(op ir.BinOp, x, y ir.Expr) ir.Expr {
+	a, xc := Constant(x)
+	b, yc := Constant(y)
 	if xc && yc {
-		if v, ok := fold(op, a, b); ok {
+		if v, ok := compute(op, a, b); ok {
 			if op >= ir.Eq {
-				return boolean(v != 0)
+				return Bool(v != 0)
 			}
-			return num(v)
+			return Num(v)
 		}
 	}
 	switch op {
@@ -118,7 +124,7 @@ func bin(op ir.BinOp, x, y ir.Expr) ir.Expr {
 	}
 	if op == ir.Sub && sameVar(x, y) { // (v + a) - (v + b)
 		xa, ya := split(x), split(y)
-		return num(xa - ya)
+		return Num(xa - ya)
 	}
 	return &ir.Bin{Op: op, X: x, Y: y}
 }
@@ -131,7 +137,7 @@ func sameVar(x, y ir.Expr) bool {
 
 func base(x ir.Expr) *ir.Var {
 	if b, ok := x.(*ir.Bin); ok && b.Op == ir.Add {
-		if _, c := constant(b.Y); c {
+		if _, c := Constant(b.Y); c {
 			x = b.X
 		}
 	}
@@ -143,13 +149,13 @@ func base(x ir.Expr) *ir.Var {
 
 func split(x ir.Expr) uint64 {
 	if b, ok := x.(*ir.Bin); ok {
-		v, _ := constant(b.Y)
+		v, _ := Constant(b.Y)
 		return v
 	}
 	return 0
 }
 
-func fold(op ir.BinOp, a, b uint64) (uint64, bool) {
+func compute(op ir.BinOp, a, b uint64) (uint64, bool) {
 	truth := func(t bool) (uint64, bool) {
 		if t {
 			return 1, true
@@ -203,20 +209,27 @@ func fold(op ir.BinOp, a, b uint64) (uint64, bool) {
 	return 0, false
 }
 
-func plus(o ir.Off, n int) ir.Off {
-	o.Const += n
-	return o
-}
-
-// offExpr is an offset as a value.
-func offExpr(o ir.Off) ir.Expr {
+// Off is an offset as a value.
+func Off(o ir.Off) ir.Expr {
 	if o.Base == nil {
-		return num(uint64(o.Const))
+		return Num(uint64(o.Const))
 	}
-	return bin(ir.Add, &ir.VarRef{Var: o.Base}, num(uint64(o.Const)))
+	return Bin(ir.Add, &ir.VarRef{Var: o.Base}, Num(uint64(o.Const)))
 }
 
-func isFrame(x ir.Expr) bool {
+// IsFrame reports whether an expression is the length of the frame.
+func IsFrame(x ir.Expr) bool {
 	m, ok := x.(*ir.Meta)
 	return ok && m.Kind == ir.FrameLen
+}
+
+// Distance is to - from in bytes.
+func Distance(to, from ir.Off) ir.Expr { return Bin(ir.Sub, Off(to), Off(from)) }
+
+// Var returns the variable that an expression is, or nil.
+func Var(x ir.Expr) *ir.Var {
+	if v, ok := x.(*ir.VarRef); ok {
+		return v.Var
+	}
+	return nil
 }
