@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/gen/reach"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -330,7 +331,7 @@ func announcedBy(h *spec.Header, parents []string) (all []string) {
 		}
 		text := a.Parent.Value
 		for _, m := range a.Match {
-			text += fmt.Sprintf(" %v %v", m.Field.Path[0].Value, ranges(m.Is, maxOf(64)))
+			text += fmt.Sprintf(" %v %v", m.Field.Path[0].Value, ranges.Of(m.Is, ranges.Max(64)).Ranges())
 		}
 		all = append(all, text)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -230,39 +231,18 @@ func (s *scope) binary(e *spec.Expr) (val, bool) {
 		return val{t: ir.BoolType, x: fold.Bin(op, x.x, y.x), pos: e.Pos}, true
 	}
 	wraps := op == ir.Add || op == ir.Sub || op == ir.Mul || op == ir.Shl || x.wraps || y.wraps
-	return val{t: ir.UintType(64), x: fold.Bin(op, x.x, y.x), max: upper(op, x.max, y.max, c), pos: e.Pos,
+	return val{t: ir.UintType(64), x: fold.Bin(op, x.x, y.x), max: ranges.Arith(op, x.among(), y.among()).Max().Lo,
+			pos:   e.Pos,
 			wraps: wraps},
 		true
 }
 
-// upper returns an upper bound of an operation on values up to a and b; c is the right side where it is constant.
-func upper(op ir.BinOp, a, b, c uint64) uint64 {
-	const all = ^uint64(0)
-	switch op {
-	case ir.Add:
-		if sum, carry := bits.Add64(a, b, 0); carry == 0 {
-			return sum
-		}
-	case ir.Mul:
-		if hi, lo := bits.Mul64(a, b); hi == 0 {
-			return lo
-		}
-	case ir.Div:
-		return a / c
-	case ir.Rem:
-		return min(a, c-1)
-	case ir.And:
-		return min(a, b)
-	case ir.Or, ir.Xor:
-		return maxOf(max(bits.Len64(a), bits.Len64(b)))
-	case ir.Shr:
-		return a >> c
-	case ir.Shl:
-		if bits.Len64(a)+int(c) <= 64 {
-			return a << c
-		}
+// among are the values that an integer may have.
+func (v val) among() ranges.Set {
+	if c, fixed := fold.Constant(v.x); fixed {
+		return ranges.Point(c)
 	}
-	return all
+	return ranges.UpTo(v.max)
 }
 
 // equality compares two values of one type.

@@ -8,6 +8,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
@@ -17,13 +18,13 @@ import (
 // can't be, as in a header, whose protocol says how wide its fields are. What identifies something must not be cut, so
 // only a number that arithmetic made, and that is no part of a key, is said to be cut with low.
 func (s *scope) fits(v val, width int, what, widen string, key bool) *diag.Diagnostic {
-	if v.max <= maxOf(width) {
+	if v.max <= ranges.Max(width) {
 		return nil
 	}
 	need := bits.Len64(v.max)
 	if c, fixed := fold.Constant(v.x); fixed {
 		return s.fail(code.Range, v.pos, "%d doesn't fit the %d bits of %s", c, width, what).
-			WithHint("it holds 0 to %d", maxOf(width))
+			WithHint("it holds 0 to %d", ranges.Max(width))
 	}
 	hint := widen
 	if widen == "" {

@@ -7,6 +7,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -92,7 +93,7 @@ func (s *scope) low(e *spec.Expr) (val, bool) {
 }
 
 func lowest(v val, bits int, pos diag.Pos) val {
-	m := maxOf(bits)
+	m := ranges.Max(bits)
 	if v.max <= m {
 		return v
 	}

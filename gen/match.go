@@ -6,6 +6,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/literal"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -44,11 +45,11 @@ func (s *scope) constraint(v val, k *spec.Constraint) ir.Expr {
 		if !s.intLiterals(k) {
 			return fold.Bool(false)
 		}
-		limit := maxOf(64)
+		limit := ranges.Max(64)
 		if v.field != nil {
 			limit = v.max
 		}
-		rs := ranges(k, limit)
+		rs := ranges.Of(k, limit).Ranges()
 		if len(rs) == 0 {
 			s.fail(code.Constraint, k.Pos, "no value of %d bits can be this", v.t.Bits)
 			return fold.Bool(false)

@@ -7,6 +7,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/spell"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -333,7 +334,7 @@ func (s *scope) there(r *ir.Row, e *spec.Expr) bool {
 
 // memberOf is the value of a member of a row; of one with a value for each level, that of a level.
 func (s *scope) memberOf(r *ir.Row, m *ir.Member, level ir.Expr) val {
-	v := val{t: m.Type.One(), row: r, member: m, level: level, max: maxOf(m.Type.Bits)}
+	v := val{t: m.Type.One(), row: r, member: m, level: level, max: ranges.Max(m.Type.Bits)}
 	switch m.Type.Kind {
 	case ir.Endpoint:
 		v.x = &ir.RowMember{Row: r, Member: m, Part: ir.PartAddr, Level: level}

@@ -9,6 +9,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -121,7 +122,7 @@ func (p *program) fixed(f *spec.Field, seg ir.Off, bits, segment int, in *layer)
 		return pl
 	}
 	pl.load = &ir.Load{Off: pl.off, Bit: pl.bit, Bits: f.Bits, Little: f.Little, Field: name}
-	pl.max = maxOf(f.Bits)
+	pl.max = ranges.Max(f.Bits)
 	return pl
 }
 
@@ -232,7 +233,7 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 		in.size, in.end = 0, off
 		bits := 0
 		for _, f := range a.h.Fields {
-			pl := &fieldRef{f: f, max: maxOf(f.Bits), parent: in, segment: -1}
+			pl := &fieldRef{f: f, max: ranges.Max(f.Bits), parent: in, segment: -1}
 			if bits < 16 {
 				pl.load = bits16(&ir.Meta{Kind: ir.VLANTCI}, bits, f.Bits)
 			} else {
@@ -359,7 +360,7 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 					plural(p.atLeast(at), "byte"), word)
 				return nil
 			}
-			pl.max = maxOf(8 * f.Max)
+			pl.max = ranges.Max(8 * f.Max)
 			pl.value, pl.width = p.newVar(name, ir.UintType(64), pl.max), size
 			emit(blk, &ir.ReadUint{
 				Value: pl.value, Size: size, At: at, End: seg, Max: f.Max, Field: in.h.Name.Value + "." + f.Name.Value,
@@ -453,8 +454,8 @@ func isNot(f *spec.Field) string {
 	if f.MaxBits() == 0 {
 		return other
 	}
-	limit := maxOf(f.MaxBits())
-	rs := ranges(f.Is, limit)
+	limit := ranges.Max(f.MaxBits())
+	rs := ranges.Of(f.Is, limit).Ranges()
 	if len(rs) == 0 || len(rs) > maxNamed {
 		return other
 	}
@@ -526,8 +527,8 @@ func (p *program) lengths(in *layer, end ir.Expr, blk *[]ir.Stmt) {
 		}
 		bytes := pl.load
 		limit := pl.max
-		if limit > maxOf(62) || k.Unit > 1 && limit > maxOf(48) { // the sum below could wrap around
-			limit = maxOf(32)
+		if limit > ranges.Max(62) || k.Unit > 1 && limit > ranges.Max(48) { // the sum below could wrap around
+			limit = ranges.Max(32)
 			guard(fold.Bin(ir.Le, bytes, fold.Num(limit)))
 		}
 		if k.Bias > 0 {
@@ -563,7 +564,7 @@ func (p *program) lengths(in *layer, end ir.Expr, blk *[]ir.Stmt) {
 		if pl.present != nil {
 			stops = &ir.Pick{If: pl.present, Then: stops, Else: end}
 		}
-		if pl.present != nil || limit > maxOf(32) {
+		if pl.present != nil || limit > ranges.Max(32) {
 			limit = most(end)
 		}
 		stop := p.let(blk, in.entry+"_end", stops, limit, f.Name.Pos)
@@ -600,5 +601,5 @@ func bits16(x ir.Expr, from, n int) ir.Expr {
 	if shift := 16 - from - n; shift > 0 {
 		x = fold.Bin(ir.Shr, x, fold.Num(uint64(shift)))
 	}
-	return fold.Bin(ir.And, x, fold.Num(maxOf(n)))
+	return fold.Bin(ir.And, x, fold.Num(ranges.Max(n)))
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -153,13 +154,12 @@ func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
 		return
 	}
 	if f.Is != nil && f.Kind == spec.FieldUint {
-		rs := ranges(f.Is, maxOf(f.Bits))
 		if c, fixed := fold.Constant(v.x); fixed {
-			if !slices.ContainsFunc(rs, func(r ir.Range) bool { return c >= r.Min && c <= r.Max }) {
+			if !ranges.Of(f.Is, ranges.Max(f.Bits)).Has(c) {
 				w.s.fail(code.Constraint, as.Value.Pos, "field %q can't be %d", f.Name.Value, c).
 					WithRelated(f.Is.Pos, "its values are declared here")
 			}
-		} else if cond := w.s.constraint(val{t: ir.UintType(f.Bits), x: v.x, max: maxOf(f.Bits), pos: v.pos},
+		} else if cond := w.s.constraint(val{t: ir.UintType(f.Bits), x: v.x, max: ranges.Max(f.Bits), pos: v.pos},
 			f.Is); cond != nil {
 			w.guard(cond, w.p.unfit(o.h, f, impossible), as.Value.Pos)
 		}
@@ -219,9 +219,7 @@ func mayAnnounce(parent, next *spec.Header, f *spec.Field, value uint64) bool {
 			continue
 		}
 		i := slices.IndexFunc(a.Match, func(m *spec.FieldMatch) bool { return m.Field.Path[0].Value == f.Name.Value })
-		if i < 0 || slices.ContainsFunc(ranges(a.Match[i].Is, maxOf(f.Bits)), func(r ir.Range) bool {
-			return value >= r.Min && value <= r.Max
-		}) {
+		if i < 0 || ranges.Of(a.Match[i].Is, ranges.Max(f.Bits)).Has(value) {
 			return true
 		}
 	}

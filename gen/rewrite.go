@@ -7,6 +7,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -439,7 +440,7 @@ func (w *rewriter) newLengths(front ir.Off, sent bool, pos diag.Pos) {
 			if pl != nil && pl.width != nil {
 				fits(fold.Bin(ir.Le, bytes, pl.room()))
 			} else if !sent || f.Bits < 16 {
-				fits(fold.Bin(ir.Le, bytes, fold.Num(maxOf(f.Bits))))
+				fits(fold.Bin(ir.Le, bytes, fold.Num(ranges.Max(f.Bits))))
 			}
 			o.vals[f.Name.Value] = bytes
 		}

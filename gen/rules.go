@@ -7,6 +7,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -200,7 +201,7 @@ func (s *scope) narrow(t *ir.Table, key []*spec.Expr) {
 				continue
 			}
 			if f := t.Session.Fields[row.Key[i]]; f.Type.Kind == ir.Uint {
-				f.Is = ranges(v.field.f.Is, v.max)
+				f.Is = ranges.Of(v.field.f.Is, v.max).Ranges()
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -259,7 +260,7 @@ func (w *rewriter) setPort(o *outHeader, f *spec.Field, port ir.Expr, e *spec.Ex
 		why = "it has no room for the 16 bits of a port"
 	case shapes(o.h, f):
 		why = "the size or presence of another field depends on it"
-	case !w.allows(o.h, f, val{t: ir.UintType(16), x: port, max: maxOf(16), pos: e.Pos}):
+	case !w.allows(o.h, f, val{t: ir.UintType(16), x: port, max: ranges.Max(16), pos: e.Pos}):
 		why = "it has to keep the value that its header declares"
 	}
 	if why != "" {

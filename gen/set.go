@@ -6,6 +6,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -106,12 +107,12 @@ func (w *rewriter) allows(h *spec.Header, f *spec.Field, v val) bool {
 		return true
 	}
 	if c, fixed := fold.Constant(v.x); fixed {
-		return slices.ContainsFunc(ranges(f.Is, v.max), func(r ir.Range) bool { return c >= r.Min && c <= r.Max })
+		return ranges.Of(f.Is, v.max).Has(c)
 	}
 	if f.Is.Op == spec.IsEq || f.Kind != spec.FieldUint {
 		return false
 	}
-	cond := w.s.constraint(val{t: ir.UintType(f.Bits), x: v.x, max: maxOf(f.Bits), pos: v.pos}, f.Is)
+	cond := w.s.constraint(val{t: ir.UintType(f.Bits), x: v.x, max: ranges.Max(f.Bits), pos: v.pos}, f.Is)
 	if cond != nil {
 		w.guard(cond, w.p.unfit(h, f, impossible), v.pos)
 	}
@@ -166,7 +167,7 @@ func (w *rewriter) storeVariable(o *outHeader, pl *fieldRef, v val, as *spec.Ass
 	if pl.present != nil {
 		w.guard(pl.present, reason, as.Target.Pos)
 	}
-	if v.fitsIn != pl && !(f.Kind == spec.FieldVarint && v.max <= maxOf(6)) {
+	if v.fitsIn != pl && !(f.Kind == spec.FieldVarint && v.max <= ranges.Max(6)) {
 		if f.SizedUint() && reads(v.x, w.fx.allocated) {
 			w.s.fail(code.Alloc, as.Target.Pos, undecidable).
 				WithHint("low(…, %s) is as much of a number as the field has room for", as.Target)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -178,16 +179,16 @@ func (c *compiler) setting(s *spec.Setting) {
 	}
 	out := &ir.Setting{Name: s.Name.Value, Type: t, Doc: s.Doc, Pos: s.Name.Pos}
 	if t.Kind == ir.Uint {
-		out.Max = maxOf(t.Bits)
+		out.Max = ranges.Max(t.Bits)
 		if s.Is != nil {
-			lo, hi, ok := bounds(s.Is, out.Max)
-			if !ok {
+			rs := ranges.Of(s.Is, out.Max)
+			if len(rs) == 0 {
 				c.diags.Add(code.Constraint, s.Is.Pos, "the range of setting %q holds no value of type %s",
 					s.Name.Value,
 					s.Type.Text)
 				return
 			}
-			out.Min, out.Max = lo, hi
+			out.Min, out.Max = rs.Min().Lo, rs.Max().Lo
 		}
 	}
 	if !t.In(ir.InSetting) {

@@ -8,6 +8,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -180,7 +181,7 @@ func together(run []*unit, off ir.Off, size int, old *layer, came ir.Off) piece 
 			v = fold.Bin(ir.Shr, v, fold.Num(uint64(s)))
 		}
 		if lo > u.from {
-			v = fold.Bin(ir.And, v, fold.Num(maxOf(hi-lo)))
+			v = fold.Bin(ir.And, v, fold.Num(ranges.Max(hi-lo)))
 		}
 		if s := to - hi; s > 0 {
 			v = fold.Bin(ir.Shl, v, fold.Num(uint64(s)))
@@ -236,7 +237,7 @@ func whole(u *unit, off ir.Off, old *layer, came ir.Off) []piece {
 				q.now = fold.Bin(ir.Shr, q.now, fold.Num(uint64(done*8)))
 			}
 			if done+n < p.size {
-				q.now = fold.Bin(ir.And, q.now, fold.Num(maxOf(n*8)))
+				q.now = fold.Bin(ir.And, q.now, fold.Num(ranges.Max(n*8)))
 			}
 		}
 		out = append(out, q)

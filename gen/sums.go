@@ -6,6 +6,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -441,7 +442,7 @@ func (w *rewriter) pseudoNow(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) 
 	}
 	limit := uint64(1)<<62 - 1
 	if f.Kind == spec.FieldUint {
-		limit = maxOf(f.Bits)
+		limit = ranges.Max(f.Bits)
 	}
 	return pseudoTerm(val{t: ir.UintType(64), x: x, max: limit}), true
 }

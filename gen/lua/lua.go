@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/spec"
 	"github.com/fastrelay/fastrelay-gen/templates"
@@ -21,7 +22,7 @@ const Prefix = "fr_"
 
 // Render writes the dissector of a spec that the compiler has checked.
 func Render(s *spec.Spec) (text string, err error) {
-	r := &renderer{spec: s, headers: packet.NewHeaders(s), used: map[string]bool{}, tables: map[string]rangeSet{}}
+	r := &renderer{spec: s, headers: packet.NewHeaders(s), used: map[string]bool{}, tables: map[string]ranges.Set{}}
 	defer func() {
 		if v := recover(); v != nil {
 			f, ok := v.(failure)
@@ -42,8 +43,8 @@ func fail(format string, args ...any) { panic(failure(fmt.Sprintf(format, args..
 type renderer struct {
 	spec    *spec.Spec
 	headers *packet.Headers
-	used    map[string]bool     // headers of the spec in stacks
-	tables  map[string]rangeSet // by the kind of header in front of the first one of the spec: what registers for it
+	used    map[string]bool       // headers of the spec in stacks
+	tables  map[string]ranges.Set // by the kind of header in front of the first one of the spec: what registers for it
 	out     strings.Builder
 }
 
@@ -121,7 +122,7 @@ func (r *renderer) render() (string, error) {
 	for _, t := range tables {
 		if values, ok := r.tables[t.parent]; ok {
 			r.line("table.insert(tables, {parent = %q, table = %q, label = %q, most = %d, values = %q})", t.parent,
-				t.table, t.label, t.most, values)
+				t.table, t.label, t.most, preference(values))
 		}
 	}
 	r.out.WriteString(rest)
@@ -165,7 +166,7 @@ func (r *renderer) match(parent string, m *spec.FieldMatch) string {
 	if from == "" {
 		return "{}" // Wireshark has looked at it
 	}
-	return fmt.Sprintf("{from = %q, ranges = %s}", from, rangesOf(m.Is, 65535).lua())
+	return fmt.Sprintf("{from = %q, ranges = %s}", from, luaTable(ranges.Of(m.Is, 65535)))
 }
 
 func find(h *spec.Header, field string) *spec.Field {

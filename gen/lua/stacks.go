@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -13,14 +14,14 @@ import (
 // which numbers there say that it follows.
 
 // numbers are what fields that Wireshark's tables look at may be: by what a dissector calls them (keys).
-type numbers map[string]rangeSet
+type numbers map[string]ranges.Set
 
 // both is what satisfies two conditions.
 func (n numbers) both(m numbers) numbers {
 	out := maps.Clone(n)
 	for k, s := range m {
 		if have, ok := out[k]; ok {
-			s = have.intersect(s)
+			s = have.And(s)
 		}
 		out[k] = s
 	}
@@ -35,10 +36,10 @@ func either(all []numbers) numbers {
 			if have, ok := out[k]; i == 0 {
 				out[k] = s
 			} else if ok {
-				out[k] = have.union(s)
+				out[k] = have.Or(s)
 			}
 		}
-		maps.DeleteFunc(out, func(k string, _ rangeSet) bool { _, ok := n[k]; return !ok })
+		maps.DeleteFunc(out, func(k string, _ ranges.Set) bool { _, ok := n[k]; return !ok })
 	}
 	return out
 }
@@ -126,7 +127,7 @@ func (r *renderer) stack(p *spec.Program) string {
 	if len(all[first].headers) == 1 && !all[first].Optional {
 		for _, k := range []string{"src_port", "dst_port"} {
 			if s, ok := wanted[k]; ok {
-				fmt.Fprintf(&b, "%s = %s, ", k, s.lua())
+				fmt.Fprintf(&b, "%s = %s, ", k, luaTable(s))
 			}
 		}
 	}
@@ -162,12 +163,12 @@ func (r *renderer) register(parent string, wanted numbers, most uint64) {
 	}
 	for _, k := range of {
 		count := uint64(0)
-		more := wanted[k].intersect(rangeSet{{0, most}})
-		for _, s := range more {
-			count += s[1] - s[0] + 1
+		more := wanted[k].And(ranges.UpTo(most))
+		for _, s := range more.Ranges() {
+			count += s.Max - s.Min + 1
 		}
 		if count <= registered {
-			have = have.union(more)
+			have = have.Or(more)
 		}
 	}
 	r.tables[parent] = have
@@ -185,7 +186,7 @@ func announced(e *entry, parents []string) numbers {
 			n := numbers{}
 			for _, m := range a.Match {
 				if k := keys[a.Parent.Value+"."+m.Field.Path[len(m.Field.Path)-1].Value]; k != "" {
-					n = n.both(numbers{k: rangesOf(m.Is, 65535)})
+					n = n.both(numbers{k: ranges.Of(m.Is, 65535)})
 				}
 			}
 			ways = append(ways, n)
@@ -201,7 +202,7 @@ func (r *renderer) conditions(p *spec.Program, front []*entry, parents []string)
 		n := numbers{}
 		for _, m := range match {
 			if k := key(m.Field, front, parents); k != "" {
-				n = n.both(numbers{k: rangesOf(m.Is, 65535)})
+				n = n.both(numbers{k: ranges.Of(m.Is, 65535)})
 			}
 		}
 		return n.both(r.when(when, front, parents))
@@ -225,7 +226,7 @@ func (r *renderer) when(e *spec.Expr, front []*entry, parents []string) numbers 
 		for i, a := range e.Args {
 			v, ok := r.known(e.Args[1-i])
 			if k := key(a, front, parents); k != "" && ok {
-				return numbers{k: {{v, v}}}
+				return numbers{k: ranges.Point(v)}
 			}
 		}
 	}

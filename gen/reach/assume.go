@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
@@ -45,7 +46,7 @@ func (a *analysis) settle(st *state) *state {
 			continue
 		}
 		v := a.eval(st, c.cond)
-		if len(v) == 0 || v.always() && !c.holds || v.never() && c.holds {
+		if len(v) == 0 || v.Always() && !c.holds || v.Never() && c.holds {
 			a.why.at = []diag.Pos{c.at}
 			return nil
 		}
@@ -66,8 +67,8 @@ func (a *analysis) narrow(st **state, e ir.Expr, holds bool, split int) bool {
 	switch v := a.eval(*st, e); {
 	case len(v) == 0:
 		return false
-	case v.always() && !holds || v.never() && holds:
-		a.blame(*st, e, func(v set) bool { return len(v) == 0 || v.always() && !holds || v.never() && holds })
+	case v.Always() && !holds || v.Never() && holds:
+		a.blame(*st, e, func(v ranges.Set) bool { return len(v) == 0 || v.Always() && !holds || v.Never() && holds })
 		return false
 	}
 	switch e := e.(type) {
@@ -82,7 +83,7 @@ func (a *analysis) narrow(st **state, e ir.Expr, holds bool, split int) bool {
 	}
 	if x, in := membership(e); x != nil {
 		if !holds {
-			in = in.not()
+			in = in.Not()
 		}
 		return a.restrict(*st, x, in)
 	}
@@ -92,9 +93,9 @@ func (a *analysis) narrow(st **state, e ir.Expr, holds bool, split int) bool {
 // remember makes a condition itself a fact.
 func (a *analysis) remember(st *state, e ir.Expr, holds bool) bool {
 	if holds { // what isn't 0 holds
-		return a.restrict(st, e, point(0).not())
+		return a.restrict(st, e, ranges.Point(0).Not())
 	}
-	return a.restrict(st, e, point(0))
+	return a.restrict(st, e, ranges.Point(0))
 }
 
 func (a *analysis) narrowBin(st **state, e *ir.Bin, holds bool, split int) bool {
@@ -114,7 +115,7 @@ func (a *analysis) narrowBin(st **state, e *ir.Bin, holds bool, split int) bool 
 	if k := c.key(a); k != 0 {
 		f, known := (*st).facts[k]
 		a.changed[k] = a.changed[k] || !known
-		if is := truth(holds); !slices.Equal(f.is, is) {
+		if is := ranges.Truth(holds); !slices.Equal(f.is, is) {
 			(*st).facts[k] = fact{is: is, said: []*said{{is, a.at}}, row: f.row || ofRow(e)}
 		}
 	}
@@ -126,18 +127,19 @@ func (a *analysis) narrowBin(st **state, e *ir.Bin, holds bool, split int) bool 
 		return false
 	}
 	if holds { // x < y
-		if y.max() == (number{}) || x.min() == most {
+		if y.Max() == (ranges.Number{}) || x.Min() == ranges.Most {
 			return false
 		}
-		return a.restrict(*st, c.x, between(number{}, y.max().previous())) &&
-			a.restrict(*st, c.y, between(x.min().next(), most))
+		return a.restrict(*st, c.x, ranges.Between(ranges.Number{}, y.Max().Previous())) &&
+			a.restrict(*st, c.y, ranges.Between(x.Min().Next(), ranges.Most))
 	}
-	return a.restrict(*st, c.x, between(y.min(), most)) && a.restrict(*st, c.y, between(number{}, x.max()))
+	return a.restrict(*st, c.x, ranges.Between(y.Min(), ranges.Most)) && a.restrict(*st, c.y,
+		ranges.Between(ranges.Number{}, x.Max()))
 }
 
 // oneOf narrows by a condition of which one part is enough.
 func (a *analysis) oneOf(st **state, e *ir.Bin, holds bool, split int) bool {
-	decided := func(v set) bool { return holds && v.never() || !holds && v.always() }
+	decided := func(v ranges.Set) bool { return holds && v.Never() || !holds && v.Always() }
 	x, y := a.eval(*st, e.X), a.eval(*st, e.Y)
 	switch {
 	case decided(x):
@@ -165,24 +167,24 @@ func (a *analysis) oneOf(st **state, e *ir.Bin, holds bool, split int) bool {
 func (a *analysis) narrowEqual(st *state, x, y ir.Expr, holds bool) bool {
 	vx, vy := a.eval(st, x), a.eval(st, y)
 	if holds {
-		both := vx.and(vy)
+		both := vx.And(vy)
 		return a.restrict(st, x, both) && a.restrict(st, y, both)
 	}
-	if _, one := vy.single(); one && !a.restrict(st, x, vy.not()) {
+	if _, one := vy.Single(); one && !a.restrict(st, x, vy.Not()) {
 		return false
 	}
-	if _, one := vx.single(); one && !a.restrict(st, y, vx.not()) {
+	if _, one := vx.Single(); one && !a.restrict(st, y, vx.Not()) {
 		return false
 	}
 	return true
 }
 
 // restrict notes that an expression's value is in a set, and reports whether it can be.
-func (a *analysis) restrict(st *state, e ir.Expr, in set) bool {
+func (a *analysis) restrict(st *state, e ir.Expr, in ranges.Set) bool {
 	was := a.eval(st, e)
-	now := was.and(in)
+	now := was.And(in)
 	if len(now) == 0 {
-		a.blame(st, e, func(v set) bool { return len(v.and(in)) == 0 })
+		a.blame(st, e, func(v ranges.Set) bool { return len(v.And(in)) == 0 })
 		return false
 	}
 	if k := a.key(e); k != 0 && !slices.Equal(was, now) {
@@ -205,15 +207,17 @@ func (a *analysis) restrict(st *state, e ir.Expr, in set) bool {
 		switch {
 		case !ok:
 		case e.Op == ir.Add:
-			return a.restrict(st, e.X, now.plus(-c.V))
+			return a.restrict(st, e.X, now.Plus(-c.V))
 		case e.Op == ir.Sub:
-			return a.restrict(st, e.X, now.plus(c.V))
-		case e.Op == ir.Shr && c.V < 64 && now.max().lo <= ^uint64(0)>>c.V:
-			var wide set
+			return a.restrict(st, e.X, now.Plus(c.V))
+		case e.Op == ir.Shr && c.V < 64 && now.Max().Lo <= ^uint64(0)>>c.V:
+			var wide ranges.Set
 			for _, s := range now {
-				wide = append(wide, span{small(s.min.lo << c.V), small(s.max.lo<<c.V | (1<<c.V - 1))})
+				wide = append(wide, ranges.Span{
+					Min: ranges.Small(s.Min.Lo << c.V), Max: ranges.Small(s.Max.Lo<<c.V | (1<<c.V - 1)),
+				})
 			}
-			return a.restrict(st, e.X, wide.or(nil))
+			return a.restrict(st, e.X, wide.Or(nil))
 		}
 	}
 	return true

@@ -3,31 +3,31 @@ package reach
 import (
 	"encoding/binary"
 	"fmt"
-	"math/bits"
 	"net/netip"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 )
 
 // This file says which values an expression may have, given what is known of its parts.
 
 // eval returns all values that an expression may have in a state. An empty set means that no packet has got here.
-func (a *analysis) eval(st *state, e ir.Expr) set {
+func (a *analysis) eval(st *state, e ir.Expr) ranges.Set {
 	v := a.compute(st, e)
 	if f, ok := st.facts[a.key(e)]; ok {
-		v = v.and(f.is)
+		v = v.And(f.is)
 	}
 	return v
 }
 
-func (a *analysis) compute(st *state, e ir.Expr) set {
+func (a *analysis) compute(st *state, e ir.Expr) ranges.Set {
 	switch e := e.(type) {
 	case *ir.Const:
-		return point(e.V)
+		return ranges.Point(e.V)
 	case *ir.BytesConst:
 		return bytesPoint(e.B)
 	case *ir.Load:
-		return ofBits(e.Bits)
+		return ranges.OfBits(e.Bits)
 	case *ir.LoadBytes:
 		if e.T.Kind == ir.Addr && e.N == 4 {
 			return v4
@@ -36,47 +36,47 @@ func (a *analysis) compute(st *state, e ir.Expr) set {
 		return ofType(e.Type())
 	case *ir.SettingRef:
 		if e.Setting.Type.Kind == ir.Uint {
-			return between(small(e.Setting.Min), small(e.Setting.Max))
+			return ranges.Between(ranges.Small(e.Setting.Min), ranges.Small(e.Setting.Max))
 		}
 	case *ir.Bin:
 		return a.binary(st, e)
 	case *ir.Not:
 		switch x := a.eval(st, e.X); {
-		case x.always():
-			return point(0)
-		case x.never():
-			return point(1)
+		case x.Always():
+			return ranges.Point(0)
+		case x.Never():
+			return ranges.Point(1)
 		}
-		return either
+		return ranges.Either
 	case *ir.BytesEq:
 		if numeric(e.X) && numeric(e.Y) {
 			return equal(a.eval(st, e.X), a.eval(st, e.Y))
 		}
-		return either
+		return ranges.Either
 	case *ir.Pick:
 		switch c := a.eval(st, e.If); {
-		case c.always():
+		case c.Always():
 			return a.eval(st, e.Then)
-		case c.never():
+		case c.Never():
 			return a.eval(st, e.Else)
 		}
-		return a.eval(st, e.Then).or(a.eval(st, e.Else))
+		return a.eval(st, e.Then).Or(a.eval(st, e.Else))
 	}
 	if x, in := membership(e); x != nil {
 		v := a.eval(st, x)
 		switch {
-		case len(v.and(in)) == 0:
-			return point(0)
-		case len(v.and(in.not())) == 0:
-			return point(1)
+		case len(v.And(in)) == 0:
+			return ranges.Point(0)
+		case len(v.And(in.Not())) == 0:
+			return ranges.Point(1)
 		}
-		return either
+		return ranges.Either
 	}
 	return ofType(e.Type())
 }
 
 // membership is what a condition asks of a byte string, and the set that it has to be in: nil for other conditions.
-func membership(e ir.Expr) (ir.Expr, set) {
+func membership(e ir.Expr) (ir.Expr, ranges.Set) {
 	switch e := e.(type) {
 	case *ir.InPrefix:
 		return e.X, inPrefix(e.Prefix)
@@ -91,96 +91,95 @@ func membership(e ir.Expr) (ir.Expr, set) {
 }
 
 // ofType returns the values of a type. What isn't known of it isn't relied on.
-func ofType(t ir.Type) set {
+func ofType(t ir.Type) ranges.Set {
 	switch {
 	case t.Kind == ir.Bool:
-		return either
+		return ranges.Either
 	case t.Kind == ir.Uint && t.Bits > 0:
-		return ofBits(t.Bits)
+		return ranges.OfBits(t.Bits)
 	}
-	return anything
+	return ranges.Anything
 }
 
 // numeric reports whether a byte string can be looked at as a number.
 func numeric(e ir.Expr) bool { return e.Type().Size <= 16 }
 
-func bytesPoint(b []byte) set {
+func bytesPoint(b []byte) ranges.Set {
 	if len(b) > 16 {
-		return anything
+		return ranges.Anything
 	}
 	var full [16]byte
 	copy(full[16-len(b):], b)
 	n := ofAddr(full)
-	return between(n, n)
+	return ranges.Between(n, n)
 }
 
-func ofAddr(b [16]byte) number {
-	return number{binary.BigEndian.Uint64(b[:]), binary.BigEndian.Uint64(b[8:])}
+func ofAddr(b [16]byte) ranges.Number {
+	return ranges.Number{Hi: binary.BigEndian.Uint64(b[:]), Lo: binary.BigEndian.Uint64(b[8:])}
 }
 
-func inPrefix(p netip.Prefix) set {
+func inPrefix(p netip.Prefix) ranges.Set {
 	first := ofAddr(p.Masked().Addr().As16())
 	last := first
 	switch n := p.Bits(); {
 	case n < 64:
-		last.hi |= ^uint64(0) >> n
-		last.lo = ^uint64(0)
+		last.Hi |= ^uint64(0) >> n
+		last.Lo = ^uint64(0)
 	case n < 128:
-		last.lo |= ^uint64(0) >> (n - 64)
+		last.Lo |= ^uint64(0) >> (n - 64)
 	}
-	return between(first, last)
+	return ranges.Between(first, last)
 }
 
 // Sets of addresses in their 16-byte form, as the model knows them (sim/eval.go).
 var (
 	v4        = prefixes("::ffff:0:0/96")
 	multicast = prefixes("::ffff:224.0.0.0/100", "::ffff:255.255.255.255/128", "ff00::/8")
-	unicast   = multicast.or(prefixes("::ffff:0.0.0.0/104", "::ffff:127.0.0.0/104", "::/128", "::1/128")).not()
+	unicast   = multicast.Or(prefixes("::ffff:0.0.0.0/104", "::ffff:127.0.0.0/104", "::/128", "::1/128")).Not()
 )
 
-func prefixes(texts ...string) (s set) {
+func prefixes(texts ...string) (s ranges.Set) {
 	for _, t := range texts {
-		s = s.or(inPrefix(netip.MustParsePrefix(t)))
+		s = s.Or(inPrefix(netip.MustParsePrefix(t)))
 	}
 	return s
 }
 
 // equal says whether two values are the same.
-func equal(x, y set) set {
-	a, one := x.single()
-	b, other := y.single()
+func equal(x, y ranges.Set) ranges.Set {
+	a, one := x.Single()
+	b, other := y.Single()
 	switch {
-	case len(x.and(y)) == 0:
-		return point(0)
+	case len(x.And(y)) == 0:
+		return ranges.Point(0)
 	case one && other && a == b:
-		return point(1)
+		return ranges.Point(1)
 	}
-	return either
+	return ranges.Either
 }
 
-func (a *analysis) binary(st *state, e *ir.Bin) set {
+func (a *analysis) binary(st *state, e *ir.Bin) ranges.Set {
 	x, y := a.eval(st, e.X), a.eval(st, e.Y)
 	if len(x) == 0 || len(y) == 0 {
 		return nil
 	}
-	c, constant := y.single()
 	switch e.Op {
 	case ir.Land:
 		switch {
-		case x.never() || y.never():
-			return point(0)
-		case x.always() && y.always():
-			return point(1)
+		case x.Never() || y.Never():
+			return ranges.Point(0)
+		case x.Always() && y.Always():
+			return ranges.Point(1)
 		}
-		return either
+		return ranges.Either
 	case ir.Lor:
 		switch {
-		case x.always() || y.always():
-			return point(1)
-		case x.never() && y.never():
-			return point(0)
+		case x.Always() || y.Always():
+			return ranges.Point(1)
+		case x.Never() && y.Never():
+			return ranges.Point(0)
 		}
-		return either
+		return ranges.Either
 	}
 	if c, ok := comparisonOf(e); ok {
 		if c.x != e.X {
@@ -188,58 +187,8 @@ func (a *analysis) binary(st *state, e *ir.Bin) set {
 		}
 		return a.compare(st, c, x, y)
 	}
-	lowX, lowY, highX, highY := x.min().lo, y.min().lo, x.max().lo, y.max().lo
-	switch e.Op {
-	case ir.Add:
-		if constant {
-			return x.plus(c.lo)
-		}
-		if high, carry := bits.Add64(highX, highY, 0); carry == 0 {
-			return between(small(lowX+lowY), small(high))
-		}
-	case ir.Sub:
-		switch {
-		case constant:
-			return x.plus(-c.lo)
-		case lowX >= highY:
-			return between(small(lowX-highY), small(highX-lowY))
-		}
-	case ir.Mul:
-		if over, high := bits.Mul64(highX, highY); over == 0 {
-			return between(small(lowX*lowY), small(high))
-		}
-	case ir.Div:
-		if constant && c.lo > 0 {
-			return x.each(func(v uint64) uint64 { return v / c.lo })
-		}
-	case ir.Rem:
-		switch {
-		case !constant || c.lo == 0:
-		case highX < c.lo:
-			return x
-		default:
-			return upTo(c.lo - 1)
-		}
-	case ir.And:
-		return upTo(min(highX, highY))
-	case ir.Or:
-		return between(small(max(lowX, lowY)), small(ones(highX|highY)))
-	case ir.Xor:
-		return upTo(ones(highX | highY))
-	case ir.Shl:
-		if constant && c.lo < 64 && bits.Len64(highX)+int(c.lo) <= 64 {
-			return x.each(func(v uint64) uint64 { return v << c.lo })
-		}
-	case ir.Shr:
-		if constant && c.lo < 64 {
-			return x.each(func(v uint64) uint64 { return v >> c.lo })
-		}
-	}
-	return anyUint
+	return ranges.Arith(e.Op, x, y)
 }
-
-// ones is the largest integer of as many bits as v has.
-func ones(v uint64) uint64 { return 1<<bits.Len64(v) - 1 }
 
 // comparison is a comparison as one of two, x == y and x < y, or the opposite of it.
 type comparison struct {
@@ -288,25 +237,25 @@ func (c comparison) key(a *analysis) key {
 }
 
 // compare says whether a comparison holds, by what its sides may be, or since it has been decided before.
-func (a *analysis) compare(st *state, c comparison, x, y set) set {
-	var holds set
+func (a *analysis) compare(st *state, c comparison, x, y ranges.Set) ranges.Set {
+	var holds ranges.Set
 	switch same := a.key(c.x) == a.key(c.y) && a.key(c.x) != 0; {
 	case !c.less && same:
-		holds = point(1)
+		holds = ranges.Point(1)
 	case !c.less:
 		holds = equal(x, y)
-	case same || compare(x.min(), y.max()) >= 0:
-		holds = point(0)
-	case compare(x.max(), y.min()) < 0:
-		holds = point(1)
+	case same || ranges.Compare(x.Min(), y.Max()) >= 0:
+		holds = ranges.Point(0)
+	case ranges.Compare(x.Max(), y.Min()) < 0:
+		holds = ranges.Point(1)
 	default:
-		holds = either
+		holds = ranges.Either
 	}
 	if f, ok := st.facts[c.key(a)]; ok {
-		holds = holds.and(f.is)
+		holds = holds.And(f.is)
 	}
-	if c.opposite && len(holds) == 1 && holds[0].min == holds[0].max {
-		return truth(holds.never())
+	if c.opposite && len(holds) == 1 && holds[0].Min == holds[0].Max {
+		return ranges.Truth(holds.Never())
 	}
 	return holds
 }

@@ -17,6 +17,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
@@ -87,7 +88,7 @@ type binding struct {
 
 // fact is what an expression may be, and what was said of it, in the order of the program.
 type fact struct {
-	is   set
+	is   ranges.Set
 	said []*said
 	// of a row's member, which changes where the row is learned again
 	row bool
@@ -153,11 +154,11 @@ func (a *analysis) stmt(st *state, s ir.Stmt) *state {
 	case *ir.ReadVarint:
 		a.forget(st, s.Value)
 		a.forget(st, s.Size)
-		a.set(st, s.Value, ofBits(62))
-		a.set(st, s.Size, point(1).or(point(2)).or(point(4)).or(point(8)))
+		a.set(st, s.Value, ranges.OfBits(62))
+		a.set(st, s.Size, ranges.Point(1).Or(ranges.Point(2)).Or(ranges.Point(4)).Or(ranges.Point(8)))
 	case *ir.ReadUint:
 		a.forget(st, s.Value)
-		a.set(st, s.Value, ofBits(8*s.Max))
+		a.set(st, s.Value, ranges.OfBits(8*s.Max))
 	case *ir.CheckHop, *ir.Count:
 	default: // nothing is known of it but what it consists of
 		for inner := range ir.Blocks(s) {
@@ -178,7 +179,7 @@ func (a *analysis) stmt(st *state, s ir.Stmt) *state {
 
 // check executes a statement that stops the packet unless a condition holds.
 func (a *analysis) check(st *state, s ir.Stmt, cond ir.Expr) *state {
-	if !a.eval(st, cond).always() {
+	if !a.eval(st, cond).Always() {
 		a.out.fails[s] = true
 	}
 	return a.decided(s, cond, true, st)
@@ -215,7 +216,7 @@ func (a *analysis) let(st *state, v *ir.Var, value ir.Expr) {
 	types := a.eval(a.typed, value)
 	a.set(st, v, types)
 	if !slices.Equal(is, types) {
-		st.facts[a.variable(v)] = fact{is: is, said: []*said{{in: types.or(is)}, {in: is}}}
+		st.facts[a.variable(v)] = fact{is: is, said: []*said{{in: types.Or(is)}, {in: is}}}
 	}
 	if a.key(value) != 0 {
 		st.lets = append(st.lets, binding{v, value})
@@ -223,16 +224,16 @@ func (a *analysis) let(st *state, v *ir.Var, value ir.Expr) {
 }
 
 // set notes what a variable may be by the type of what it is set to.
-func (a *analysis) set(st *state, v *ir.Var, is set) {
+func (a *analysis) set(st *state, v *ir.Var, is ranges.Set) {
 	k := a.variable(v)
 	st.facts[k] = fact{is: is, said: []*said{{in: is}}}
-	a.typed.facts[k] = fact{is: a.typed.facts[k].is.or(is)}
+	a.typed.facts[k] = fact{is: a.typed.facts[k].is.Or(is)}
 }
 
 // setAnyhow notes that nothing is known of what a variable is set to.
 func (a *analysis) setAnyhow(st *state, v *ir.Var) {
 	a.forget(st, v)
-	a.typed.facts[a.variable(v)] = fact{is: anything}
+	a.typed.facts[a.variable(v)] = fact{is: ranges.Anything}
 }
 
 // forget removes what is known of a variable that is set anew, as in the other branch of a condition.

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
@@ -34,13 +35,13 @@ func (a *analysis) own(cond ir.Expr, holds bool) bool {
 // said is what a place in the spec has to do with a fact: that an expression is in a set. It has no line where that
 // follows from types, or from several places.
 type said struct {
-	in set
+	in ranges.Set
 	at diag.Pos
 }
 
 // and returns a fact to which something is added.
 func (f fact) and(s *said) fact {
-	f.is, f.said = f.is.and(s.in), append(slices.Clip(f.said), s)
+	f.is, f.said = f.is.And(s.in), append(slices.Clip(f.said), s)
 	return f
 }
 
@@ -50,9 +51,9 @@ func (f fact) or(g fact) fact {
 	for n < min(len(f.said), len(g.said)) && f.said[n] == g.said[n] {
 		n++
 	}
-	f.is = f.is.or(g.is)
+	f.is = f.is.Or(g.is)
 	if differ := slices.Concat(f.said[n:], g.said[n:]); len(differ) > 0 {
-		both := &said{all(f.said[n:]).or(all(g.said[n:])), differ[0].at}
+		both := &said{all(f.said[n:]).Or(all(g.said[n:])), differ[0].at}
 		if slices.ContainsFunc(differ, func(s *said) bool { return s.at != both.at }) {
 			both.at = diag.Pos{}
 		}
@@ -62,17 +63,17 @@ func (f fact) or(g fact) fact {
 }
 
 // all returns what is in all sets.
-func all(ss []*said) set {
-	in := anything
+func all(ss []*said) ranges.Set {
+	in := ranges.Anything
 	for _, s := range ss {
-		in = in.and(s.in)
+		in = in.And(s.in)
 	}
 	return in
 }
 
 // blame notes what excludes what an expression may be: the places without any of which it wouldn't be excluded, and
 // which aren't always those where something was said of it last.
-func (a *analysis) blame(st *state, e ir.Expr, excluded func(set) bool) {
+func (a *analysis) blame(st *state, e ir.Expr, excluded func(ranges.Set) bool) {
 	needed, keys := &state{facts: map[key]fact{}}, a.partsOf(e)
 	know := func(k key, ss []*said) { needed.facts[k] = fact{is: all(ss), said: ss} }
 	for _, k := range keys {

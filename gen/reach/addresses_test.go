@@ -1,13 +1,14 @@
 package reach
 
 import (
-	"math/rand/v2"
 	"net/netip"
 	"testing"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 )
 
 // in reports whether a set has a value.
-func in(s set, n number) bool { return len(s.and(between(n, n))) == 1 }
+func in(s ranges.Set, n ranges.Number) bool { return len(s.And(ranges.Between(n, n))) == 1 }
 
 // The sets of addresses are what the model takes for them, at their bounds and one beyond.
 func TestAddresses(t *testing.T) {
@@ -31,33 +32,6 @@ func TestAddresses(t *testing.T) {
 		host := !group && !u.IsLoopback() && !u.IsUnspecified() && !(u.Is4() && u.As4()[0] == 0)
 		if in(multicast, n) != group || in(unicast, n) != host || in(v4, n) != u.Is4() {
 			t.Errorf("%s: multicast %v, unicast %v, IPv4 %v", a, in(multicast, n), in(unicast, n), in(v4, n))
-		}
-	}
-}
-
-// Sets are what their operations say: on numbers about the bounds of 64 bits, which wrap around.
-func TestSets(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	value := func() uint64 { return uint64(rng.IntN(24)) - 8 } // some below 0
-	random := func() (s set) {
-		for range 1 + rng.IntN(4) {
-			lo, hi := value(), value()
-			s = s.or(between(small(min(lo, hi)), small(max(lo, hi))))
-		}
-		return s
-	}
-	for range 20_000 {
-		x, y, v, c := random(), random(), value(), value()
-		n := small(v)
-		for what, ok := range map[string]bool{
-			"or":   in(x.or(y), n) == (in(x, n) || in(y, n)),
-			"and":  in(x.and(y), n) == (in(x, n) && in(y, n)),
-			"not":  in(x.not(), n) != in(x, n),
-			"plus": in(x.plus(c), small(v+c)) == in(x, n),
-		} {
-			if !ok {
-				t.Fatalf("%s: %v, %v, of %d and %d", what, x, y, v, c)
-			}
 		}
 	}
 }
