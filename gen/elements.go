@@ -19,24 +19,27 @@ type list struct {
 
 // searches emits the search of every list for every identifier that the program asks for.
 func (s *scope) searches(blk *[]ir.Stmt) {
-	s.p.eachExpr(func(e *spec.Expr) {
+exprs:
+	for e := range s.p.c.spec.Exprs(s.p.src) {
 		if e.Op != spec.OpCall || e.Fn.Value != "has" && e.Fn.Value != "element" || len(e.Args) < 2 {
-			return
+			continue
 		}
 		pl := s.elements(e.Args[0])
 		key := searchKey(e)
 		if _, done := s.lists[key]; done || pl == nil {
-			return
+			continue
 		}
 		quiet := *s
 		quiet.quiet = true // what is wrong with it is reported where it is used
 		id, ok := quiet.integer(e.Args[1])
 		if !ok {
-			return
+			continue
 		}
 		name := pl.parent.entry + "_" + pl.f.Name.Value
-		l := &list{found: s.p.newVar(name+"_found", ir.BoolType, 1), value: s.p.newVar(name+"_element", ir.UintType(64),
-			0)}
+		l := &list{
+			found: s.p.newVar(name+"_found", ir.BoolType, 1),
+			value: s.p.newVar(name+"_element", ir.UintType(64), 0),
+		}
 		find := &ir.FindElement{
 			Found: l.found, Value: l.value, Len: s.p.newVar(name+"_len", ir.UintType(64), uint64(pl.f.Max)),
 			At: pl.off, Size: pl.size, SizeMax: pl.f.Max, ID: id.x, Pos: e.Pos,
@@ -46,14 +49,14 @@ func (s *scope) searches(blk *[]ir.Stmt) {
 			form := ir.ElementForm{IDBits: el.ID, LenBits: el.Len, Bias: el.Bias, Pad: el.Pad, Stop: el.Stop}
 			if el.When != nil {
 				if form.When, ok = inside.cond(el.When); !ok {
-					return
+					continue exprs
 				}
 			}
 			find.Forms = append(find.Forms, form)
 		}
 		s.lists[key] = l
 		emit(blk, find)
-	})
+	}
 }
 
 func searchKey(e *spec.Expr) string { return exprKey(e.Args[0]) + " " + exprKey(e.Args[1]) }

@@ -147,7 +147,7 @@ func (s *scope) length(call *spec.Expr) (val, bool) {
 	}
 	switch {
 	case v.field != nil && v.field.size != nil:
-		return val{t: ir.UintType(64), x: v.field.size, max: uint64(bytesAtMost(v.field)), pos: e.Pos}, true
+		return val{t: ir.UintType(64), x: v.field.size, max: uint64(v.field.f.MaxBytes()), pos: e.Pos}, true
 	case v.field != nil && v.field.f.Kind == spec.FieldBytes:
 		return val{t: ir.UintType(64), x: fold.Num(uint64(v.field.f.Bytes)), max: uint64(v.field.f.Bytes), pos: e.Pos},
 			true

@@ -16,11 +16,12 @@ const lapsedName = "lapsed"
 
 // asks reports whether an expression of the program consists of a name, or has it as an operand.
 func (p *program) asks(name string) bool {
-	asks := false
-	p.eachExpr(func(e *spec.Expr) {
-		asks = asks || e.Op == spec.OpName && len(e.Path) == 1 && e.Path[0].Value == name
-	})
-	return asks
+	for e := range p.c.spec.Exprs(p.src) {
+		if e.Op == spec.OpName && len(e.Path) == 1 && e.Path[0].Value == name {
+			return true
+		}
+	}
+	return false
 }
 
 // lapsed is true where the lease has expired.
@@ -38,10 +39,10 @@ func (p *program) checkLapsed() {
 	if !p.asks(lapsedName) {
 		return
 	}
-	eachAction(p.src.Rules, func(a *spec.Action) {
+	for a := range spec.Actions(p.src.Rules) {
 		if a.Kind == spec.ActSend || a.Kind == spec.ActFanOut {
 			p.c.diags.Add(code.Lapsed, a.Pos, "a program that runs without a lease can't %s packets", a.Kind).
 				WithHint("its expressions say %s; rules that send belong into another program", lapsedName)
 		}
-	})
+	}
 }

@@ -100,7 +100,7 @@ func (c *compiler) checkVerify(h *spec.Header, f *spec.Field) {
 	switch {
 	case k.Covers != "header":
 		what = "it covers what follows the header"
-	case fixedSize(h) < 0 && largest(h) > 64:
+	case h.Varies() && maxBytes(h) > 64:
 		what = "the size of the header varies, and may be more than 64 bytes"
 	case len(k.Pseudo) > 0:
 		what = "it has a pseudo-header"
@@ -113,9 +113,10 @@ func (c *compiler) checkVerify(h *spec.Header, f *spec.Field) {
 		WithHint("leave `verify` out: who receives the packet looks at the checksum")
 }
 
-// fixed places a field of fixed size, bits after the start of a segment.
-func (p *program) fixed(f *spec.Field, seg ir.Off, bits, segment int, in *layer) *fieldRef {
-	pl := &fieldRef{f: f, off: seg.Plus(bits / 8), bit: bits % 8, segment: segment, parent: in}
+// fixed places a field of fixed size in a segment that begins at seg.
+func fixed(at spec.Place, seg ir.Off, in *layer) *fieldRef {
+	f := at.Field
+	pl := &fieldRef{f: f, off: seg.Plus(at.Bit / 8), bit: at.Bit % 8, segment: at.Segment, parent: in}
 	name := in.h.Name.Value + "." + f.Name.Value
 	if f.Kind == spec.FieldBytes {
 		pl.load = &ir.LoadBytes{Off: pl.off, N: f.Bytes, T: bytesType(f), Field: name}
@@ -136,55 +137,19 @@ func bytesType(f *spec.Field) ir.Type {
 	return ir.Type{Kind: ir.Bytes, Size: f.Bytes}
 }
 
-// largest is how many bytes a header has at most.
-func largest(h *spec.Header) int {
-	bits := 0
-	for _, f := range h.Fields {
-		switch f.Kind {
-		case spec.FieldUint:
-			bits += f.Bits
-		case spec.FieldBytes:
-			bits += f.Bytes * 8
-		case spec.FieldVarint:
-			bits += 64
-		default:
-			bits += f.Max * 8
-		}
+// sizeOf returns the size of a header in bytes, or -1 where it varies.
+func sizeOf(h *spec.Header) int {
+	if h.Varies() {
+		return -1
 	}
-	return bits / 8
+	size, _ := h.Size()
+	return size
 }
 
-// smallest is how many bytes a header has at least.
-func smallest(h *spec.Header) int {
-	bits := 0
-	for _, f := range h.Fields {
-		switch {
-		case f.When != nil || f.Kind == spec.FieldSized:
-		case f.Kind == spec.FieldVarint:
-			bits += 8
-		case f.Kind == spec.FieldBytes:
-			bits += f.Bytes * 8
-		default:
-			bits += f.Bits
-		}
-	}
-	return bits / 8
-}
-
-// fixedSize returns the size of a header in bytes, or -1 where it varies.
-func fixedSize(h *spec.Header) int {
-	bits := 0
-	for _, f := range h.Fields {
-		switch {
-		case f.When != nil || f.Kind == spec.FieldSized || f.Kind == spec.FieldVarint:
-			return -1
-		case f.Kind == spec.FieldBytes:
-			bits += f.Bytes * 8
-		default:
-			bits += f.Bits
-		}
-	}
-	return bits / 8
+// maxBytes is how long a header may be.
+func maxBytes(h *spec.Header) int {
+	_, most := h.Size()
+	return most
 }
 
 // inMetadata returns parent as it looks where header h is in the packet's metadata: the name of the field that
@@ -217,7 +182,7 @@ func announcer(parent *layer, h *spec.Header) *fieldRef {
 // parse lays a header out at off and emits its checks. path is changed where the header is in the metadata.
 func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, end ir.Expr, blk *[]ir.Stmt) *layer {
 	in := &layer{
-		entry: e.Var.Value, h: a.h, meta: a.meta, off: off, size: fixedSize(a.h), limit: end,
+		entry: e.Var.Value, h: a.h, meta: a.meta, off: off, size: sizeOf(a.h), limit: end,
 		fields: map[string]*fieldRef{},
 	}
 	if p.starts[off.Base] {
@@ -231,15 +196,14 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 		typ := announcer(parent, a.h)
 		path[len(path)-1] = inMetadata(parent, a.h)
 		in.size, in.end = 0, off
-		bits := 0
-		for _, f := range a.h.Fields {
+		for _, at := range a.h.Layout() {
+			f := at.Field
 			pl := &fieldRef{f: f, max: ranges.Max(f.Bits), parent: in, segment: -1}
-			if bits < 16 {
-				pl.load = bits16(&ir.Meta{Kind: ir.VLANTCI}, bits, f.Bits)
+			if at.Bit < 16 {
+				pl.load = bits16(&ir.Meta{Kind: ir.VLANTCI}, at.Bit, f.Bits)
 			} else {
 				pl.load, pl.off = typ.load, typ.off
 			}
-			bits += f.Bits
 			in.fields[f.Name.Value] = pl
 			in.order = append(in.order, pl)
 		}
@@ -247,7 +211,7 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 		p.fixedValues(s, in, 0, blk)
 		return in
 	}
-	seg, bits, segment, first := off, 0, 0, 0
+	seg, bits, first := off, 0, 0
 	need := func(pos diag.Pos) { // the bytes of the segment so far are there
 		if bits == 0 {
 			return
@@ -261,16 +225,13 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 		p.fixedValues(s, in, first, blk)
 		first = len(in.order)
 	}
-	for _, f := range a.h.Fields {
+	for _, place := range a.h.Layout() {
+		f := place.Field
 		name := in.entry + "_" + f.Name.Value
 		var pl *fieldRef
-		if f.When == nil && (f.Kind == spec.FieldUint || f.Kind == spec.FieldBytes) {
-			pl = p.fixed(f, seg, bits, segment, in)
-			if f.Kind == spec.FieldBytes {
-				bits += f.Bytes * 8
-			} else {
-				bits += f.Bits
-			}
+		if !f.Varies() {
+			pl = fixed(place, seg, in)
+			bits = place.Bit + f.Width()
 			in.fields[f.Name.Value] = pl
 			in.order = append(in.order, pl)
 			continue
@@ -312,12 +273,9 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 					Reason: p.fieldReason(in.h, f, "is longer than the spec allows"), Pos: f.Name.Pos,
 				})
 		case spec.FieldUint, spec.FieldBytes:
-			n := f.Bytes
-			if f.Kind == spec.FieldUint {
-				n = f.Bits / 8
-			}
+			n := f.Width() / 8
 			size.Max = uint64(n)
-			fx := p.fixed(f, at, 0, -1, in)
+			fx := fixed(spec.Place{Field: f, Segment: -1}, at, in)
 			to := at.Plus(n)
 			p.pull(to)
 			emit(inner, &ir.NeedBytes{End: to, Reason: p.truncated(f.Name.Pos), Pos: f.Name.Pos})
@@ -346,7 +304,6 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 		next := p.let(blk, name+"_end", fold.Bin(ir.Add, fold.Off(at), &ir.VarRef{Var: size}), limit, f.Name.Pos)
 		p.least[next] = begins
 		seg, bits = ir.Off{Base: next}, 0
-		segment++
 		emit(blk, &ir.NeedBytes{End: seg, Reason: p.truncated(f.Name.Pos), Pos: f.Name.Pos})
 		p.pull(seg)
 		if !fold.IsFrame(end) {
@@ -403,10 +360,7 @@ func part(h *spec.Header, off ir.Off, fields []*fieldRef) *ir.HeaderPart {
 }
 
 func partField(f *spec.Field) ir.HeaderField {
-	if f.Kind == spec.FieldBytes {
-		return ir.HeaderField{Name: f.Name.Value, Bits: 8 * f.Bytes, Bytes: true}
-	}
-	return ir.HeaderField{Name: f.Name.Value, Bits: f.Bits}
+	return ir.HeaderField{Name: f.Name.Value, Bits: f.Width(), Bytes: f.Kind == spec.FieldBytes}
 }
 
 // fixedValues emits the checks of the fields from index first on that have to have certain values.

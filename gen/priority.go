@@ -10,29 +10,21 @@ import (
 
 // This pass computes the priority of a packet.
 
-// priorityFrom returns the expression that says a packet's priority in this program, or nil.
-func (p *program) priorityFrom() *spec.Expr {
-	switch {
-	case p.src.Priority != nil:
-		return p.src.Priority.From
-	case p.c.spec.Priority != nil:
-		return p.c.spec.Priority.From
-	}
-	return nil
-}
-
 // asksPriority reports whether the program needs to know it.
 func (p *program) asksPriority() bool {
-	asks := p.asks(priorityName)
-	eachAction(p.src.Rules, func(a *spec.Action) { asks = asks || a.Kind == spec.ActAdmit })
-	return asks
+	for a := range spec.Actions(p.src.Rules) {
+		if a.Kind == spec.ActAdmit {
+			return true
+		}
+	}
+	return p.asks(priorityName)
 }
 
 const priorityName = "priority"
 
 // findPriority computes the level of the packet: a value beyond the last one means the last one.
 func (s *scope) findPriority(blk *[]ir.Stmt) {
-	from := s.p.priorityFrom()
+	from := s.p.c.spec.PriorityOf(s.p.src)
 	if from == nil || !s.p.asksPriority() {
 		return
 	}
@@ -61,10 +53,10 @@ func (s *scope) findPriority(blk *[]ir.Stmt) {
 // priority is the level of the packet.
 func (s *scope) priority(pos diag.Pos) (val, bool) {
 	if s.level == nil {
-		if s.p.priorityFrom() == nil {
+		if s.p.c.spec.PriorityOf(s.p.src) == nil {
 			s.fail(code.Priority, pos, "the spec doesn't say where the priority is").
 				WithHint("declare it: priority: {levels: 8, from: \"…\"}")
-		} else if s.p.c.plan.Levels > 0 && s.mentions(s.p.priorityFrom(), s.p.src.Lookups) {
+		} else if s.p.c.plan.Levels > 0 && s.mentions(s.p.c.spec.PriorityOf(s.p.src), s.p.src.Lookups) {
 			s.fail(code.Priority, pos, "the priority is known after the program's lookups only")
 		}
 		return val{}, false

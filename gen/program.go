@@ -413,7 +413,8 @@ func (p *program) shortest(e *spec.StackEntry) int {
 		if h.Metadata != "" {
 			return 0
 		}
-		n = min(n, smallest(h))
+		least, _ := h.Size()
+		n = min(n, least)
 	}
 	return n
 }
@@ -505,23 +506,19 @@ func (p *program) follows(h *spec.Header, parent *layer) (ir.Expr, bool) {
 // them identifies. It reads the packet in front of the header's own checks; the caller makes sure of the bytes.
 func (p *program) discriminator(h *spec.Header, parent *layer, off ir.Off, end ir.Expr) (ir.Expr, int) {
 	var cond ir.Expr
-	bits, needed := 0, 0
+	needed := 0
 	probe := &layer{h: h, fields: map[string]*fieldRef{}}
-	for _, f := range h.Fields {
-		if f.When != nil || f.Kind == spec.FieldSized || f.Kind == spec.FieldVarint {
+	for _, at := range h.Layout() {
+		f := at.Field
+		if f.Varies() {
 			break
 		}
-		pl := p.fixed(f, off, bits, 0, probe)
+		pl := fixed(at, off, probe)
 		probe.fields[f.Name.Value] = pl
-		if f.Kind == spec.FieldBytes {
-			bits += f.Bytes * 8
-		} else {
-			bits += f.Bits
-		}
 		if f.Is != nil {
 			s := &scope{p: p, self: probe}
 			cond = fold.And(cond, s.constraint(pl.val(), f.Is))
-			needed = (bits + 7) / 8
+			needed = (at.Bit + f.Width() + 7) / 8
 		}
 	}
 	return cond, needed

@@ -91,7 +91,7 @@ func (w *rewriter) push(a *spec.Action) {
 			w.p.headerNames())
 		return
 	}
-	if fixedSize(h) < 0 {
+	if h.Varies() {
 		w.s.fail(code.Variable, a.Header.Pos, "header %q can't be pushed: its size varies", h.Name.Value).
 			WithRelated(h.Name.Pos, "the header is declared here")
 		return
@@ -103,7 +103,7 @@ func (w *rewriter) push(a *spec.Action) {
 	}
 	o := &outHeader{
 		h: h, entry: h.Name.Value, index: -1, vals: map[string]ir.Expr{}, sets: map[string]diag.Pos{},
-		size: fixedSize(h), pos: a.Header.Pos,
+		size: sizeOf(h), pos: a.Header.Pos,
 	}
 	at := len(w.hdrs)
 	if a.Before != nil {

@@ -53,7 +53,7 @@ func (s *scope) rules(blk *[]ir.Stmt) {
 	if done := s.require(s.matches(src.Match), matchPos(src), blk); done {
 		return
 	}
-	from := s.p.priorityFrom()
+	from := s.p.c.spec.PriorityOf(s.p.src)
 	late := from != nil && s.mentions(from, src.Lookups)
 	if !late {
 		s.findPriority(blk)
@@ -134,7 +134,7 @@ func (s *scope) mentions(e *spec.Expr, ls []*spec.Lookup) bool {
 				return true
 			}
 		}
-		if from := s.p.priorityFrom(); from != nil && from != e && e.Path[0].Value == priorityName &&
+		if from := s.p.c.spec.PriorityOf(s.p.src); from != nil && from != e && e.Path[0].Value == priorityName &&
 			len(e.Path) == 1 &&
 			s.rows[priorityName] == nil {
 			return s.mentions(from, ls)

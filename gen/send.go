@@ -51,7 +51,7 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 	o := w.hdrs[net]
 	have := role(o.h, "destination").Bytes
 	other := w.sibling(o)
-	if other != nil && fixedSize(other) < 0 ||
+	if other != nil && other.Varies() ||
 		slices.ContainsFunc(w.hdrs, func(o *outHeader) bool { return o.size < 0 }) {
 		other = nil // a header of variable length can't be written again: user space converts
 	}
@@ -338,7 +338,7 @@ func (s *scope) innerHeader(o *outHeader) bool {
 func (w *rewriter) replace(net int, h *spec.Header) *outHeader {
 	o := w.hdrs[net]
 	n := &outHeader{
-		h: h, entry: o.entry, index: o.index, vals: map[string]ir.Expr{}, sets: o.sets, size: fixedSize(h), pos: o.pos,
+		h: h, entry: o.entry, index: o.index, vals: map[string]ir.Expr{}, sets: o.sets, size: sizeOf(h), pos: o.pos,
 	}
 	var next *spec.Header
 	if net+1 < len(w.hdrs) {

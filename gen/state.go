@@ -115,11 +115,11 @@ func (c *compiler) state() {
 func (c *compiler) learnedWith() map[string]bool {
 	with := map[string]bool{}
 	for _, p := range c.spec.Programs {
-		eachAction(p.Rules, func(a *spec.Action) {
+		for a := range spec.Actions(p.Rules) {
 			if a.With != nil {
 				with[a.Table.Value] = true
 			}
-		})
+		}
 	}
 	return with
 }

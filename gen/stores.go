@@ -55,16 +55,11 @@ func (w *rewriter) pieces(o *outHeader) []piece {
 	var out []piece
 	runs := map[int][]*unit{}
 	if o.old == nil {
-		bits := o.off.Const * 8
-		for _, f := range o.h.Fields {
-			n := f.Bits
-			if f.Kind == spec.FieldBytes {
-				n = f.Bytes * 8
-			}
+		for _, at := range o.h.Layout() {
+			f, from := at.Field, o.off.Const*8+at.Bit
 			runs[0] = append(runs[0], &unit{
-				f: f, from: bits, to: bits + n, now: o.vals[f.Name.Value], changed: true, pos: o.at(f),
+				f: f, from: from, to: from + f.Width(), now: o.vals[f.Name.Value], changed: true, pos: o.at(f),
 			})
-			bits += n
 		}
 		return cut(runs[0], o.off.Base, nil, ir.Off{})
 	}
@@ -89,13 +84,9 @@ func (w *rewriter) pieces(o *outHeader) []piece {
 		if pl.segment < 0 {
 			continue
 		}
-		n := pl.f.Bits
-		if pl.f.Kind == spec.FieldBytes {
-			n = pl.f.Bytes * 8
-		}
 		to := o.moved(pl.off)
 		u := &unit{f: pl.f, pl: pl, from: to.Const*8 + pl.bit, now: pl.load, pos: o.at(pl.f)}
-		u.to = u.from + n
+		u.to = u.from + pl.f.Width()
 		if k := pl.f.Is; k != nil && k.Op == spec.IsEq && pl.f.Kind == spec.FieldUint && k.Value.Kind == spec.LitInt {
 			u.now = fold.Num(k.Value.Int) // checked when it came
 		}

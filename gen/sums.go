@@ -45,19 +45,11 @@ func (w *rewriter) sums(rw *ir.Rewrite, end ir.Expr) ([]*ir.Sum, bool) {
 	return out, true
 }
 
+// fieldOff is where a field of a header of fixed size is.
 func (o *outHeader) fieldOff(f *spec.Field) ir.Off {
-	bits := 0
-	for _, g := range o.h.Fields {
-		if g == f {
-			break
-		}
-		if g.Kind == spec.FieldBytes {
-			bits += g.Bytes * 8
-		} else {
-			bits += g.Bits
-		}
-	}
-	return o.off.Plus(bits / 8)
+	places := o.h.Layout()
+	i := slices.IndexFunc(places, func(at spec.Place) bool { return at.Field == f })
+	return o.off.Plus(places[i].Bit / 8)
 }
 
 // freshSum is the checksum of a header that is new.
@@ -247,7 +239,7 @@ func (w *rewriter) keptTerms(n, c *outHeader, all bool) (was, now []ir.Term) {
 	if n.blank && n.size < 0 {
 		odd, oddIf := oddness(n.old.off, c.old.off)
 		return []ir.Term{{
-			Region: true, At: n.old.off, Len: fold.Distance(n.old.end, n.old.off), Max: n.old.bytesAtMost(), Odd: odd,
+			Region: true, At: n.old.off, Len: fold.Distance(n.old.end, n.old.off), Max: maxBytes(n.h), Odd: odd,
 			OddIf: oddIf,
 		}}, nil // zeros add nothing
 	}
@@ -294,37 +286,11 @@ func variableTerms(o *outHeader, off, start ir.Off) []ir.Term {
 				odd, oddIf = parity(fold.Bin(ir.Add, fold.Distance(pl.off, o.old.off), fold.Distance(off, start)))
 			}
 			out = append(out, ir.Term{
-				Region: true, At: pl.off, Len: pl.size, Max: bytesAtMost(pl), Odd: odd, OddIf: oddIf,
+				Region: true, At: pl.off, Len: pl.size, Max: pl.f.MaxBytes(), Odd: odd, OddIf: oddIf,
 			})
 		}
 	}
 	return out
-}
-
-// bytesAtMost is how long a field of variable length or presence may be.
-func bytesAtMost(pl *fieldRef) int {
-	switch pl.f.Kind {
-	case spec.FieldUint:
-		return pl.f.Bits / 8
-	case spec.FieldBytes:
-		return pl.f.Bytes
-	case spec.FieldVarint:
-		return 8
-	}
-	return pl.f.Max
-}
-
-// bytesAtMost is how long a header may be.
-func (in *layer) bytesAtMost() int {
-	n, bits := 0, 0
-	for _, pl := range in.order {
-		if pl.segment >= 0 && pl.f.Kind == spec.FieldUint {
-			bits += pl.f.Bits
-		} else {
-			n += bytesAtMost(pl)
-		}
-	}
-	return n + bits/8
 }
 
 // newSum is the field of a checksum that changes, as a summand of one that covers it and begins at start.

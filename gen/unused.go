@@ -1,6 +1,7 @@
 package gen
 
 import (
+	"iter"
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
@@ -79,21 +80,22 @@ func (c *compiler) unusedLets(rules []*spec.Rule) {
 				continue
 			}
 			used := map[string]bool{}
-			find := func(e *spec.Expr) {
-				if e.Op == spec.OpName {
-					used[e.Path[0].Value] = true
+			find := func(es iter.Seq[*spec.Expr]) {
+				for e := range es {
+					if e.Op == spec.OpName {
+						used[e.Path[0].Value] = true
+					}
 				}
 			}
 			for _, as := range a.Set {
-				eachIn(find, as.Value)
+				find(spec.Within(as.Value))
 			}
-			p := &program{c: c, src: &spec.Program{Rules: []*spec.Rule{{Do: r.Do[i+1:]}}}}
-			p.eachExpr(find)
+			find(c.spec.Exprs(&spec.Program{Rules: []*spec.Rule{{Do: r.Do[i+1:]}}}))
 			for _, as := range a.Set {
 				name, effect := as.Target.Path[0], false
-				eachIn(func(e *spec.Expr) {
+				for e := range spec.Within(as.Value) {
 					effect = effect || e.Fn.Value == "alloc" || e.Fn.Value == "translate"
-				}, as.Value)
+				}
 				if !used[name.Value] && !effect {
 					c.diags.Warn(code.NotUsed, name.Pos, "%q gets a value, but the rest of the rule doesn't use it",
 						name.Value).
@@ -108,9 +110,11 @@ func (c *compiler) unusedLets(rules []*spec.Rule) {
 func (c *compiler) uses() map[string][]string {
 	u := map[string][]string{}
 	use := func(kind string, n spec.Name) { u[kind] = append(u[kind], n.Value) }
-	expr := func(e *spec.Expr) {
-		if e.Op == spec.OpName && len(e.Path) > 1 && e.Path[0].Value == "setting" {
-			use("setting", e.Path[1])
+	exprs := func(es iter.Seq[*spec.Expr]) {
+		for e := range es {
+			if e.Op == spec.OpName && len(e.Path) > 1 && e.Path[0].Value == "setting" {
+				use("setting", e.Path[1])
+			}
 		}
 	}
 	lookups := func(ls []*spec.Lookup) {
@@ -128,12 +132,12 @@ func (c *compiler) uses() map[string][]string {
 				use("header", h.Name)
 			}
 		}
-		p.eachExpr(expr)
+		exprs(c.spec.Exprs(src))
 		lookups(src.Lookups)
 		for _, r := range src.Rules {
 			lookups(r.Lookups)
 		}
-		eachAction(src.Rules, func(a *spec.Action) {
+		for a := range spec.Actions(src.Rules) {
 			use("header", a.Header)
 			use("table", a.Table)
 			use("event", a.Event)
@@ -143,11 +147,11 @@ func (c *compiler) uses() map[string][]string {
 					lookups(r.Lookups)
 				}
 			}
-		})
+		}
 	}
 	for _, h := range c.spec.Headers {
 		for _, f := range h.Fields {
-			eachIn(expr, f.When, f.Size)
+			exprs(spec.Within(f.When, f.Size))
 		}
 	}
 	for _, t := range c.spec.Tests {

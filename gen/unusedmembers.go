@@ -1,6 +1,8 @@
 package gen
 
 import (
+	"iter"
+
 	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -116,30 +118,30 @@ func (c *compiler) memberUses() memberUse {
 		}
 		lookups(src.Lookups)
 		rules(src.Rules)
-		eachAction(src.Rules, func(a *spec.Action) {
+		for a := range spec.Actions(src.Rules) {
 			if a.FanOut != nil {
 				rules(a.FanOut.Rules)
 			}
-		})
-		eachMember(&program{c: c, src: src}, func(row, member string) {
+		}
+		eachMember(c.spec, src, func(row, member string) {
 			for _, t := range tables[row] {
 				u.rows[t][member] = true
 			}
 		})
-		eachAction(src.Rules, func(a *spec.Action) {
+		for a := range spec.Actions(src.Rules) {
 			if a.FanOut != nil {
 				u.fanOut(c, a.FanOut)
 			}
-		})
+		}
 	}
 	for _, src := range c.spec.Programs {
-		eachAction(src.Rules, func(a *spec.Action) {
+		for a := range spec.Actions(src.Rules) {
 			for _, t := range c.spec.Tables {
 				if a.Kind == spec.ActLearn && t.Name.Value == a.Table.Value {
 					delete(u.rows, t.Name.Value) // it writes them all
 				}
 			}
-		})
+		}
 	}
 	return u
 }
@@ -151,7 +153,7 @@ func (u memberUse) fanOut(c *compiler, f *spec.FanOut) {
 		used = map[string]bool{}
 		u.groups[f.Group.Value] = used
 	}
-	eachMember(&program{c: c, src: &spec.Program{Rules: f.Rules}}, func(row, member string) {
+	eachMember(c.spec, &spec.Program{Rules: f.Rules}, func(row, member string) {
 		if row == "r" {
 			used[member] = true
 		}
@@ -159,12 +161,16 @@ func (u memberUse) fanOut(c *compiler, f *spec.FanOut) {
 }
 
 // eachMember calls f for all that a program names as a member of something.
-func eachMember(p *program, f func(row, member string)) {
-	name := func(e *spec.Expr) {
-		if len(e.Path) > 1 {
-			f(e.Path[0].Value, e.Path[1].Value)
+func eachMember(s *spec.Spec, p *spec.Program, f func(row, member string)) {
+	names := func(es iter.Seq[*spec.Expr]) {
+		for e := range es {
+			if len(e.Path) > 1 {
+				f(e.Path[0].Value, e.Path[1].Value)
+			}
 		}
 	}
-	p.eachExpr(name)
-	eachAction(p.src.Rules, func(a *spec.Action) { eachIn(name, a.Counter, a.Count, a.Credit) })
+	names(s.Exprs(p))
+	for a := range spec.Actions(p.Rules) {
+		names(spec.Within(a.Counter, a.Count, a.Credit))
+	}
 }

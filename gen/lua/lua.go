@@ -141,11 +141,8 @@ func (r *renderer) header(h *spec.Header) {
 		r.line("\t{parent = %s, match = {%s}},", name(a.Parent.Value), strings.Join(match, ", "))
 	}
 	r.line("}, fields = {")
-	bit, fixed := 0, true // where the next field begins in the header, while that is the same in every packet
-	for _, f := range h.Fields {
-		r.line("\t{%s},", strings.Join(r.field(h, f, bit, fixed), ", "))
-		bit += f.Bits + 8*f.Bytes
-		fixed = fixed && f.When == nil && (f.Kind == spec.FieldUint || f.Kind == spec.FieldBytes)
+	for _, at := range h.Layout() {
+		r.line("\t{%s},", strings.Join(r.field(h, at), ", "))
 	}
 	r.line("}}")
 }
@@ -178,7 +175,8 @@ func find(h *spec.Header, field string) *spec.Field {
 }
 
 // field renders the members of a field.
-func (r *renderer) field(h *spec.Header, f *spec.Field, bit int, fixed bool) []string {
+func (r *renderer) field(h *spec.Header, at spec.Place) []string {
+	f := at.Field
 	out := []string{"name = " + name(f.Name.Value)}
 	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	switch {
@@ -188,7 +186,7 @@ func (r *renderer) field(h *spec.Header, f *spec.Field, bit int, fixed bool) []s
 		add(`type = "uint64", wide = true`)
 	case f.Kind == spec.FieldUint:
 		add("bits = %d", f.Bits)
-		r.uint(f, bit, fixed, add)
+		integer(at, add)
 	default:
 		if f.Kind == spec.FieldBytes {
 			add("bits = %d", 8*f.Bytes)
@@ -235,8 +233,10 @@ func (r *renderer) field(h *spec.Header, f *spec.Field, bit int, fixed bool) []s
 	return out
 }
 
-// uint says how Wireshark shows an integer: as whole bytes, as bits of a few bytes, or by its value.
-func (r *renderer) uint(f *spec.Field, bit int, fixed bool, add func(string, ...any)) {
+// integer says how Wireshark shows an integer: as whole bytes, as bits of a few bytes, or by its value.
+func integer(at spec.Place, add func(string, ...any)) {
+	f, bit := at.Field, at.Bit
+	fixed := at.Segment == 0 // it begins at the same place in every packet
 	first := bit / 8
 	bytes := (bit+f.Bits+7)/8 - first
 	whole := fixed && bit%8 == 0 && f.Bits%8 == 0

@@ -40,13 +40,7 @@ func Header(h *spec.Header) string {
 
 // fixedBits returns the size of a field that is always there and always as long.
 func fixedBits(f *spec.Field) (bits int, fixed bool) {
-	switch f.Kind {
-	case spec.FieldUint:
-		bits = f.Bits
-	case spec.FieldBytes:
-		bits = 8 * f.Bytes
-	}
-	return bits, bits > 0 && bits <= maxFixed && f.When == nil
+	return f.Width(), f.Width() <= maxFixed && !f.Varies()
 }
 
 // extent says how long a field is that has no place of its own in the grid.

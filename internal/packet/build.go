@@ -263,10 +263,6 @@ func (b *builder) header(layer int) error {
 			value = b.fallback(layer, f)
 		}
 		switch f.Kind {
-		case spec.FieldUint:
-			p.Bits = f.Bits
-		case spec.FieldBytes:
-			p.Bits = 8 * f.Bytes
 		case spec.FieldVarint:
 			if value.Bytes == nil {
 				value = Bytes(varint(value.Int))
@@ -281,6 +277,8 @@ func (b *builder) header(layer int) error {
 				return fmt.Errorf("%s: %w", name, err)
 			}
 			p.Bits = 8 * n
+		default:
+			p.Bits = f.Width()
 		}
 		bit += p.Bits
 		b.data = append(b.data, make([]byte, max(0, (bit+7)/8-len(b.data)))...)

@@ -77,10 +77,6 @@ func (hs *Headers) layOut(frame []byte, spans []*Span) *Problem {
 		}
 		switch {
 		case !p.There:
-		case f.Kind == spec.FieldUint:
-			p.Bits = f.Bits
-		case f.Kind == spec.FieldBytes:
-			p.Bits = 8 * f.Bytes
 		case f.Kind == spec.FieldVarint:
 			if bit/8 >= sp.Limit {
 				return problem("the packet ends in front of it")
@@ -95,6 +91,8 @@ func (hs *Headers) layOut(frame []byte, spans []*Span) *Problem {
 				return problem(fmt.Sprintf("a length of %d, its bound is %d", n, f.Max))
 			}
 			p.Bits = int(n) * 8
+		default:
+			p.Bits = f.Width()
 		}
 		bit += p.Bits
 		if bit > 8*sp.Limit {
