@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/fastrelay/fastrelay-gen/gen"
+	"github.com/fastrelay/fastrelay-gen/gen/always"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/sample"
@@ -141,18 +142,18 @@ func TestAlways(t *testing.T) {
 				if p.Hook == ir.Congestion {
 					continue // there is no packet that could be odd
 				}
-				names := map[string]gen.Always{}
-				for _, up := range gen.AlwaysUp(s, p) {
+				names := map[string]always.Case{}
+				for _, up := range always.Up(s, p) {
 					names[up.Reason.Name] = up
 				}
 				tries := trials(t, s, plan, p)
 				for _, kind := range slices.Sorted(maps.Keys(tries)) {
 					what := filepath.Base(filepath.Dir(file)) + " " + p.Name + ": " + kind
 					reason, _, _ := strings.Cut(kind, ",")
-					up, always := names[reason]
+					up, named := names[reason]
 					// What no single header tells apart can't be told here, either. What a tunnel takes isn't meant,
 					// and a checksum of 0 only where it is named.
-					always = always && (len(up.In) == 0 || strings.HasPrefix(up.In[0], "ipv")) &&
+					certain := named && (len(up.In) == 0 || strings.HasPrefix(up.In[0], "ipv")) &&
 						(kind != "gso_packet" || !strings.Contains(up.But, "its tunnel")) &&
 						(kind != "gso_packet, tunnels" || !strings.Contains(up.But, "tunnel's headers")) &&
 						(kind != "udp_checksum, 0" || strings.Contains(up.Reason.Doc, "is 0"))
@@ -165,7 +166,7 @@ func TestAlways(t *testing.T) {
 							taken++
 						}
 						switch _, ok := names[res.Reason]; {
-						case !always, res.Verdict == sim.VerdictUp && ok:
+						case !certain, res.Verdict == sim.VerdictUp && ok:
 						case res.Verdict == sim.VerdictDrop && strings.Contains(up.But, "drops"):
 							dropped++
 						default:
@@ -174,7 +175,7 @@ func TestAlways(t *testing.T) {
 						}
 					}
 					switch {
-					case always:
+					case certain:
 						said++
 						counted[kind] += exact // 0 where the name is that of another header than the first IP header
 					case taken == 0 && exact == len(tries[kind]) && !multicast(s, p): // whose addresses decide, too

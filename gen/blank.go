@@ -18,7 +18,7 @@ func (w *rewriter) blank(a *spec.Action) {
 	in, known := w.s.find(a.Header.Value)
 	if in == nil {
 		if !known {
-			suggest(w.s.fail(code.Push, a.Header.Pos, "no header %q in the stack", a.Header.Value), a.Header.Value,
+			w.s.fail(code.Push, a.Header.Pos, "no header %q in the stack", a.Header.Value).WithNames(a.Header.Value,
 				w.s.visible())
 		}
 		return // an optional header that isn't there

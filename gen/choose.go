@@ -26,7 +26,7 @@ const next = -1
 // choose compiles the alternatives of the last entry of a stack, which rows choose from.
 func (p *program) choose(i int, e *spec.StackEntry, path []*layer, parent *layer, off ir.Off, end ir.Expr,
 	blk *[]ir.Stmt) {
-	hs := p.choices(e)
+	hs := p.names.Choices(e)
 	for n, h := range hs {
 		a := arm{h: h}
 		if parent != nil {
@@ -94,7 +94,7 @@ func (p *program) checkChoice() {
 			continue
 		}
 		fail := func(format string, args ...any) *diag.Diagnostic {
-			return p.c.diags.Add(code.Stack, e.Pos, format, args...)
+			return p.diags.Add(code.Stack, e.Pos, format, args...)
 		}
 		switch {
 		case p.congestion():
@@ -108,7 +108,7 @@ func (p *program) checkChoice() {
 			fail("nothing chooses among these headers: the program has no lookup that has to find a row").
 				WithHint("look up a row by the fields of %s: lookup: NAME: TABLE: […]", e.Var.Value)
 		default:
-			if h, f, what := unfitToChoose(p.choices(e)); h != nil {
+			if h, f, what := unfitToChoose(p.names.Choices(e)); h != nil {
 				fail("rows can't choose header %q: its field %q %s", h.Name.Value, f.Name.Value, what).
 					WithRelated(f.Name.Pos, "the field is declared here").
 					WithHint("a header up to the fields that the lookup reads is enough; the rest is payload")

@@ -1,86 +1,59 @@
-// Package gen is the compiler: it turns a typed spec into the plan. Compile is pure; its passes run in this order, one
-// file each:
+// Package gen is the compiler: it turns a typed spec into the plan. Compile is pure; its stages run in this order, a
+// package or a file each:
 //
-//	state.go    settings, tables and sessions: types, layouts; with rowhops.go, hidden members for next hops
-//	groups.go   groups of receivers, events, and what spends credits
-//	program.go  one program: its stack becomes a tree of paths, one for each sequence of headers
+//	declare     what the spec declares: types, layouts of rows, hidden members for next hops. Then for each program:
+//	program.go  its stack becomes a tree of paths, one for each sequence of headers
 //	choose.go   headers that only rows can tell apart
 //	parse.go    one header on one path: where its fields are, what has to hold
 //	expr.go     expressions: names, types, ranges
-//	match.go    constraints as conditions; with ranges.go
+//	match.go    constraints as conditions
 //	rules.go    lookups, rules, actions
 //	congestion.go the hook without a packet
 //	fanout.go   one to many; with extent.go
+//	report.go   events and credits
 //	effects.go  names for values, numbers that are allocated, lists of elements
 //	rewrite.go  the packet that leaves: headers, lengths; with set.go, send.go, resize.go, sums.go and stores.go
 //	push.go     headers that are taken out and put in
-//	check.go    what the plan needs of a kernel, and the invariants of its shape
-//	unused.go   warnings: what is declared and not used
-//	dead.go     warnings: what no packet gets to
+//	check       what the plan needs of a kernel, and the invariants of its shape
+//	warn        warnings: what is declared and not used, what no packet gets to
 //
 // A pass that finds a mistake in the spec reports it and goes on with the next independent piece, so that a person sees
 // all mistakes at once.
 package gen
 
 import (
+	"github.com/fastrelay/fastrelay-gen/gen/check"
+	"github.com/fastrelay/fastrelay-gen/gen/declare"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/trace"
+	"github.com/fastrelay/fastrelay-gen/gen/warn"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
 // Compile makes the plan of a spec. Where the list has errors, the plan is nil; else it may have warnings.
 func Compile(s *spec.Spec) (*ir.Plan, *diag.List) {
-	c := &compiler{
-		spec:     s,
-		diags:    &diag.List{},
-		plan:     &ir.Plan{Name: s.Name.Value, Pos: s.Name.Pos},
-		headers:  map[string]*spec.Header{},
-		groups:   map[string]*spec.Alternatives{},
-		settings: map[string]*ir.Setting{},
-		tables:   map[string]*ir.Table{},
-		counters: map[string]*ir.Counter{},
-		fanOuts:  map[string]*ir.Group{},
-		events:   map[string]*ir.Event{},
-		protos:   map[*ir.Member]int{},
-	}
-	for _, h := range s.Headers {
-		if _, shadowed := c.headers[h.Name.Value]; !shadowed {
-			c.headers[h.Name.Value] = h
+	diags := &diag.List{}
+	names := declare.Of(s, diags)
+	plan := names.Plan
+	protos := map[*ir.Member]int{}
+	var traces []*trace.Program
+	for _, src := range s.Programs {
+		if p := compileProgram(src, names, protos, diags); p != nil {
+			plan.Programs = append(plan.Programs, p.out)
+			traces = append(traces, p.trace)
 		}
 	}
-	for _, g := range s.Alternatives {
-		if _, shadowed := c.groups[g.Name.Value]; !shadowed {
-			c.groups[g.Name.Value] = g
-		}
+	check.Needs(plan, s.Kernel, diags)
+	if diags.Len() == 0 {
+		check.Shape(plan, diags)
 	}
-	c.checkHeaders()
-	c.state()
-	for _, p := range s.Programs {
-		c.program(p)
+	if diags.Len() > 0 {
+		return nil, diags
 	}
-	c.kernel()
-	if c.diags.Len() == 0 {
-		c.checkShape()
+	warn.Unused(names, diags)
+	for _, t := range traces {
+		warn.Unreached(t, diags)
 	}
-	if c.diags.Len() > 0 {
-		return nil, c.diags
-	}
-	c.unused()
-	c.dead()
-	return c.plan, c.diags
-}
-
-type compiler struct {
-	spec     *spec.Spec
-	diags    *diag.List
-	plan     *ir.Plan
-	headers  map[string]*spec.Header
-	groups   map[string]*spec.Alternatives
-	settings map[string]*ir.Setting
-	tables   map[string]*ir.Table
-	counters map[string]*ir.Counter
-	fanOuts  map[string]*ir.Group
-	events   map[string]*ir.Event
-	programs []*program
-	protos   map[*ir.Member]int // of hops of rows: the IP protocol of the packets, see carries
+	return plan, diags
 }

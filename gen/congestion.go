@@ -53,13 +53,14 @@ func decisions(header string) string {
 	return strings.Join(names, ", ")
 }
 
-// checkHook reports a stack that isn't one of the program's hook, and what each event has once.
-func (p *program) checkHook() {
+// checkHook reports a stack that isn't one of the program's hook, and what each event has once. known: all headers of
+// the stack are declared.
+func (p *program) checkHook(known bool) {
 	if !p.congestion() {
 		for _, e := range p.src.Stack {
-			for _, h := range p.choices(e) {
+			for _, h := range p.names.Choices(e) {
 				if h.Std && (h.Name.Value == socketHeader || isEvent(h)) {
-					p.c.diags.Add(code.Congestion, e.Pos, "header %q is only at %s", h.Name.Value, ir.Congestion)
+					p.diags.Add(code.Congestion, e.Pos, "header %q is only at %s", h.Name.Value, ir.Congestion)
 					return
 				}
 			}
@@ -68,38 +69,38 @@ func (p *program) checkHook() {
 	}
 	const stack = `the stack is ["socket", "ack"], or another event in the place of "ack": init, loss, release; or ` +
 		`several, as in {event: ["ack", "loss"]}`
-	errors := p.c.diags.Len()
+	errors := p.diags.Len()
 	for i, e := range p.src.Stack {
-		for _, h := range p.choices(e) {
+		for _, h := range p.names.Choices(e) {
 			switch ok := h.Std && h.Name.Value == socketHeader; {
 			case i == 0 && ok && !e.Optional && len(e.Headers) == 1:
 			case i == 1 && isEvent(h) && !e.Optional && e.After == nil:
 				p.event(h.Name.Value)
 			default:
-				p.c.diags.Add(code.Congestion, e.Pos, "header %q has no place here at %s", h.Name.Value, ir.Congestion).
+				p.diags.Add(code.Congestion, e.Pos, "header %q has no place here at %s", h.Name.Value, ir.Congestion).
 					WithHint("%s", stack)
 				return
 			}
 		}
 	}
-	if len(p.src.Stack) != 2 && p.c.diags.Len() == errors {
-		p.c.diags.Add(code.Congestion, p.src.HookPos, "the stack doesn't say what happens to the socket").
+	if len(p.src.Stack) != 2 && known && p.diags.Len() == errors {
+		p.diags.Add(code.Congestion, p.src.HookPos, "the stack doesn't say what happens to the socket").
 			WithHint("%s", stack)
 	}
 	if p.src.Multicast {
-		p.c.diags.Add(code.Congestion, p.src.HookPos, "multicast has no meaning at %s", ir.Congestion)
+		p.diags.Add(code.Congestion, p.src.HookPos, "multicast has no meaning at %s", ir.Congestion)
 	}
-	if n := p.c.spec.Name; len(n.Value) > maxAlgorithm {
-		p.c.diags.Add(code.Congestion, n.Pos, "the name of a relay with a congestion control has at most %d characters",
+	if n := p.names.Spec.Name; len(n.Value) > maxAlgorithm {
+		p.diags.Add(code.Congestion, n.Pos, "the name of a relay with a congestion control has at most %d characters",
 			maxAlgorithm).WithHint("sockets choose the congestion control by it")
 	}
 }
 
 // event notes that the program runs at an event of the socket.
 func (p *program) event(name string) {
-	for _, other := range p.c.plan.Programs {
+	for _, other := range p.names.Plan.Programs {
 		if slices.Contains(other.On, name) {
-			p.c.diags.Add(code.Congestion, p.src.Name.Pos, "two programs run at the event %q of a socket", name).
+			p.diags.Add(code.Congestion, p.src.Name.Pos, "two programs run at the event %q of a socket", name).
 				WithRelated(other.Pos, "the other one").WithHint("write one program with both programs' rules")
 			return
 		}
@@ -116,13 +117,13 @@ func (p *program) checkActions(r *spec.Rule) {
 	}
 	for _, a := range r.Do {
 		if a.Else != nil {
-			p.c.diags.Add(code.Congestion, a.Else.Pos, "nothing can be dropped at %s: there is no packet",
+			p.diags.Add(code.Congestion, a.Else.Pos, "nothing can be dropped at %s: there is no packet",
 				ir.Congestion)
 		}
 		switch a.Kind {
 		case spec.ActSet, spec.ActLet, spec.ActCount, spec.ActLearn, spec.ActEmit, spec.ActAdmit, spec.ActPass:
 		default:
-			p.c.diags.Add(code.Congestion, a.Pos, "%s has no meaning at %s: there is no packet", a.Kind, ir.Congestion).
+			p.diags.Add(code.Congestion, a.Pos, "%s has no meaning at %s: there is no packet", a.Kind, ir.Congestion).
 				WithHint("there are set, let, count, learn, emit, admit and pass")
 		}
 	}

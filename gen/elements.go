@@ -20,7 +20,7 @@ type list struct {
 // searches emits the search of every list for every identifier that the program asks for.
 func (s *scope) searches(blk *[]ir.Stmt) {
 exprs:
-	for e := range s.p.c.spec.Exprs(s.p.src) {
+	for e := range s.p.names.Spec.Exprs(s.p.src) {
 		if e.Op != spec.OpCall || e.Fn.Value != "has" && e.Fn.Value != "element" || len(e.Args) < 2 {
 			continue
 		}

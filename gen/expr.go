@@ -68,7 +68,7 @@ func (s *scope) fail(code diag.Code, pos diag.Pos, format string, args ...any) *
 	if s.quiet {
 		return &diag.Diagnostic{}
 	}
-	return s.p.c.diags.Add(code, pos, format, args...)
+	return s.p.diags.Add(code, pos, format, args...)
 }
 
 // cond lowers a condition.
@@ -320,8 +320,8 @@ func (s *scope) onWire(e *spec.Expr, v val) int {
 		return 0
 	}
 	for _, entry := range s.p.src.Stack {
-		for _, h := range s.p.choices(entry) {
-			if entry.Var.Value == e.Path[0].Value || h.Name.Value == e.Path[0].Value || s.p.c.inGroup(h,
+		for _, h := range s.p.names.Choices(entry) {
+			if entry.Var.Value == e.Path[0].Value || h.Name.Value == e.Path[0].Value || s.p.names.InGroup(h,
 				e.Path[0].Value) {
 				for _, f := range h.Fields {
 					if f.Name.Value == v.field.f.Name.Value && f.Bytes != size {
@@ -346,7 +346,7 @@ func (s *scope) leveled(e *spec.Expr) (*ir.Row, *ir.Member) {
 	if r == nil {
 		return nil, nil
 	}
-	if m := member(&r.Table.Value, e.Path[1].Value); m != nil && m.Type.Levels > 0 {
+	if m := r.Table.Value.Member(e.Path[1].Value); m != nil && m.Type.Levels > 0 {
 		return r, m
 	}
 	return nil, nil

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/declare"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -52,23 +53,23 @@ func (w *rewriter) fanOut(a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 			return
 		}
 	}
-	g := w.p.c.fanOuts[fo.Group.Value]
+	g := w.p.names.Groups[fo.Group.Value]
 	if g == nil {
 		var names []string
-		for _, g := range w.p.c.spec.Groups {
+		for _, g := range w.p.names.Spec.Groups {
 			names = append(names, g.Name.Value)
 		}
 		if !slices.Contains(names, fo.Group.Value) { // else its declaration is reported
-			suggest(w.s.fail(code.UnknownName, fo.Group.Pos, "no group %q", fo.Group.Value), fo.Group.Value, names)
+			w.s.fail(code.UnknownName, fo.Group.Pos, "no group %q", fo.Group.Value).WithNames(fo.Group.Value, names)
 		}
 		return
 	}
-	if _, taken := w.s.rows[receiver]; taken {
-		bad("a lookup is called %q, which is what the receiver's row is called", receiver)
+	if _, taken := w.s.rows[declare.Receiver]; taken {
+		bad("a lookup is called %q, which is what the receiver's row is called", declare.Receiver)
 		return
 	}
-	if _, taken := w.s.named[receiver]; taken {
-		bad("a value is called %q (let), which is what the receiver's row is called", receiver)
+	if _, taken := w.s.named[declare.Receiver]; taken {
+		bad("a value is called %q (let), which is what the receiver's row is called", declare.Receiver)
 		return
 	}
 	key, ok := w.s.values("group", g.Name, g.Pos, &g.Key, fo.Key, fo.Pos, "key")
@@ -99,7 +100,7 @@ func (w *rewriter) fanOut(a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 		out.Reason = w.p.reason("pass", ir.Passed, "", a.Pos)
 	}
 	out.End = w.s.datagramEnd()
-	out.Row = &ir.Row{Name: w.p.unique(receiver), Table: g.Receivers}
+	out.Row = &ir.Row{Name: w.p.unique(declare.Receiver), Table: g.Receivers}
 	w.p.out.Rows = append(w.p.out.Rows, out.Row)
 	w.p.each = true
 	w.receivers(out, fo)
@@ -115,10 +116,10 @@ func (w *rewriter) receivers(out *ir.FanOut, fo *spec.FanOut) {
 	s.each = &fanOut{row: out.Row, blanked: map[*layer]diag.Pos{}, set: map[*layer]diag.Pos{}}
 	s.fx = nil
 	s.rows, s.facts, s.named = maps.Clone(w.s.rows), maps.Clone(w.s.facts), maps.Clone(w.s.named)
-	s.rows[receiver] = out.Row
+	s.rows[declare.Receiver] = out.Row
 	for i, r := range fo.Rules {
 		if s.rule(r, fo.Rules[i+1:], &out.Each) {
-			s.p.trace.took(r, fo.Rules[i+1:])
+			s.p.trace.Took(r, fo.Rules[i+1:])
 			return
 		}
 	}

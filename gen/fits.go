@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/declare"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/gen/ranges"
@@ -42,14 +43,14 @@ func (s *scope) fits(v val, width int, what, widen string, key bool) *diag.Diagn
 // table are widened where the session declares them.
 func (s *scope) fitsMember(v val, m *ir.Member, name string) bool {
 	of, declared, key, index := "", m.Pos, false, false
-	for _, t := range s.p.c.plan.Tables {
+	for _, t := range s.p.names.Plan.Tables {
 		in := slices.Contains(t.Key.Members, m)
 		key, index = key || in, index || in && t.Kind == "array"
 		if t.Session == nil || !in && !slices.Contains(t.Value.Members, m) {
 			continue
 		}
 		of = fmt.Sprintf(" of session %q", t.Session.Name)
-		for _, src := range s.p.c.spec.Sessions {
+		for _, src := range s.p.names.Spec.Sessions {
 			for _, f := range src.Fields {
 				if src.Name.Value == t.Session.Name && f.Name.Value == m.Name {
 					declared = f.Name.Pos
@@ -57,13 +58,13 @@ func (s *scope) fitsMember(v val, m *ir.Member, name string) bool {
 			}
 		}
 	}
-	for _, g := range s.p.c.plan.Groups {
+	for _, g := range s.p.names.Plan.Groups {
 		key = key || slices.Contains(g.Key.Members, m)
 	}
 	wide := max(8, 1<<bits.Len(uint(bits.Len64(v.max)-1))) // 8, 16, 32 or 64
 	widen := fmt.Sprintf("make %q%s wider: \"u%d\"", m.Name, of, wide)
-	if index && wide > maxIndex {
-		widen += fmt.Sprintf("; an array's key has at most %d bits: kind: \"hash\"", maxIndex)
+	if index && wide > declare.MaxIndex {
+		widen += fmt.Sprintf("; an array's key has at most %d bits: kind: \"hash\"", declare.MaxIndex)
 	}
 	d := s.fits(v, m.Type.Bits, name, widen, key)
 	if d != nil {

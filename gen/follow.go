@@ -69,19 +69,19 @@ func (p *program) checkFollowers() {
 			for _, o := range p.src.Stack[:i] {
 				names = append(names, o.Var.Value)
 			}
-			suggest(p.c.diags.Add(code.UnknownName, e.After.Pos, "no entry %q in front of %q in the stack",
+			p.diags.Add(code.UnknownName, e.After.Pos, "no entry %q in front of %q in the stack",
 				e.After.Value,
-				e.Var.Value), e.After.Value, names)
+				e.Var.Value).WithNames(e.After.Value, names)
 			continue
 		}
 		if first := p.follower(e.After.Value); first != e {
-			p.c.diags.Add(code.Stack, e.After.Pos, "%q and %q both begin after the payload of %q", first.Var.Value,
+			p.diags.Add(code.Stack, e.After.Pos, "%q and %q both begin after the payload of %q", first.Var.Value,
 				e.Var.Value, e.After.Value).
 				WithHint("alternatives are one entry: {%s: [\"…\", \"…\"], after: %q}; what comes after %s says "+
 					"so: after: %q", first.Var.Value, e.After.Value, first.Var.Value, first.Var.Value)
 			continue
 		}
-		for _, h := range p.choices(p.src.Stack[n]) {
+		for _, h := range p.names.Choices(p.src.Stack[n]) {
 			p.ends(h, e)
 		}
 	}
@@ -92,11 +92,11 @@ func (p *program) ends(h *spec.Header, e *spec.StackEntry) {
 	i := slices.IndexFunc(h.Fields, func(f *spec.Field) bool { return f.Counts != nil && f.Counts.What != "header" })
 	switch {
 	case i < 0:
-		p.c.diags.Add(code.Stack, e.After.Pos, "nothing says where the payload of header %q ends", h.Name.Value).
+		p.diags.Add(code.Stack, e.After.Pos, "nothing says where the payload of header %q ends", h.Name.Value).
 			WithRelated(h.Name.Pos, "the header is declared here").
 			WithHint("one of its fields has to be its length: counts: \"payload\"")
 	case h.Fields[i].Counts.Slack != 0:
-		p.c.diags.Add(code.Stack, e.After.Pos, "header %q allows bytes after its payload that no length counts, so %q "+
+		p.diags.Add(code.Stack, e.After.Pos, "header %q allows bytes after its payload that no length counts, so %q "+
 			"can't begin there", h.Name.Value, e.Var.Value).
 			WithRelated(h.Fields[i].Counts.Pos, "the length with slack is declared here")
 	}

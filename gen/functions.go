@@ -60,7 +60,7 @@ func (s *scope) call(e *spec.Expr) (val, bool) {
 		}
 		return f.lower(s, e)
 	}
-	suggest(s.fail(code.UnknownName, e.Fn.Pos, "no function %q", e.Fn.Value), e.Fn.Value, Functions()).
+	s.fail(code.UnknownName, e.Fn.Pos, "no function %q", e.Fn.Value).WithNames(e.Fn.Value, Functions()).
 		WithHint("functions are %s", strings.Join(forms, ", "))
 	return val{}, false
 }

@@ -100,7 +100,7 @@ func (in *layer) sumOK() *ir.SumOK {
 	if in.size >= 0 {
 		return &ir.SumOK{Off: in.off, Len: in.size}
 	}
-	return &ir.SumOK{Off: in.off, Len: maxBytes(in.h), Size: fold.Distance(in.end, in.off)}
+	return &ir.SumOK{Off: in.off, Len: in.h.MaxBytes(), Size: fold.Distance(in.end, in.off)}
 }
 
 func (p *program) wrongSum(h *spec.Header, f *spec.Field) int {

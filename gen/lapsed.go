@@ -16,7 +16,7 @@ const lapsedName = "lapsed"
 
 // asks reports whether an expression of the program consists of a name, or has it as an operand.
 func (p *program) asks(name string) bool {
-	for e := range p.c.spec.Exprs(p.src) {
+	for e := range p.names.Spec.Exprs(p.src) {
 		if e.Op == spec.OpName && len(e.Path) == 1 && e.Path[0].Value == name {
 			return true
 		}
@@ -41,7 +41,7 @@ func (p *program) checkLapsed() {
 	}
 	for a := range spec.Actions(p.src.Rules) {
 		if a.Kind == spec.ActSend || a.Kind == spec.ActFanOut {
-			p.c.diags.Add(code.Lapsed, a.Pos, "a program that runs without a lease can't %s packets", a.Kind).
+			p.diags.Add(code.Lapsed, a.Pos, "a program that runs without a lease can't %s packets", a.Kind).
 				WithHint("its expressions say %s; rules that send belong into another program", lapsedName)
 		}
 	}

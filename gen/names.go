@@ -5,11 +5,11 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/declare"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
-	"github.com/fastrelay/fastrelay-gen/internal/spell"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -22,7 +22,7 @@ import (
 func (s *scope) find(name string) (in *layer, known bool) {
 	if s.self != nil {
 		for _, in := range slices.Backward(s.path) {
-			if in.h.Name.Value == name || s.p.c.inGroup(in.h, name) {
+			if in.h.Name.Value == name || s.p.names.InGroup(in.h, name) {
 				return in, true
 			}
 		}
@@ -31,7 +31,7 @@ func (s *scope) find(name string) (in *layer, known bool) {
 	for _, is := range []func(*layer) bool{
 		func(in *layer) bool { return in.entry == name },
 		func(in *layer) bool { return in.h.Name.Value == name },
-		func(in *layer) bool { return s.p.c.inGroup(in.h, name) },
+		func(in *layer) bool { return s.p.names.InGroup(in.h, name) },
 	} {
 		if i := slices.IndexFunc(s.path, is); i >= 0 {
 			return s.path[i], true
@@ -43,8 +43,8 @@ func (s *scope) find(name string) (in *layer, known bool) {
 // inStack reports whether the program's stack has a header that a name stands for, on any path.
 func (s *scope) inStack(name string) bool {
 	return slices.ContainsFunc(s.p.src.Stack, func(e *spec.StackEntry) bool {
-		return slices.ContainsFunc(s.p.choices(e), func(h *spec.Header) bool {
-			return e.Var.Value == name || h.Name.Value == name || s.p.c.inGroup(h, name)
+		return slices.ContainsFunc(s.p.names.Choices(e), func(h *spec.Header) bool {
+			return e.Var.Value == name || h.Name.Value == name || s.p.names.InGroup(h, name)
 		})
 	})
 }
@@ -105,10 +105,10 @@ func (s *scope) noName(n spec.Name) {
 	}):
 		known("field %q isn't known yet here", n.Value).
 			WithHint("an expression of a header reads the fields in front of its own")
-	case s.self == nil && n.Value == receiver && s.each == nil:
+	case s.self == nil && n.Value == declare.Receiver && s.each == nil:
 		known("%q is the row of a receiver, which only the rules of a fan_out know", n.Value).
 			WithHint("what reads %q is written in the fan_out: rules: [{when: \"…\", do: […]}]", n.Value)
-	case s.p.c.headers[n.Value] != nil || s.p.c.groups[n.Value] != nil:
+	case s.p.names.Headers[n.Value] != nil || s.p.names.Alternatives[n.Value] != nil:
 		var stack []string
 		for _, e := range s.p.src.Stack {
 			stack = append(stack, e.Var.Value)
@@ -116,7 +116,7 @@ func (s *scope) noName(n spec.Name) {
 		known("header %q is not in the stack of program %q", n.Value, s.p.src.Name.Value).
 			WithHint("its stack is %s", strings.Join(stack, ", "))
 	default:
-		suggest(known("no header, lookup or setting is called %q here", n.Value), n.Value, s.visible())
+		known("no header, lookup or setting is called %q here", n.Value).WithNames(n.Value, s.visible())
 	}
 }
 
@@ -182,7 +182,7 @@ func (s *scope) fieldOf(in *layer, e *spec.Expr, rest []spec.Name) (val, bool) {
 		d := s.fail(code.UnknownName, e.Pos, "no field %q in header %q", n.Value, in.h.Name.Value).
 			WithRelated(in.h.Name.Pos, "the header is declared here")
 		if other, both := s.elsewhere(in, n.Value); other == nil {
-			suggest(d, n.Value, names)
+			d.WithNames(n.Value, names)
 		} else if both != "" {
 			d.WithLabel("did you mean %q?", both).WithHint("%s and %s both have it", other.Name.Value, in.h.Name.Value)
 		} else {
@@ -200,7 +200,7 @@ func (s *scope) elsewhere(in *layer, field string) (other *spec.Header, both str
 		if e.Var.Value != in.entry || in.entry == "" {
 			continue
 		}
-		for _, h := range s.p.choices(e) {
+		for _, h := range s.p.names.Choices(e) {
 			if h == in.h || !slices.ContainsFunc(h.Fields, func(f *spec.Field) bool { return f.Name.Value == field }) {
 				continue
 			}
@@ -257,16 +257,16 @@ func (s *scope) settingRef(e *spec.Expr) (val, bool) {
 		return val{}, false
 	}
 	n := e.Path[1]
-	set := s.p.c.settings[n.Value]
+	set := s.p.names.Settings[n.Value]
 	if set == nil {
 		var names []string
-		for _, x := range s.p.c.spec.Settings {
+		for _, x := range s.p.names.Spec.Settings {
 			names = append(names, x.Name.Value)
 		}
 		if slices.Contains(names, n.Value) {
 			return val{}, false // its declaration is reported
 		}
-		suggest(s.fail(code.UnknownName, n.Pos, "no setting %q", n.Value), n.Value, names)
+		s.fail(code.UnknownName, n.Pos, "no setting %q", n.Value).WithNames(n.Value, names)
 		return val{}, false
 	}
 	return val{t: set.Type, x: &ir.SettingRef{Setting: set}, max: set.Max}, true
@@ -299,7 +299,7 @@ func (s *scope) member(r *ir.Row, e *spec.Expr) (val, bool) {
 		return val{t: ir.BoolType, x: &ir.RowHas{Row: r}, row: r}, true
 	}
 	n := e.Path[1]
-	m := member(&r.Table.Value, n.Value)
+	m := r.Table.Value.Member(n.Value)
 	if m == nil {
 		var names []string
 		for _, m := range r.Table.Value.Members {
@@ -307,7 +307,7 @@ func (s *scope) member(r *ir.Row, e *spec.Expr) (val, bool) {
 				names = append(names, m.Name)
 			}
 		}
-		suggest(s.fail(code.UnknownName, n.Pos, "table %q has no value %q", r.Table.Name, n.Value), n.Value, names).
+		s.fail(code.UnknownName, n.Pos, "table %q has no value %q", r.Table.Name, n.Value).WithNames(n.Value, names).
 			WithRelated(r.Table.Pos, "the table is declared here")
 		return val{}, false
 	}
@@ -348,27 +348,6 @@ func (s *scope) memberOf(r *ir.Row, m *ir.Member, level ir.Expr) val {
 		v.x = &ir.RowMember{Row: r, Member: m, Level: level}
 	}
 	return v
-}
-
-// member returns the visible member of a struct with a name, or nil.
-func member(st *ir.Struct, name string) *ir.Member {
-	for _, m := range st.Members {
-		if m.Name == name && !m.Hidden {
-			return m
-		}
-	}
-	return nil
-}
-
-// suggest adds the name that was probably meant, or else the names that there are.
-func suggest(d *diag.Diagnostic, word string, words []string) *diag.Diagnostic {
-	if n := spell.Nearest(word, words); n != "" {
-		return d.WithLabel("did you mean \"%s\"?", n)
-	}
-	if len(words) > 0 && len(words) <= 12 {
-		return d.WithHint("there are: %s", strings.Join(words, ", "))
-	}
-	return d
 }
 
 // sets reports whether a field of this name is given a value: then no other name was meant to be it.

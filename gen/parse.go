@@ -20,99 +20,6 @@ import (
 
 const maxVariable = 1024 // bytes that the variable parts of a stack may add up to
 
-// checkHeaders reports headers that can't be laid out at all, whether they are used or not.
-func (c *compiler) checkHeaders() {
-	for _, h := range c.spec.Headers {
-		bits := 0
-		var sum *spec.Field
-		for _, f := range h.Fields {
-			switch f.Kind {
-			case spec.FieldUint:
-				if f.Little && (bits%8 != 0 || f.Bits%8 != 0) {
-					c.diags.Add(code.Header, f.Name.Pos, "field %q is little endian, but not whole bytes at a byte "+
-						"boundary", f.Name.Value)
-				}
-				if f.When != nil && (bits%8 != 0 || f.Bits%8 != 0) {
-					c.diags.Add(code.Header, f.Name.Pos,
-						"field %q is conditional, but not whole bytes at a byte boundary", f.Name.Value)
-				}
-				if f.Checksum != nil && (f.Bits != 16 || bits%8 != 0) {
-					c.diags.Add(code.Header, f.Name.Pos, "checksum %q is not 16 bits at a byte boundary", f.Name.Value)
-				}
-				if f.Checksum != nil && sum != nil {
-					c.diags.Add(code.Header, f.Name.Pos, "header %q has two checksums: each would cover the other",
-						h.Name.Value).
-						WithRelated(sum.Name.Pos, "the other one")
-				}
-				if f.Checksum != nil {
-					sum = f
-				}
-				if f.Checksum != nil {
-					c.checkPseudo(f.Checksum)
-					c.checkVerify(h, f)
-				}
-				if f.Counts != nil && f.When != nil {
-					c.diags.Add(code.Header, f.Name.Pos, "length %q can't be conditional", f.Name.Value)
-				}
-				bits += f.Bits
-			default:
-				if bits%8 != 0 {
-					c.diags.Add(code.Header, f.Name.Pos, "field %q has to begin at a byte boundary", f.Name.Value).
-						WithHint("the fields in front of it have %d bits", bits)
-					bits = 0
-				}
-			}
-		}
-		if bits%8 != 0 {
-			missing := 8 - bits%8
-			c.diags.Add(code.Header, h.Name.Pos, "header %q has %s: it ends inside a byte", h.Name.Value,
-				plural(bits, "bit")).
-				WithHint("%s more would fill it: {name: \"reserved\", bits: %d}", plural(missing, "bit"), missing)
-		}
-	}
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
-// checkPseudo reports summands of a pseudo-header that a rewrite couldn't follow.
-func (c *compiler) checkPseudo(k *spec.Checksum) {
-	for _, e := range k.Pseudo {
-		call := e.Op == spec.OpCall && e.Fn.Value == "len" && len(e.Args) == 1 && e.Args[0].Op == spec.OpName &&
-			len(e.Args[0].Path) == 1
-		if e.Op != spec.OpInt && !call && (e.Op != spec.OpName || len(e.Path) > 2) {
-			c.diags.Add(code.Header, e.Pos, "a summand of a pseudo-header is an integer, a field, or len(HEADER)")
-		}
-	}
-}
-
-// checkVerify reports checksums that can't be verified: only bytes of which each packet has as many are summed up.
-func (c *compiler) checkVerify(h *spec.Header, f *spec.Field) {
-	k := f.Checksum
-	if !k.Verify {
-		return
-	}
-	what := ""
-	switch {
-	case k.Covers != "header":
-		what = "it covers what follows the header"
-	case h.Varies() && maxBytes(h) > 64:
-		what = "the size of the header varies, and may be more than 64 bytes"
-	case len(k.Pseudo) > 0:
-		what = "it has a pseudo-header"
-	case k.Optional || k.Offloaded || len(k.Absent) > 0:
-		what = "it may be absent or left to a device"
-	default:
-		return
-	}
-	c.diags.Add(code.Header, k.Pos, "checksum %q can't be verified: %s", f.Name.Value, what).
-		WithHint("leave `verify` out: who receives the packet looks at the checksum")
-}
-
 // fixed places a field of fixed size in a segment that begins at seg.
 func fixed(at spec.Place, seg ir.Off, in *layer) *fieldRef {
 	f := at.Field
@@ -142,14 +49,7 @@ func sizeOf(h *spec.Header) int {
 	if h.Varies() {
 		return -1
 	}
-	size, _ := h.Size()
-	return size
-}
-
-// maxBytes is how long a header may be.
-func maxBytes(h *spec.Header) int {
-	_, most := h.Size()
-	return most
+	return h.MaxBytes()
 }
 
 // inMetadata returns parent as it looks where header h is in the packet's metadata: the name of the field that
@@ -296,7 +196,7 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 			limit += at.Base.Max
 		}
 		if limit > maxVariable+uint64(in.far) {
-			p.c.diags.Add(code.Variable, f.Name.Pos, "the headers up to field %q may take %d bytes; %d is the most",
+			p.diags.Add(code.Variable, f.Name.Pos, "the headers up to field %q may take %d bytes; %d is the most",
 				f.Name.Value, limit-uint64(in.far), maxVariable)
 			return nil
 		}
@@ -312,9 +212,9 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 		}
 		if f.SizedUint() {
 			if word := powerOf2(f.Max); p.atLeast(at) < word {
-				p.c.diags.Add(code.Variable, f.Name.Pos, "field %q may begin %s after the start of the packet: an "+
+				p.diags.Add(code.Variable, f.Name.Pos, "field %q may begin %s after the start of the packet: an "+
 					"integer of variable size has to have %d bytes in front of it", f.Name.Value,
-					plural(p.atLeast(at), "byte"), word)
+					diag.Plural(p.atLeast(at), "byte"), word)
 				return nil
 			}
 			pl.max = ranges.Max(8 * f.Max)

@@ -24,11 +24,11 @@ const priorityName = "priority"
 
 // findPriority computes the level of the packet: a value beyond the last one means the last one.
 func (s *scope) findPriority(blk *[]ir.Stmt) {
-	from := s.p.c.spec.PriorityOf(s.p.src)
+	from := s.p.names.Spec.PriorityOf(s.p.src)
 	if from == nil || !s.p.asksPriority() {
 		return
 	}
-	levels := uint64(s.p.c.plan.Levels)
+	levels := uint64(s.p.names.Plan.Levels)
 	if levels == 0 {
 		s.fail(code.Priority, from.Pos, "the spec doesn't say how many levels of priority there are").
 			WithHint("declare them: priority: levels: 8")
@@ -43,7 +43,7 @@ func (s *scope) findPriority(blk *[]ir.Stmt) {
 		raw := &ir.VarRef{Var: s.p.let(blk, "priority_value", x, v.max, from.Pos)}
 		x = &ir.Pick{If: fold.Bin(ir.Lt, raw, fold.Num(levels)), Then: raw, Else: last}
 	}
-	if s.p.c.spec.Priority.High {
+	if s.p.names.Spec.Priority.High {
 		x = fold.Bin(ir.Sub, last, x)
 	}
 	level := s.p.let(blk, priorityName, x, levels-1, from.Pos)
@@ -53,10 +53,10 @@ func (s *scope) findPriority(blk *[]ir.Stmt) {
 // priority is the level of the packet.
 func (s *scope) priority(pos diag.Pos) (val, bool) {
 	if s.level == nil {
-		if s.p.c.spec.PriorityOf(s.p.src) == nil {
+		if s.p.names.Spec.PriorityOf(s.p.src) == nil {
 			s.fail(code.Priority, pos, "the spec doesn't say where the priority is").
 				WithHint("declare it: priority: {levels: 8, from: \"…\"}")
-		} else if s.p.c.plan.Levels > 0 && s.mentions(s.p.c.spec.PriorityOf(s.p.src), s.p.src.Lookups) {
+		} else if s.p.names.Plan.Levels > 0 && s.mentions(s.p.names.Spec.PriorityOf(s.p.src), s.p.src.Lookups) {
 			s.fail(code.Priority, pos, "the priority is known after the program's lookups only")
 		}
 		return val{}, false

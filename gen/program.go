@@ -8,8 +8,10 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/declare"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/trace"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -25,17 +27,19 @@ const (
 
 // program is one program being compiled.
 type program struct {
-	c      *compiler
+	names  *declare.Names
+	diags  *diag.List
 	src    *spec.Program
 	out    *ir.Program
-	names  map[string]int   // how often a name of a variable or row was taken
-	dead   bool             // too many paths: stop
-	lost   map[string]bool  // lookups that are reported: what reads their rows isn't
-	least  map[*ir.Var]int  // how much of the packet is in front of a variable place at least
-	starts map[*ir.Var]bool // where headers begin after the payload of another one
-	each   bool             // the rules of a fan-out are compiled: what stops a packet there ends a receiver's turn
-	trying bool             // an alternative is tried: what would stop a packet leads to the next one
-	trace  *trace           // where in the plan the spec's rules and headers are
+	taken  map[string]int     // how often a name of a variable or row was taken
+	dead   bool               // too many paths: stop
+	lost   map[string]bool    // lookups that are reported: what reads their rows isn't
+	least  map[*ir.Var]int    // how much of the packet is in front of a variable place at least
+	starts map[*ir.Var]bool   // where headers begin after the payload of another one
+	each   bool               // the rules of a fan-out are compiled: what stops a packet there ends a receiver's turn
+	trying bool               // an alternative is tried: what would stop a packet leads to the next one
+	trace  *trace.Program     // where in the plan the spec's rules and headers are
+	protos map[*ir.Member]int // of hops of rows: the IP protocol of the packets, see carries
 }
 
 // layer is a header on a path.
@@ -74,21 +78,26 @@ type fieldRef struct {
 	parent  *layer
 }
 
-func (c *compiler) program(src *spec.Program) {
-	p := &program{c: c, src: src, names: map[string]int{}, lost: map[string]bool{},
-		least: map[*ir.Var]int{}, starts: map[*ir.Var]bool{}, trace: newTrace(),
-		out: &ir.Program{Name: src.Name.Value, Hook: src.Hook, Pos: src.Name.Pos}}
+// compileProgram compiles a program. It returns nil where something is wrong with it.
+func compileProgram(src *spec.Program, names *declare.Names, protos map[*ir.Member]int, diags *diag.List) *program {
+	p := &program{
+		names: names, diags: diags, src: src, taken: map[string]int{}, lost: map[string]bool{},
+		least: map[*ir.Var]int{}, starts: map[*ir.Var]bool{}, protos: protos,
+		out: &ir.Program{Name: src.Name.Value, Hook: src.Hook, Pos: src.Name.Pos},
+	}
+	p.trace = trace.New(src, p.out)
 	p.reason("sent", ir.Sent, "rewritten and sent", src.Name.Pos)
 	p.reason("pass", ir.Passed, "passed to the stack, as the spec says", src.Name.Pos)
 	inactive := -1
 	if !p.asks(lapsedName) {
 		inactive = p.punted("inactive", "the relay's lease has expired", src.Name.Pos)
 	}
-	errors := c.diags.Len()
+	errors := diags.Len()
+	known := names.CheckStack(src.Stack, diags)
 	p.checkRules(src.Rules)
 	p.checkFollowers()
 	p.checkChoice()
-	p.checkHook()
+	p.checkHook(known)
 	p.checkLapsed()
 	blk := &p.out.Body
 	if inactive >= 0 {
@@ -98,11 +107,10 @@ func (c *compiler) program(src *spec.Program) {
 		emit(blk, p.untagged(src.HookPos))
 	}
 	p.walkStack(0, nil, ir.Off{}, &ir.Meta{Kind: ir.FrameLen}, blk)
-	if c.diags.Len() > errors {
-		return
+	if diags.Len() > errors {
+		return nil
 	}
-	c.plan.Programs = append(c.plan.Programs, p.out)
-	c.programs = append(c.programs, p)
+	return p
 }
 
 func emit(blk *[]ir.Stmt, s ...ir.Stmt) { *blk = append(*blk, s...) }
@@ -144,8 +152,8 @@ func (p *program) stopped() ir.ReasonKind {
 
 // unique makes a name for a variable or a row that no other has.
 func (p *program) unique(name string) string {
-	p.names[name]++
-	if n := p.names[name]; n > 1 {
+	p.taken[name]++
+	if n := p.taken[name]; n > 1 {
 		return p.unique(fmt.Sprintf("%s_%d", name, n))
 	}
 	return name
@@ -172,45 +180,11 @@ func (p *program) untagged(pos diag.Pos) ir.Stmt {
 	}
 }
 
-// choices returns the headers that a stack entry stands for.
-func (p *program) choices(e *spec.StackEntry) (hs []*spec.Header) {
-	for _, n := range e.Headers {
-		h, g := p.c.headers[n.Value], p.c.groups[n.Value]
-		if h != nil && (g == nil || g.Std || !h.Std) { // what a spec declares goes before what comes with the language
-			hs = append(hs, h)
-			continue
-		}
-		if g != nil {
-			for _, m := range g.Headers {
-				if h := p.c.headers[m.Value]; h != nil {
-					hs = append(hs, h)
-				} else {
-					suggest(p.c.diags.Add(code.UnknownName, m.Pos, "no header %q", m.Value), m.Value, p.headerNames())
-				}
-			}
-			continue
-		}
-		suggest(p.c.diags.Add(code.UnknownName, n.Pos, "no header %q", n.Value), n.Value, p.headerNames())
-	}
-	return hs
-}
-
-func (p *program) headerNames() []string {
-	var names []string
-	for _, h := range p.c.spec.Headers {
-		names = append(names, h.Name.Value)
-	}
-	for _, g := range p.c.spec.Alternatives {
-		names = append(names, g.Name.Value)
-	}
-	return names
-}
-
 // mayTag reports whether the stack has a place for a tag in the metadata.
 func (p *program) mayTag() bool {
 	for _, e := range p.src.Stack {
 		for _, n := range e.Headers {
-			if h := p.c.headers[n.Value]; h != nil && h.Metadata == "vlan" {
+			if h := p.names.Headers[n.Value]; h != nil && h.Metadata == "vlan" {
 				return true
 			}
 		}
@@ -326,7 +300,7 @@ func (p *program) notThis(e *spec.StackEntry) int {
 }
 
 func (p *program) isLink(e *spec.StackEntry) bool {
-	hs := p.choices(e)
+	hs := p.names.Choices(e)
 	return len(hs) > 0 && slices.ContainsFunc(hs[0].Fields, func(f *spec.Field) bool {
 		return f.Role.Value == "link_destination"
 	})
@@ -340,14 +314,14 @@ func (p *program) enter(i int, a arm, path []*layer, off ir.Off, end ir.Expr, bl
 		return
 	}
 	p.walkStack(i+1, append(path, in), in.end, in.payload, blk)
-	p.trace.found(p.src.Stack[i], a.h, (*blk)[before:])
+	p.trace.Found(p.src.Stack[i], a.h, (*blk)[before:])
 }
 
 // arms returns the continuations at a stack entry: each header with the condition under which it is the one that
 // follows. deciding is where the fields end, of all of them, that a packet may be without and still have one of them.
 func (p *program) arms(e *spec.StackEntry, path []*layer, parent *layer, off ir.Off, end ir.Expr,
 	blk *[]ir.Stmt) (out []arm, tagged bool, deciding *ir.Off) {
-	hs := p.choices(e)
+	hs := p.names.Choices(e)
 	firstTag := !slices.ContainsFunc(path, func(in *layer) bool { return in.h.Metadata == "vlan" })
 	choice := len(hs) > 1 || e.Optional
 	least := p.shortest(e)
@@ -373,7 +347,7 @@ func (p *program) arms(e *spec.StackEntry, path []*layer, parent *layer, off ir.
 		if cond == nil && choice {
 			c, bytes := p.discriminator(h, parent, off, end)
 			if c == nil && (i < len(hs)-1 || e.Optional) {
-				p.c.diags.Add(code.Stack, e.Pos, "nothing distinguishes header %q from the alternatives", h.Name.Value).
+				p.diags.Add(code.Stack, e.Pos, "nothing distinguishes header %q from the alternatives", h.Name.Value).
 					WithRelated(h.Name.Pos, "the header is declared here").
 					WithHint("give one of its first fields a value (is), or declare what it comes after; or let the "+
 						"program's lookups choose: {%s: […], by: \"lookup\"}", e.Var.Value)
@@ -409,12 +383,11 @@ func (p *program) shortest(e *spec.StackEntry) int {
 		return 0
 	}
 	n := math.MaxInt
-	for _, h := range p.choices(e) {
+	for _, h := range p.names.Choices(e) {
 		if h.Metadata != "" {
 			return 0
 		}
-		least, _ := h.Size()
-		n = min(n, least)
+		n = min(n, h.MinBytes())
 	}
 	return n
 }
@@ -422,7 +395,7 @@ func (p *program) shortest(e *spec.StackEntry) int {
 // cantFollow reports a header that nothing announces in the one in front of it. Where another order of the stack would
 // do, that is what was meant.
 func (p *program) cantFollow(e *spec.StackEntry, h, parent *spec.Header) {
-	d := p.c.diags.Add(code.Stack, e.Pos, "header %q can't follow %q: nothing says how it is recognised there",
+	d := p.diags.Add(code.Stack, e.Pos, "header %q can't follow %q: nothing says how it is recognised there",
 		h.Name.Value, parent.Name.Value).
 		WithRelated(h.Name.Pos, "the header is declared here")
 	var parents []string
@@ -449,14 +422,14 @@ func (p *program) order(front, rest []*spec.StackEntry) []string {
 		return names
 	}
 	for i, e := range rest {
-		hs := p.choices(e)
+		hs := p.names.Choices(e)
 		if len(hs) == 0 || len(front)+len(rest) > maxOrder {
 			return nil
 		}
 		ok := !hs[0].Std || len(hs[0].After) > 0 // a link-layer header is the first one
 		if len(front) == 0 {
 			ok = !ok
-		} else if parents := p.choices(front[len(front)-1]); ok && len(hs[0].After) > 0 {
+		} else if parents := p.names.Choices(front[len(front)-1]); ok && len(hs[0].After) > 0 {
 			ok = slices.ContainsFunc(hs[0].After, func(a *spec.After) bool {
 				return slices.ContainsFunc(parents, func(h *spec.Header) bool { return h.Name.Value == a.Parent.Value })
 			})
@@ -528,7 +501,7 @@ func (p *program) discriminator(h *spec.Header, parent *layer, off ir.Off, end i
 func (p *program) leaf(path []*layer, blk *[]ir.Stmt) {
 	if len(p.out.Paths) == maxPaths {
 		p.dead = true
-		p.c.diags.Add(code.Paths, p.src.Name.Pos, "program %q has more than %d sequences of headers", p.out.Name,
+		p.diags.Add(code.Paths, p.src.Name.Pos, "program %q has more than %d sequences of headers", p.out.Name,
 			maxPaths)
 		return
 	}
@@ -561,7 +534,7 @@ func (p *program) leaf(path []*layer, blk *[]ir.Stmt) {
 		}
 	}
 	if len(path) == 0 {
-		p.c.diags.Add(code.Stack, p.src.Name.Pos, "program %q has an empty stack", p.out.Name).
+		p.diags.Add(code.Stack, p.src.Name.Pos, "program %q has an empty stack", p.out.Name).
 			WithHint("a stack begins with the link layer: [\"eth\", …]")
 		return
 	}

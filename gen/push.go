@@ -19,7 +19,7 @@ func (w *rewriter) pop(a *spec.Action) {
 	in, known := w.s.find(a.Header.Value)
 	if in == nil {
 		if !known {
-			suggest(w.s.fail(code.Push, a.Header.Pos, "no header %q in the stack", a.Header.Value), a.Header.Value,
+			w.s.fail(code.Push, a.Header.Pos, "no header %q in the stack", a.Header.Value).WithNames(a.Header.Value,
 				w.s.visible())
 		}
 		return // an optional header that isn't there
@@ -85,10 +85,10 @@ func (w *rewriter) popOuter(in *layer, pos diag.Pos) {
 
 // push puts a header in.
 func (w *rewriter) push(a *spec.Action) {
-	h := w.p.c.headers[a.Header.Value]
+	h := w.p.names.Headers[a.Header.Value]
 	if h == nil {
-		suggest(w.s.fail(code.UnknownName, a.Header.Pos, "no header %q", a.Header.Value), a.Header.Value,
-			w.p.headerNames())
+		w.s.fail(code.UnknownName, a.Header.Pos, "no header %q", a.Header.Value).WithNames(a.Header.Value,
+			w.p.names.HeaderNames())
 		return
 	}
 	if h.Varies() {
@@ -110,8 +110,8 @@ func (w *rewriter) push(a *spec.Action) {
 		in, _ := w.s.find(a.Before.Value)
 		at = slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return in != nil && o.old == in })
 		if at < 0 || at == 0 && w.p.out.L2 {
-			suggest(w.s.fail(code.Push, a.Before.Pos, "no header %q in the stack to push in front of", a.Before.Value),
-				a.Before.Value, w.s.visible())
+			w.s.fail(code.Push, a.Before.Pos, "no header %q in the stack to push in front of",
+				a.Before.Value).WithNames(a.Before.Value, w.s.visible())
 			return
 		}
 	}
@@ -125,8 +125,8 @@ func (w *rewriter) push(a *spec.Action) {
 					names = append(names, f.Name.Value)
 				}
 			}
-			suggest(w.s.fail(code.UnknownName, as.Target.Pos, "no field %q in header %q", name, h.Name.Value),
-				name, names).
+			w.s.fail(code.UnknownName, as.Target.Pos, "no field %q in header %q", name, h.Name.Value).WithNames(name,
+				names).
 				WithRelated(h.Name.Pos, "the header is declared here")
 			continue
 		}

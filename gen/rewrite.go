@@ -304,7 +304,7 @@ func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.P
 	for _, o := range w.hdrs {
 		if o.blank && o.size < 0 {
 			rw.Blanks = append(rw.Blanks, ir.Blank{
-				At: o.off, Len: fold.Distance(o.end, o.off), Max: maxBytes(o.h), Empty: mayBeEmpty(o.h),
+				At: o.off, Len: fold.Distance(o.end, o.off), Max: o.h.MaxBytes(), Empty: mayBeEmpty(o.h),
 				Header: o.entry,
 				Pos:    o.pos,
 			})

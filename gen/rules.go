@@ -23,7 +23,7 @@ func (p *program) checkRules(rules []*spec.Rule) {
 		p.checkActions(r)
 		if i < len(rules)-1 && len(r.Match) == 0 && r.When == nil && !slices.ContainsFunc(r.Lookups,
 			func(l *spec.Lookup) bool { return !l.Optional }) {
-			p.c.diags.Add(code.Unused, rules[i+1].Pos,
+			p.diags.Add(code.Unused, rules[i+1].Pos,
 				"this rule can never run: the one in front of it has no conditions").
 				WithRelated(r.Pos, "the rule in front")
 		}
@@ -32,14 +32,14 @@ func (p *program) checkRules(rules []*spec.Rule) {
 			switch a.Kind {
 			case spec.ActSend, spec.ActDrop, spec.ActPass, spec.ActFanOut:
 				if !last {
-					p.c.diags.Add(code.Action, a.Pos, "%s ends a rule: nothing can follow it", a.Kind)
+					p.diags.Add(code.Action, a.Pos, "%s ends a rule: nothing can follow it", a.Kind)
 				}
 				if a.FanOut != nil {
 					p.checkRules(a.FanOut.Rules)
 				}
 			case spec.ActSet, spec.ActPush, spec.ActPop, spec.ActBlank, spec.ActMark, spec.ActAdmit:
 				if r.Do[len(r.Do)-1].Kind == spec.ActDrop {
-					p.c.diags.Add(code.Action, a.Pos, "%s has no effect on a packet that is dropped", a.Kind)
+					p.diags.Add(code.Action, a.Pos, "%s has no effect on a packet that is dropped", a.Kind)
 				}
 			}
 		}
@@ -50,10 +50,10 @@ func (p *program) checkRules(rules []*spec.Rule) {
 func (s *scope) rules(blk *[]ir.Stmt) {
 	src := s.p.src
 	s.searches(blk)
-	if done := s.require(s.matches(src.Match), matchPos(src), blk); done {
+	if done := s.require(s.matches(src.Match), src.MatchPos(), blk); done {
 		return
 	}
-	from := s.p.c.spec.PriorityOf(s.p.src)
+	from := s.p.names.Spec.PriorityOf(s.p.src)
 	late := from != nil && s.mentions(from, src.Lookups)
 	if !late {
 		s.findPriority(blk)
@@ -76,19 +76,11 @@ func (s *scope) rules(blk *[]ir.Stmt) {
 	s.p.trying = false
 	for i, r := range src.Rules {
 		if s.rule(r, src.Rules[i+1:], blk) {
-			s.p.trace.took(r, src.Rules[i+1:])
+			s.p.trace.Took(r, src.Rules[i+1:])
 			return
 		}
 	}
 	emit(blk, &ir.Up{Reason: s.p.punted("no_rule", "no rule applies", src.Name.Pos), Pos: src.Name.Pos})
-}
-
-// matchPos is where a program says what it matches.
-func matchPos(src *spec.Program) diag.Pos {
-	if len(src.Match) > 0 {
-		return src.Match[0].Field.Pos
-	}
-	return src.HookPos
 }
 
 func (s *scope) matches(ms []*spec.FieldMatch) ir.Expr {
@@ -134,7 +126,7 @@ func (s *scope) mentions(e *spec.Expr, ls []*spec.Lookup) bool {
 				return true
 			}
 		}
-		if from := s.p.c.spec.PriorityOf(s.p.src); from != nil && from != e && e.Path[0].Value == priorityName &&
+		if from := s.p.names.Spec.PriorityOf(s.p.src); from != nil && from != e && e.Path[0].Value == priorityName &&
 			len(e.Path) == 1 &&
 			s.rows[priorityName] == nil {
 			return s.mentions(from, ls)
@@ -152,9 +144,9 @@ func (s *scope) mentions(e *spec.Expr, ls []*spec.Lookup) bool {
 // where the row is there.
 func (s *scope) lookups(ls []*spec.Lookup, blk **[]ir.Stmt, nest func(ir.Expr, diag.Pos)) {
 	for _, l := range ls {
-		t := s.p.c.tables[l.Table.Value]
+		t := s.p.names.Tables[l.Table.Value]
 		if t == nil {
-			s.p.c.noTable(l.Table)
+			s.p.names.NoTable(l.Table, s.p.diags)
 			s.p.lost[l.Var.Value] = true
 			continue
 		}
@@ -217,7 +209,7 @@ func (s *scope) values(kind, name string, declared diag.Pos, st *ir.Struct, es [
 		}
 	}
 	if len(members) != len(es) {
-		s.p.c.diags.Add(code.Key, pos, "the %s of %s %q has %d members, not %d", what, kind, name, len(members),
+		s.p.diags.Add(code.Key, pos, "the %s of %s %q has %d members, not %d", what, kind, name, len(members),
 			len(es)).
 			WithRelated(declared, "the %s is declared here", kind)
 		return nil, false
@@ -329,7 +321,7 @@ func (s *scope) rule(r *spec.Rule, next []*spec.Rule, outer *[]ir.Stmt) bool {
 	}
 	before := len(*blk)
 	in.actions(r, blk)
-	s.p.trace.applied(r, (*blk)[before:])
+	s.p.trace.Applied(r, (*blk)[before:])
 	return always
 }
 
@@ -342,7 +334,7 @@ func (s *scope) applies(r *spec.Rule) bool {
 		return false
 	}
 	for _, l := range r.Lookups {
-		if t := s.p.c.tables[l.Table.Value]; t != nil {
+		if t := s.p.names.Tables[l.Table.Value]; t != nil {
 			in.rows[l.Var.Value] = &ir.Row{Name: l.Var.Value, Table: t, Optional: l.Optional}
 		}
 	}
@@ -355,7 +347,7 @@ func (s *scope) applies(r *spec.Rule) bool {
 
 // actions compiles a rule's actions and ends the block.
 func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
-	errors := s.p.c.diags.Len()
+	errors := s.p.diags.Len()
 	w := s.newRewriter(blk, r.Pos)
 	var learns, counts []ir.Stmt
 	var end *spec.Action
@@ -363,7 +355,7 @@ func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
 		switch a.Kind {
 		case spec.ActLearn, spec.ActPush, spec.ActPop, spec.ActPass, spec.ActFanOut:
 			if s.each != nil {
-				s.p.c.diags.Add(code.FanOut, a.Pos, "%s has no place in the rules of a fan-out", a.Kind)
+				s.p.diags.Add(code.FanOut, a.Pos, "%s has no place in the rules of a fan-out", a.Kind)
 				return
 			}
 		}
@@ -394,7 +386,7 @@ func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
 			end = a
 		}
 	}
-	if s.p.c.diags.Len() > errors {
+	if s.p.diags.Len() > errors {
 		return
 	}
 	state := append(learns, counts...)
@@ -406,7 +398,7 @@ func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
 	case end != nil && end.Kind == spec.ActSend:
 		w.send(end, state)
 	case s.each != nil:
-		s.p.c.diags.Add(code.FanOut, r.Pos, "a rule of a fan-out ends with send or drop: it says what the receiver "+
+		s.p.diags.Add(code.FanOut, r.Pos, "a rule of a fan-out ends with send or drop: it says what the receiver "+
 			"gets")
 	default:
 		pos := r.Pos
@@ -445,13 +437,13 @@ func (w *rewriter) drop(a *spec.Action, state []ir.Stmt) {
 }
 
 func (w *rewriter) learn(a *spec.Action) []ir.Stmt {
-	t := w.p.c.tables[a.Table.Value]
+	t := w.p.names.Tables[a.Table.Value]
 	if t == nil {
-		w.p.c.noTable(a.Table)
+		w.p.names.NoTable(a.Table, w.p.diags)
 		return nil
 	}
 	bad := func(why string) []ir.Stmt {
-		w.p.c.diags.Add(code.Learn, a.Table.Pos, "table %q can't be learned into: %s", t.Name, why).
+		w.p.diags.Add(code.Learn, a.Table.Pos, "table %q can't be learned into: %s", t.Name, why).
 			WithRelated(t.Pos, "the table is declared here")
 		return nil
 	}
@@ -500,11 +492,11 @@ func (w *rewriter) learnedWith(a *spec.Action, t *ir.Table) (values []ir.MemberV
 	case r == nil && w.p.lost[a.With.Value]: // its lookup is reported
 		return nil, false
 	case r == nil:
-		suggest(w.s.fail(code.Learn, a.With.Pos, "no row %q is looked up here", a.With.Value), a.With.Value,
+		w.s.fail(code.Learn, a.With.Pos, "no row %q is looked up here", a.With.Value).WithNames(a.With.Value,
 			slices.Sorted(maps.Keys(w.s.rows))).
 			WithHint("look a row of the session up: lookup: %s: TABLE: […]", a.With.Value)
 		return nil, false
-	case !r.Table.Bound() || w.p.c.plan.Slots == 0:
+	case !r.Table.Bound() || w.p.names.Plan.Slots == 0:
 		w.s.fail(code.Learn, a.With.Pos, "row %q is of no session, so nothing can end with it", a.With.Value).
 			WithRelated(r.Table.Pos, "table %q is declared here", r.Table.Name)
 		return nil, false
@@ -537,20 +529,20 @@ func (s *scope) count(a *spec.Action) *ir.Count {
 	e := a.Counter
 	if len(e.Path) == 1 {
 		name := e.Path[0].Value
-		c := s.p.c.counters[name]
-		if c == nil {
-			c = &ir.Counter{Name: name, Index: len(s.p.c.plan.Counters), Pos: e.Pos}
-			s.p.c.counters[name] = c
-			s.p.c.plan.Counters = append(s.p.c.plan.Counters, c)
+		plan := s.p.names.Plan
+		i := slices.IndexFunc(plan.Counters, func(c *ir.Counter) bool { return c.Name == name })
+		if i < 0 {
+			i = len(plan.Counters)
+			plan.Counters = append(plan.Counters, &ir.Counter{Name: name, Index: i, Pos: e.Pos})
 		}
-		return &ir.Count{Counter: c, By: by.x, Pos: a.Pos}
+		return &ir.Count{Counter: plan.Counters[i], By: by.x, Pos: a.Pos}
 	}
 	v, ok := s.value(e)
 	if !ok {
 		return nil
 	}
 	if !v.counter {
-		s.p.c.diags.Add(code.Type, e.Pos, "this is %s, where a counter is wanted", v.t.What()).
+		s.p.diags.Add(code.Type, e.Pos, "this is %s, where a counter is wanted", v.t.What()).
 			WithHint("declare the value with type \"counter\", or count by a name of its own: {count: \"NAME\"}")
 		return nil
 	}

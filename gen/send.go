@@ -116,7 +116,7 @@ func (w *rewriter) sibling(o *outHeader) *spec.Header {
 		if e.Var.Value != o.entry {
 			continue
 		}
-		hs := w.p.choices(e)
+		hs := w.p.names.Choices(e)
 		for _, h := range hs {
 			if d := role(h, "destination"); h != o.h && d != nil && d.Bytes != role(o.h, "destination").Bytes {
 				return h
@@ -174,9 +174,9 @@ func (w *rewriter) originate(a *spec.Action, net int, other *spec.Header, from, 
 		if from.row == to.row && from.level == nil {
 			fm = from.member
 		}
-		if m := hopOf(to.row.Table, to.member, fm); m != nil && len(a.To.Path) == 2 {
+		if m := to.row.Table.Hop(to.member, fm); m != nil && len(a.To.Path) == 2 {
 			hop.Row, hop.Member, hop.From, hop.To = to.row, m, nil, nil
-			w.p.c.carries(m, w.transport(net))
+			w.carries(m, w.transport(net))
 		}
 	}
 	if hop.Row == nil {
@@ -207,15 +207,6 @@ func (w *rewriter) transport(net int) int {
 }
 
 const protoTCP, protoUDP = 6, 17
-
-// carries notes the protocol of packets that leave through a hop of a row. Of several, none is known when the row is
-// written.
-func (c *compiler) carries(m *ir.Member, proto int) {
-	if was, has := c.protos[m]; has && was != proto {
-		proto = 0
-	}
-	c.protos[m], m.Proto = proto, proto
-}
 
 // flow gives a route lookup the protocol and the ports that the packet leaves with.
 func (w *rewriter) flow(hop *ir.HopRef, net int) {
@@ -457,4 +448,13 @@ func (o *outHeader) addressNow(name string) ir.Expr {
 		return nil
 	}
 	return o.old.fields[f.Name.Value].load
+}
+
+// carries notes the protocol of packets that leave through a hop of a row. Of several, none is known when the row is
+// written.
+func (w *rewriter) carries(m *ir.Member, proto int) {
+	if was, has := w.p.protos[m]; has && was != proto {
+		proto = 0
+	}
+	w.p.protos[m], m.Proto = proto, proto
 }

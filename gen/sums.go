@@ -239,7 +239,7 @@ func (w *rewriter) keptTerms(n, c *outHeader, all bool) (was, now []ir.Term) {
 	if n.blank && n.size < 0 {
 		odd, oddIf := oddness(n.old.off, c.old.off)
 		return []ir.Term{{
-			Region: true, At: n.old.off, Len: fold.Distance(n.old.end, n.old.off), Max: maxBytes(n.h), Odd: odd,
+			Region: true, At: n.old.off, Len: fold.Distance(n.old.end, n.old.off), Max: n.h.MaxBytes(), Odd: odd,
 			OddIf: oddIf,
 		}}, nil // zeros add nothing
 	}
@@ -442,17 +442,11 @@ func (w *rewriter) meant(o *outHeader, i int, name string) *outHeader {
 // enclosing returns the nearest header in front of the i-th that a name stands for.
 func (w *rewriter) enclosing(i int, name string) *outHeader {
 	for j := i - 1; j >= 0; j-- {
-		if o := w.hdrs[j]; o.h.Name.Value == name || w.p.c.inGroup(o.h, name) {
+		if o := w.hdrs[j]; o.h.Name.Value == name || w.p.names.InGroup(o.h, name) {
 			return o
 		}
 	}
 	return nil
-}
-
-// inGroup reports whether a header is one of a group's.
-func (c *compiler) inGroup(h *spec.Header, name string) bool {
-	g := c.groups[name]
-	return g != nil && slices.ContainsFunc(g.Headers, func(n spec.Name) bool { return n.Value == h.Name.Value })
 }
 
 func sameTerm(a, b ir.Term) bool { return a.Value == b.Value && a.Size == b.Size }

@@ -113,7 +113,7 @@ func (w *rewriter) believe(a *spec.Action) bool {
 	if a.Verified == nil {
 		i := slices.IndexFunc(w.s.path, func(in *layer) bool { return sumOver(in.h) != nil })
 		if i >= 0 && !a.Unverified && w.p.ingress() {
-			w.p.c.diags.Warn(code.Unverified, a.Pos, "what is learned isn't verified: a packet with a wrong checksum "+
+			w.p.diags.Warn(code.Unverified, a.Pos, "what is learned isn't verified: a packet with a wrong checksum "+
 				"changes table %q, too", a.Table.Value).
 				WithHint("verify it: verified: %q; or say that it does no harm: verified: false", w.s.path[i].entry)
 		}
@@ -123,7 +123,7 @@ func (w *rewriter) believe(a *spec.Action) bool {
 	in, known := w.s.find(name)
 	switch {
 	case in == nil && !known:
-		suggest(w.s.fail(code.Learn, a.Verified.Pos, "no header %q in the stack", name), name, w.s.visible())
+		w.s.fail(code.Learn, a.Verified.Pos, "no header %q in the stack", name).WithNames(name, w.s.visible())
 		return false
 	case in == nil:
 		w.s.fail(code.Learn, a.Verified.Pos, "header %q can't be verified: not every packet of this rule has it", name).

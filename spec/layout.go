@@ -46,19 +46,31 @@ func (f *Field) MaxBytes() int {
 	return f.Width() / 8
 }
 
-// Size returns how many bytes a header has at least and at most.
-func (h *Header) Size() (least, most int) {
+// MinBytes is how many bytes a header has at least.
+func (h *Header) MinBytes() int {
+	bits := 0
 	for _, f := range h.Fields {
 		switch {
 		case !f.Varies():
-			least, most = least+f.Width(), most+f.Width()
-			continue
+			bits += f.Width()
 		case f.Kind == FieldVarint && f.When == nil:
-			least += 8
+			bits += 8
 		}
-		most += 8 * f.MaxBytes()
 	}
-	return least / 8, most / 8
+	return bits / 8
+}
+
+// MaxBytes is how many bytes a header has at most.
+func (h *Header) MaxBytes() int {
+	bits := 0
+	for _, f := range h.Fields {
+		if f.Varies() {
+			bits += 8 * f.MaxBytes()
+		} else {
+			bits += f.Width()
+		}
+	}
+	return bits / 8
 }
 
 // Varies reports whether packets differ in the size of a header.

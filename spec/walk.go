@@ -1,6 +1,10 @@
 package spec
 
-import "iter"
+import (
+	"iter"
+
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+)
 
 // PriorityOf returns the expression that says the priority of a program's packets, or nil.
 func (s *Spec) PriorityOf(p *Program) *Expr {
@@ -76,4 +80,12 @@ func (s *Spec) Exprs(p *Program) iter.Seq[*Expr] {
 		}
 	}
 	return Within(es...)
+}
+
+// MatchPos is where a program says what it matches.
+func (p *Program) MatchPos() diag.Pos {
+	if len(p.Match) > 0 {
+		return p.Match[0].Field.Pos
+	}
+	return p.HookPos
 }

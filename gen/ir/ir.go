@@ -225,3 +225,24 @@ func (o Off) Plus(n int) Off {
 	o.Const += n
 	return o
 }
+
+// Member returns the member of a name that isn't hidden, or nil.
+func (s *Struct) Member(name string) *Member {
+	for _, m := range s.Members {
+		if m.Name == name && !m.Hidden {
+			return m
+		}
+	}
+	return nil
+}
+
+// Hop returns the hidden member of a table's value that holds the hop to an endpoint, for packets from another one; or
+// nil.
+func (t *Table) Hop(to, from *Member) *Member {
+	for _, m := range t.Value.Members {
+		if m.Type.Kind == Hop && m.To == to && m.From == from {
+			return m
+		}
+	}
+	return nil
+}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fastrelay/fastrelay-gen/gen"
+	"github.com/fastrelay/fastrelay-gen/gen/always"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -26,7 +26,7 @@ type alwaysUp struct {
 // collectAlways joins what is the same in several programs.
 func collectAlways(file string, s *spec.Spec, p *ir.Plan) (all []alwaysUp) {
 	for _, prog := range p.Programs {
-		for _, up := range gen.AlwaysUp(s, prog) {
+		for _, up := range always.Up(s, prog) {
 			x := alwaysUp{
 				File: file, Programs: []string{prog.Name}, Reason: up.Reason.Name, Text: up.Reason.Doc, Such: up.Such,
 				In: up.In, But: up.But,

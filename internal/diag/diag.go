@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/internal/spell"
 )
 
 // Pos is a position in a source file. Line and Column count from 1, in bytes; Len is the number of bytes to underline
@@ -140,12 +142,31 @@ func (d *Diagnostic) WithLabel(format string, args ...any) *Diagnostic {
 	return d
 }
 
+// WithNames adds the name that was probably meant by a word, or else the names that there are, and returns d.
+func (d *Diagnostic) WithNames(word string, names []string) *Diagnostic {
+	if n := spell.Nearest(word, names); n != "" {
+		return d.WithLabel("did you mean \"%s\"?", n)
+	}
+	if len(names) > 0 && len(names) <= 12 {
+		return d.WithHint("there are: %s", strings.Join(names, ", "))
+	}
+	return d
+}
+
 // WithRelated adds a second position and returns d. A position without a line adds nothing.
 func (d *Diagnostic) WithRelated(pos Pos, format string, args ...any) *Diagnostic {
 	if pos.IsValid() {
 		d.Related = append(d.Related, Related{pos, fmt.Sprintf(format, args...)})
 	}
 	return d
+}
+
+// Plural is a number of things, in a message: "1 bit", "2 bits".
+func Plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // Append adds all of m's diagnostics to l.

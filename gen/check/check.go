@@ -1,4 +1,5 @@
-package gen
+// Package check looks at a finished plan: it says what the plan needs of a kernel, and makes sure of its shape.
+package check
 
 import (
 	"fmt"
@@ -7,28 +8,27 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// This pass derives what the plan needs of a kernel, and makes sure of the plan's shape.
-
-// kernel derives the kernel that the plan needs, and checks it against the floor that the spec demands.
-func (c *compiler) kernel() {
+// Needs derives the kernel that the plan needs, and checks it against the floor that the spec demands.
+func Needs(plan *ir.Plan, floor *spec.Kernel, diags *diag.List) {
 	need := func(major, minor int, what string, pos diag.Pos) {
-		if slices.ContainsFunc(c.plan.Needs, func(n ir.Need) bool { return n.Pos == pos && n.What == what }) {
+		if slices.ContainsFunc(plan.Needs, func(n ir.Need) bool { return n.Pos == pos && n.What == what }) {
 			return
 		}
-		c.plan.Needs = append(c.plan.Needs, ir.Need{
+		plan.Needs = append(plan.Needs, ir.Need{
 			Version: ir.Version{Major: major, Minor: minor}, What: what, Pos: pos,
 		})
 	}
-	need(5, 10, "the oldest kernel that the runtime supports", c.plan.Pos)
+	need(5, 10, "the oldest kernel that the runtime supports", plan.Pos)
 	const atomics = "atomic operations that return a value"
-	for _, p := range c.plan.Programs {
+	for _, p := range plan.Programs {
 		if p.Hook == ir.Congestion {
 			need(6, 4, "hook "+ir.Congestion+" (links of struct_ops)", p.Pos)
 		}
 	}
-	for s := range ir.AllStmts(c.plan) {
+	for s := range ir.AllStmts(plan) {
 		switch s := s.(type) {
 		case *ir.Forward:
 			if s.Hop != nil {
@@ -48,50 +48,49 @@ func (c *compiler) kernel() {
 			}
 		}
 	}
-	for _, n := range c.plan.Needs {
-		if less(c.plan.Kernel, n.Version) {
-			c.plan.Kernel = n.Version
+	for _, n := range plan.Needs {
+		if less(plan.Kernel, n.Version) {
+			plan.Kernel = n.Version
 		}
 	}
-	k := c.spec.Kernel
-	if k == nil {
+	if floor == nil {
 		return
 	}
-	floor := ir.Version{Major: k.Major, Minor: k.Minor}
-	for _, n := range c.plan.Needs {
-		if less(floor, n.Version) {
-			d := c.diags.Add(code.Kernel, n.Pos, "the spec demands Linux %d.%d, but this needs %d.%d: %s", k.Major,
-				k.Minor, n.Version.Major, n.Version.Minor, n.What)
-			d.WithRelated(k.Pos, "demanded here")
+	least := ir.Version{Major: floor.Major, Minor: floor.Minor}
+	for _, n := range plan.Needs {
+		if less(least, n.Version) {
+			d := diags.Add(code.Kernel, n.Pos, "the spec demands Linux %d.%d, but this needs %d.%d: %s", floor.Major,
+				floor.Minor, n.Version.Major, n.Version.Minor, n.What)
+			d.WithRelated(floor.Pos, "demanded here")
 			return
 		}
 	}
-	c.plan.Kernel = floor
+	plan.Kernel = least
 }
 
 func less(a, b ir.Version) bool {
 	return a.Major < b.Major || a.Major == b.Major && a.Minor < b.Minor
 }
 
-// checkShape makes sure that every block of the plan ends in exactly one terminal on every path and that nothing
-// follows one. A plan that doesn't is a fault of this package, whatever the spec was; it is reported instead of handed
+// Shape makes sure that every block of the plan ends in exactly one terminal on every path and that nothing
+// follows one. A plan that doesn't is a fault of the compiler, whatever the spec was; it is reported instead of handed
 // on.
-func (c *compiler) checkShape() {
-	for _, p := range c.plan.Programs {
-		done, problem := ends(p.Body, false)
+func Shape(plan *ir.Plan, diags *diag.List) {
+	for _, p := range plan.Programs {
+		done, problem := Ends(p.Body, false)
 		if problem == "" && !done {
 			problem = "a path has no end"
 		}
 		if problem != "" {
-			c.diags.Add(code.Internal, p.Pos, "the plan of program %q is wrong: %s", p.Name, problem).
+			diags.Add(code.Internal, p.Pos, "the plan of program %q is wrong: %s", p.Name, problem).
 				WithHint("this is a fault of fastrelay-gen, not of your spec: please report it with the spec")
 		}
 	}
 }
 
-// ends reports whether a block ends in a terminal on every path, and what is wrong with it. Each says that it is a
+// Ends reports whether a block ends in a terminal on every path, and what is wrong with it. each says that it is a
 // fan-out's, which has terminals of its own.
-func ends(blk []ir.Stmt, each bool) (done bool, problem string) {
+func Ends(blk []ir.Stmt, each bool) (done bool, problem string) {
 	for i, s := range blk {
 		switch s := s.(type) {
 		case *ir.Up, *ir.Drop, *ir.Forward, *ir.FanOut, *ir.Copy, *ir.Skip:
@@ -107,13 +106,13 @@ func ends(blk []ir.Stmt, each bool) (done bool, problem string) {
 				}
 			}
 			if f, ok := s.(*ir.FanOut); ok {
-				if done, problem := ends(f.Each, true); problem != "" || !done {
+				if done, problem := Ends(f.Each, true); problem != "" || !done {
 					return true, "in a fan-out: a path has no end, or " + problem
 				}
 			}
 		case *ir.If:
-			then, p1 := ends(s.Then, each)
-			els, p2 := ends(s.Else, each)
+			then, p1 := Ends(s.Then, each)
+			els, p2 := Ends(s.Else, each)
 			if p1+p2 != "" {
 				return false, p1 + p2
 			}

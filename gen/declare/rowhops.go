@@ -1,4 +1,4 @@
-package gen
+package declare
 
 import (
 	"fmt"
@@ -13,25 +13,25 @@ import (
 // route lookup a packet.
 
 // hops finds the endpoints of rows that a program sends to, and gives the rows a hop for each.
-func (c *compiler) hops(p *spec.Program) {
+func (c *declarer) hops(p *spec.Program) {
 	c.ruleHops(map[string]*ir.Table{}, p.Lookups, p.Rules)
 }
 
-func (c *compiler) ruleHops(outer map[string]*ir.Table, lookups []*spec.Lookup, rules []*spec.Rule) {
+func (c *declarer) ruleHops(outer map[string]*ir.Table, lookups []*spec.Lookup, rules []*spec.Rule) {
 	vars := maps.Clone(outer)
 	for _, l := range lookups {
-		vars[l.Var.Value] = c.tables[l.Table.Value]
+		vars[l.Var.Value] = c.names.Tables[l.Table.Value]
 	}
 	for _, r := range rules {
 		for _, l := range r.Lookups {
-			vars[l.Var.Value] = c.tables[l.Table.Value]
+			vars[l.Var.Value] = c.names.Tables[l.Table.Value]
 		}
 		for _, a := range r.Do {
 			switch {
 			case a.Kind == spec.ActFanOut:
-				if g := c.fanOuts[a.FanOut.Group.Value]; g != nil {
+				if g := c.names.Groups[a.FanOut.Group.Value]; g != nil {
 					inner := maps.Clone(vars)
-					inner[receiver] = g.Receivers
+					inner[Receiver] = g.Receivers
 					c.ruleHops(inner, nil, a.FanOut.Rules)
 				}
 			case a.Kind == spec.ActSend && a.To != nil:
@@ -54,7 +54,7 @@ func sendHop(vars map[string]*ir.Table, a *spec.Action) {
 			from = m
 		}
 	}
-	if hopOf(t, to, from) == nil {
+	if t.Hop(to, from) == nil {
 		t.Value.Members = append(t.Value.Members, &ir.Member{
 			Name: hopName(t, to), Type: ir.HopType, Hidden: true, To: to, From: from, Pos: to.Pos,
 		})
@@ -72,7 +72,7 @@ func rowMember(vars map[string]*ir.Table, e *spec.Expr) (*ir.Table, *ir.Member) 
 	if t == nil {
 		return nil, nil
 	}
-	return t, member(&t.Value, e.Path[1].Value)
+	return t, t.Value.Member(e.Path[1].Value)
 }
 
 // hopName is the name of the hidden member for a hop to an endpoint; a second one, for packets from elsewhere, has a
@@ -85,15 +85,4 @@ func hopName(t *ir.Table, to *ir.Member) string {
 		name = fmt.Sprintf("hop_%s_%d", to.Name, n)
 	}
 	return name
-}
-
-// hopOf returns the hidden member that holds the hop to an endpoint.
-func hopOf(t *ir.Table, to, from *ir.Member) *ir.Member {
-	i := slices.IndexFunc(t.Value.Members, func(m *ir.Member) bool {
-		return m.Type.Kind == ir.Hop && m.To == to && m.From == from
-	})
-	if i < 0 {
-		return nil
-	}
-	return t.Value.Members[i]
 }

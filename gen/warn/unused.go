@@ -1,31 +1,40 @@
-package gen
+// Package warn is the last stage of the compiler: it warns of what is right, and probably not what was meant. Of the
+// names that a spec declares it takes those that nothing uses, and of the traces of its programs what no packet gets to.
+package warn
 
 import (
 	"iter"
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/declare"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// This pass warns of what a spec declares and no program uses: the plan is right without it, but a word is probably
-// missing somewhere. What only tests use counts as used.
+// warner warns of what is declared and not used.
+type warner struct {
+	names *declare.Names
+	diags *diag.List
+}
 
-func (c *compiler) unused() {
-	s := c.spec
+// Unused warns of what a spec declares and no program uses: the plan is right without it, but a word is probably
+// missing somewhere. What only tests use counts as used.
+func Unused(names *declare.Names, diags *diag.List) {
+	x := &warner{names, diags}
+	s := x.names.Spec
 	if len(s.Programs) == 0 {
-		c.diags.Warn(code.Nothing, s.Name.Pos, "spec %q has no programs: its relay does nothing", s.Name.Value).
+		x.diags.Warn(code.Nothing, s.Name.Pos, "spec %q has no programs: its relay does nothing", s.Name.Value).
 			WithHint("a program says what happens to packets: programs: NAME: {hook: \"tc/ingress\", stack: […], " +
 				"do: […]}")
 		return
 	}
-	u := c.uses()
+	u := x.uses()
 	warn := func(n spec.Name, kind, by string) *diag.Diagnostic {
 		if slices.Contains(u[kind], n.Value) {
 			return nil
 		}
-		return c.diags.Warn(code.NotUsed, n.Pos, "%s %q is declared, but %s", kind, n.Value, by)
+		return x.diags.Warn(code.NotUsed, n.Pos, "%s %q is declared, but %s", kind, n.Value, by)
 	}
 	for _, h := range s.Headers {
 		if !h.Std {
@@ -63,18 +72,18 @@ func (c *compiler) unused() {
 	for _, e := range s.Events {
 		warn(e.Name, "event", "nothing emits it")
 	}
-	c.unusedMembers()
+	x.unusedMembers()
 	for _, src := range s.Programs {
-		c.unusedLets(src.Rules)
+		x.unusedLets(src.Rules)
 	}
 }
 
 // unusedLets warns of names for values that the rest of their rule doesn't use.
-func (c *compiler) unusedLets(rules []*spec.Rule) {
+func (x *warner) unusedLets(rules []*spec.Rule) {
 	for _, r := range rules {
 		for i, a := range r.Do {
 			if a.FanOut != nil {
-				c.unusedLets(a.FanOut.Rules)
+				x.unusedLets(a.FanOut.Rules)
 			}
 			if a.Kind != spec.ActLet {
 				continue
@@ -90,14 +99,14 @@ func (c *compiler) unusedLets(rules []*spec.Rule) {
 			for _, as := range a.Set {
 				find(spec.Within(as.Value))
 			}
-			find(c.spec.Exprs(&spec.Program{Rules: []*spec.Rule{{Do: r.Do[i+1:]}}}))
+			find(x.names.Spec.Exprs(&spec.Program{Rules: []*spec.Rule{{Do: r.Do[i+1:]}}}))
 			for _, as := range a.Set {
 				name, effect := as.Target.Path[0], false
 				for e := range spec.Within(as.Value) {
 					effect = effect || e.Fn.Value == "alloc" || e.Fn.Value == "translate"
 				}
 				if !used[name.Value] && !effect {
-					c.diags.Warn(code.NotUsed, name.Pos, "%q gets a value, but the rest of the rule doesn't use it",
+					x.diags.Warn(code.NotUsed, name.Pos, "%q gets a value, but the rest of the rule doesn't use it",
 						name.Value).
 						WithHint("it is known in the actions that follow: use it there, or leave it out")
 				}
@@ -107,7 +116,7 @@ func (c *compiler) unusedLets(rules []*spec.Rule) {
 }
 
 // uses returns the names that programs and tests use, by what they are names of.
-func (c *compiler) uses() map[string][]string {
+func (x *warner) uses() map[string][]string {
 	u := map[string][]string{}
 	use := func(kind string, n spec.Name) { u[kind] = append(u[kind], n.Value) }
 	exprs := func(es iter.Seq[*spec.Expr]) {
@@ -122,17 +131,16 @@ func (c *compiler) uses() map[string][]string {
 			use("table", l.Table)
 		}
 	}
-	for _, src := range c.spec.Programs {
-		p := &program{c: c, src: src}
+	for _, src := range x.names.Spec.Programs {
 		for _, e := range src.Stack {
 			for _, n := range e.Headers {
 				use("alternatives", n)
 			}
-			for _, h := range p.choices(e) {
+			for _, h := range x.names.Choices(e) {
 				use("header", h.Name)
 			}
 		}
-		exprs(c.spec.Exprs(src))
+		exprs(x.names.Spec.Exprs(src))
 		lookups(src.Lookups)
 		for _, r := range src.Rules {
 			lookups(r.Lookups)
@@ -149,12 +157,12 @@ func (c *compiler) uses() map[string][]string {
 			}
 		}
 	}
-	for _, h := range c.spec.Headers {
+	for _, h := range x.names.Spec.Headers {
 		for _, f := range h.Fields {
 			exprs(spec.Within(f.When, f.Size))
 		}
 	}
-	for _, t := range c.spec.Tests {
+	for _, t := range x.names.Spec.Tests {
 		packets := []*spec.Packet{t.Packet, t.Expect.Packet}
 		for _, k := range t.Expect.Copies {
 			packets = append(packets, k.Packet)

@@ -1,4 +1,4 @@
-package gen
+package declare
 
 import (
 	"fmt"
@@ -21,23 +21,23 @@ import (
 
 const (
 	defaultSize = 1024
-	maxIndex    = 32 // bits of an array's key
+	MaxIndex    = 32 // bits of an array's key
 )
 
 // typ turns a type's word into a type.
-func (c *compiler) typ(ref spec.TypeRef) (ir.Type, bool) {
+func (c *declarer) typ(ref spec.TypeRef) (ir.Type, bool) {
 	word, perLevel := strings.CutSuffix(ref.Text, ir.LevelsWord)
 	t, ok := ir.WordType(word)
 	switch {
 	case ok && !perLevel:
 		return t, true
-	case ok && c.plan.Levels == 0:
+	case ok && c.names.Plan.Levels == 0:
 		c.diags.Add(code.Priority, ref.Pos, "%s is a value for each level of priority, and the spec has no priority",
 			ref.Text).
 			WithHint("declare it: priority: {levels: 8, from: \"…\"}")
 		return ir.Type{}, false
 	case ok:
-		if t, ok = t.PerLevel(c.plan.Levels); !ok {
+		if t, ok = t.PerLevel(c.names.Plan.Levels); !ok {
 			c.diags.Add(code.BadType, ref.Pos, "there can't be a %s for each level of priority", word)
 		}
 		return t, ok
@@ -48,7 +48,7 @@ func (c *compiler) typ(ref spec.TypeRef) (ir.Type, bool) {
 	} else if word := otherWords[ref.Text]; word != "" {
 		d.WithLabel("did you mean \"%s\"?", word)
 	} else {
-		suggest(d, ref.Text, ir.Words())
+		d.WithNames(ref.Text, ir.Words())
 	}
 	d.WithHint("types are u1 to u64, bytes1 to bytes64, %s, and with a value for each level of priority such as u8%s",
 		strings.Join(ir.Words(), ", "), ir.LevelsWord)
@@ -64,30 +64,30 @@ var (
 	}
 )
 
-func (c *compiler) state() {
-	if p := c.spec.Priority; p != nil {
-		c.plan.Levels = p.Levels
+func (c *declarer) state() {
+	if p := c.names.Spec.Priority; p != nil {
+		c.names.Plan.Levels = p.Levels
 	}
-	for _, s := range c.spec.Settings {
+	for _, s := range c.names.Spec.Settings {
 		c.setting(s)
 	}
-	for _, t := range c.spec.Tables {
+	for _, t := range c.names.Spec.Tables {
 		c.table(t)
 	}
-	for _, s := range c.spec.Sessions {
+	for _, s := range c.names.Spec.Sessions {
 		c.session(s)
 	}
-	for _, g := range c.spec.Groups {
+	for _, g := range c.names.Spec.Groups {
 		c.group(g)
 	}
-	for _, e := range c.spec.Events {
+	for _, e := range c.names.Spec.Events {
 		c.event(e)
 	}
-	for _, p := range c.spec.Programs {
+	for _, p := range c.names.Spec.Programs {
 		c.hops(p)
 	}
 	with := c.learnedWith()
-	for _, t := range c.plan.Tables {
+	for _, t := range c.names.Plan.Tables {
 		if t.Session != nil || with[t.Name] {
 			u32 := ir.UintType(32)
 			t.Value.Members = append(t.Value.Members,
@@ -101,7 +101,7 @@ func (c *compiler) state() {
 		layOut(&t.Key, 4)
 		layOut(&t.Value, 8)
 	}
-	for _, g := range c.plan.Groups {
+	for _, g := range c.names.Plan.Groups {
 		g.Receivers.Value.Members = append(g.Receivers.Value.Members, &ir.Member{
 			Name: "receiver", Type: ir.UintType(32), Hidden: true, Pos: g.Pos,
 		})
@@ -112,9 +112,9 @@ func (c *compiler) state() {
 }
 
 // learnedWith are the names of the tables whose rows are learned with sessions.
-func (c *compiler) learnedWith() map[string]bool {
+func (c *declarer) learnedWith() map[string]bool {
 	with := map[string]bool{}
-	for _, p := range c.spec.Programs {
+	for _, p := range c.names.Spec.Programs {
 		for a := range spec.Actions(p.Rules) {
 			if a.With != nil {
 				with[a.Table.Value] = true
@@ -125,8 +125,8 @@ func (c *compiler) learnedWith() map[string]bool {
 }
 
 // sizes adds up the arrays that values of rows index.
-func (c *compiler) sizes() {
-	plan := c.plan
+func (c *declarer) sizes() {
+	plan := c.names.Plan
 	translations := false
 	count := func(members []*ir.Member, rows int) {
 		for _, m := range members {
@@ -161,18 +161,18 @@ func (c *compiler) sizes() {
 		}
 	}
 	if translations {
-		if plan.Translations = c.spec.Translations; plan.Translations == 0 {
+		if plan.Translations = c.names.Spec.Translations; plan.Translations == 0 {
 			plan.Translations = defaultTranslations
 		}
 	}
 	if len(plan.Events) > 0 {
-		if plan.Ring = c.spec.Ring; plan.Ring == 0 {
+		if plan.Ring = c.names.Spec.Ring; plan.Ring == 0 {
 			plan.Ring = defaultRing
 		}
 	}
 }
 
-func (c *compiler) setting(s *spec.Setting) {
+func (c *declarer) setting(s *spec.Setting) {
 	t, ok := c.typ(s.Type)
 	if !ok {
 		return
@@ -209,8 +209,8 @@ func (c *compiler) setting(s *spec.Setting) {
 		}
 		out.Default = v
 	}
-	c.settings[out.Name] = out
-	c.plan.Settings = append(c.plan.Settings, out)
+	c.names.Settings[out.Name] = out
+	c.names.Plan.Settings = append(c.names.Plan.Settings, out)
 }
 
 // encode gives a literal the bytes of a type: integers little endian, addresses in network order.
@@ -240,23 +240,7 @@ func encode(t ir.Type, l spec.Literal) (b []byte, problem string) {
 	return b, ""
 }
 
-// noTable reports a table that isn't there. One whose declaration is reported is not.
-func (c *compiler) noTable(n spec.Name) {
-	var names []string
-	for _, t := range c.spec.Tables {
-		names = append(names, t.Name.Value)
-	}
-	for _, s := range c.spec.Sessions {
-		for _, r := range s.Rows {
-			names = append(names, r.Table.Value)
-		}
-	}
-	if !slices.Contains(names, n.Value) {
-		suggest(c.diags.Add(code.UnknownName, n.Pos, "no table %q", n.Value), n.Value, names)
-	}
-}
-
-func (c *compiler) members(ms []*spec.Member, place ir.Place, where string) []*ir.Member {
+func (c *declarer) members(ms []*spec.Member, place ir.Place, where string) []*ir.Member {
 	var out []*ir.Member
 	for _, m := range ms {
 		t, ok := c.typ(m.Type)
@@ -272,7 +256,7 @@ func (c *compiler) members(ms []*spec.Member, place ir.Place, where string) []*i
 	return out
 }
 
-func (c *compiler) table(t *spec.Table) {
+func (c *declarer) table(t *spec.Table) {
 	out := &ir.Table{Name: t.Name.Value, Kind: string(t.Kind), PerCPU: t.PerCPU, Size: t.Size, Pos: t.Name.Pos}
 	if out.Kind == "" {
 		out.Kind = "hash"
@@ -301,8 +285,8 @@ func (c *compiler) table(t *spec.Table) {
 			return
 		}
 	case "array":
-		if k := out.Key.Members; len(k) != 1 || k[0].Type.Kind != ir.Uint || k[0].Type.Bits > maxIndex {
-			c.diags.Add(code.Table, out.Pos, "an array has exactly one key, an integer of at most %d bits", maxIndex).
+		if k := out.Key.Members; len(k) != 1 || k[0].Type.Kind != ir.Uint || k[0].Type.Bits > MaxIndex {
+			c.diags.Add(code.Table, out.Pos, "an array has exactly one key, an integer of at most %d bits", MaxIndex).
 				WithHint("a hash takes any key: kind: \"hash\"")
 			return
 		}
@@ -328,11 +312,11 @@ func (c *compiler) table(t *spec.Table) {
 			return
 		}
 	}
-	c.tables[out.Name] = out
-	c.plan.Tables = append(c.plan.Tables, out)
+	c.names.Tables[out.Name] = out
+	c.names.Plan.Tables = append(c.names.Plan.Tables, out)
 }
 
-func (c *compiler) session(s *spec.Session) {
+func (c *declarer) session(s *spec.Session) {
 	out := &ir.Session{Name: s.Name.Value, Size: s.Size, Pos: s.Name.Pos}
 	if out.Size == 0 {
 		out.Size = defaultSize
@@ -359,7 +343,7 @@ func (c *compiler) session(s *spec.Session) {
 		t := &ir.Table{
 			Name: r.Table.Value, Kind: "hash", Size: out.Size, Session: out, Row: i, Rows: 1, Pos: r.Table.Pos,
 		}
-		first := c.tables[t.Name]
+		first := c.names.Tables[t.Name]
 		if other := first; other != nil && other.Session != out {
 			c.diags.Add(code.Table, t.Pos, "table %q is declared twice", t.Name).
 				WithRelated(other.Pos, "also declared here").
@@ -371,8 +355,8 @@ func (c *compiler) session(s *spec.Session) {
 			for _, n := range names_ {
 				j, ok := index[n.Value]
 				if !ok {
-					suggest(c.diags.Add(code.UnknownName, n.Pos, "session %q has no field %q", out.Name, n.Value),
-						n.Value, names)
+					c.diags.Add(code.UnknownName, n.Pos, "session %q has no field %q", out.Name,
+						n.Value).WithNames(n.Value, names)
 					continue
 				}
 				if t := fields[j].Type; !t.In(place) {
@@ -399,8 +383,8 @@ func (c *compiler) session(s *spec.Session) {
 			continue
 		}
 		out.Rows = append(out.Rows, row)
-		c.tables[t.Name] = t
-		c.plan.Tables = append(c.plan.Tables, t)
+		c.names.Tables[t.Name] = t
+		c.names.Plan.Tables = append(c.names.Plan.Tables, t)
 	}
 	for i, f := range fields {
 		named := slices.ContainsFunc(out.Rows, func(r *ir.SessionRow) bool { return slices.Contains(r.Value, i) })
@@ -409,13 +393,13 @@ func (c *compiler) session(s *spec.Session) {
 				WithHint("name it in the value of a row, or of several: they share it")
 		}
 	}
-	c.plan.Sessions = append(c.plan.Sessions, out)
-	c.plan.Slots += out.Size
-	c.plan.Usages = max(c.plan.Usages, len(out.Rows))
+	c.names.Plan.Sessions = append(c.names.Plan.Sessions, out)
+	c.names.Plan.Slots += out.Size
+	c.names.Plan.Usages = max(c.names.Plan.Usages, len(out.Rows))
 }
 
 // anotherRow makes room for another row of each session in a table, which has to have the types of the first one.
-func (c *compiler) anotherRow(t, another *ir.Table, pos diag.Pos) {
+func (c *declarer) anotherRow(t, another *ir.Table, pos diag.Pos) {
 	t.Rows++
 	t.Size += another.Size
 	for _, part := range []struct {

@@ -5,97 +5,27 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/declare"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// This pass gives groups of receivers and events their types and layouts.
-
-// Where the spec doesn't say how many.
-const (
-	defaultGroupMax     = 64
-	defaultReceivers    = 1024
-	defaultGroups       = 64
-	defaultTranslations = 65536
-	defaultRing         = 1 << 20
-)
-
-// receiver is what the receiver's row is called in the rules of a fan-out.
-const receiver = "r"
-
-func (c *compiler) group(g *spec.Group) {
-	out := &ir.Group{
-		Name: g.Name.Value, Max: g.Max, Rows: g.Rows, Size: g.Size, Base: max(1, c.plan.Receivers), Pos: g.Name.Pos,
-	}
-	for _, d := range []struct {
-		n    *int
-		word int
-	}{{&out.Max, defaultGroupMax}, {&out.Rows, defaultReceivers}, {&out.Size, defaultGroups}} {
-		if *d.n == 0 {
-			*d.n = d.word
-		}
-	}
-	if g.Rows == 0 && out.Rows < out.Max {
-		out.Rows = out.Max
-	}
-	if out.Rows < out.Max {
-		c.diags.Add(code.Table, out.Pos, "group %q has room for %d receivers in all, but one group may have %d",
-			out.Name, out.Rows, out.Max)
-		return
-	}
-	errors := c.diags.Len()
-	out.Key.Members = c.members(g.Key, ir.InKey, "the key of a group")
-	value := ir.Struct{Members: c.members(g.Receiver, ir.InValue, "the row of a receiver")}
-	if c.diags.Len() > errors {
-		return
-	}
-	if len(out.Key.Members) == 0 || len(value.Members) == 0 {
-		c.diags.Add(code.Table, out.Pos, "group %q needs a key, and receivers with values", out.Name)
-		return
-	}
-	index := ir.Struct{Members: []*ir.Member{{Name: "row", Type: ir.UintType(32), Pos: out.Pos}}, Size: 4}
-	out.Receivers = &ir.Table{
-		Name: out.Name, Kind: "receivers", Size: out.Rows + out.Max, Key: index, Value: value, Pos: out.Pos,
-	}
-	c.plan.Receivers = out.Base + out.Rows
-	c.fanOuts[out.Name] = out
-	c.plan.Groups = append(c.plan.Groups, out)
-}
-
-// maxEvent bounds a record: it is made while a packet is processed.
-const maxEvent = 1024
-
-func (c *compiler) event(e *spec.Event) {
-	out := &ir.Event{Name: e.Name.Value, ID: len(c.plan.Events) + 1, Required: e.Required, Pos: e.Name.Pos}
-	errors := c.diags.Len()
-	out.Fields.Members = c.members(e.Fields, ir.InEvent, "an event")
-	if c.diags.Len() > errors {
-		return
-	}
-	layOutFrom(&out.Fields, abi.EventHeader, 8)
-	if out.Fields.Size > maxEvent {
-		c.diags.Add(code.Event, out.Pos, "event %q takes %d bytes; %d is the most", out.Name, out.Fields.Size, maxEvent)
-		return
-	}
-	c.events[out.Name] = out
-	c.plan.Events = append(c.plan.Events, out)
-}
+// This pass compiles what a rule reports and spends: events and credits.
 
 // emit makes the record of an event.
 func (w *rewriter) emit(a *spec.Action) {
-	e := w.p.c.events[a.Event.Value]
+	e := w.p.names.Events[a.Event.Value]
 	if e == nil {
 		var names []string
-		for _, e := range w.p.c.spec.Events {
+		for _, e := range w.p.names.Spec.Events {
 			names = append(names, e.Name.Value)
 		}
 		if !slices.Contains(names, a.Event.Value) { // else its declaration is reported
-			suggest(w.s.fail(code.UnknownName, a.Event.Pos, "no event %q", a.Event.Value), a.Event.Value, names)
+			w.s.fail(code.UnknownName, a.Event.Pos, "no event %q", a.Event.Value).WithNames(a.Event.Value, names)
 		}
 		return
 	}
-	out := &ir.Emit{Event: e, Row: w.s.rows[receiver], Full: -1, Pos: a.Pos}
+	out := &ir.Emit{Event: e, Row: w.s.rows[declare.Receiver], Full: -1, Pos: a.Pos}
 	if w.s.each == nil {
 		out.Row = nil
 	}
@@ -105,7 +35,7 @@ func (w *rewriter) emit(a *spec.Action) {
 	given := map[string]bool{}
 	for _, as := range a.Set {
 		name := as.Target.Path[0].Value
-		m := member(&e.Fields, name)
+		m := e.Fields.Member(name)
 		if m == nil {
 			var names []string
 			for _, m := range e.Fields.Members {
@@ -113,7 +43,7 @@ func (w *rewriter) emit(a *spec.Action) {
 					names = append(names, m.Name)
 				}
 			}
-			suggest(w.s.fail(code.UnknownName, as.Target.Pos, "event %q has no field %q", e.Name, name), name, names).
+			w.s.fail(code.UnknownName, as.Target.Pos, "event %q has no field %q", e.Name, name).WithNames(name, names).
 				WithRelated(e.Pos, "the event is declared here")
 			continue
 		}

@@ -1,4 +1,5 @@
-package gen
+// Package always finds what a finished plan passes to the stack, whatever its rules are.
+package always
 
 import (
 	"fmt"
@@ -6,14 +7,15 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/gen/check"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/gen/reach"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// Always is what passes to the stack whatever the rules of a program say, as the plan has it.
-type Always struct {
+// Case is what passes to the stack whatever the rules of a program say, as the plan has it.
+type Case struct {
 	Reason *ir.Reason // the name that it is counted by
 	Such   []string   // not_X: what may be there in its place
 	In     []string   // the headers of such packets, where rules take others
@@ -37,20 +39,20 @@ var exceptions = map[strength]string{
 
 const orDropped = "but where a rule drops it"
 
-// AlwaysUp returns what a program of a plan always passes to the stack: the reasons of all checks that every packet
+// Up returns what a program of a plan always passes to the stack: the reasons of all checks that every packet
 // comes by before a rule sends or passes it, as far as it has the headers that the check is about. What depends on the
 // spec's own match and rules is not among them.
-func AlwaysUp(s *spec.Spec, p *ir.Program) []Always {
+func Up(s *spec.Spec, p *ir.Program) []Case {
 	w := &upWalk{reached: reach.Of(p), about: map[int]map[string]bool{}, ups: map[int]bool{}, cuts: map[*ir.Var]bool{},
 		reasons: p.Reasons}
 	w.block(p.Body, passed{checks: map[int]strength{}, headers: map[string]bool{"": true}})
-	var ups []Always
+	var ups []Case
 	for i, r := range p.Reasons {
 		if r.Kind != ir.Punted || r.Name == "no_match" || r.Name == "no_rule" {
 			continue
 		}
 		if in, but, ok := w.always(i); ok {
-			ups = append(ups, Always{Reason: r, Such: inPlaceOf(s, p, r), In: in, But: but})
+			ups = append(ups, Case{Reason: r, Such: inPlaceOf(s, p, r), In: in, But: but})
 		}
 	}
 	return ups
@@ -287,7 +289,7 @@ func ended(blk []ir.Stmt) bool {
 
 // allUp reports whether all packets of a block pass to the stack.
 func allUp(blk []ir.Stmt) bool {
-	done, _ := ends(blk, false)
+	done, _ := check.Ends(blk, false)
 	return done && !ended(blk)
 }
 

@@ -1,4 +1,4 @@
-package gen
+package warn
 
 import (
 	"iter"
@@ -16,30 +16,30 @@ type memberUse struct {
 	groups map[string]map[string]bool // by group, likewise
 }
 
-func (c *compiler) unusedMembers() {
-	u := c.memberUses()
+func (x *warner) unusedMembers() {
+	u := x.memberUses()
 	const neither = "no program reads or writes it"
 	const hint = "take it out, or use it: it is written %s.%s, after the name that a lookup gives the row"
-	for _, t := range c.spec.Tables {
+	for _, t := range x.names.Spec.Tables {
 		used := u.rows[t.Name.Value]
 		if len(t.Value) == 1 {
 			continue // a row needs a value; that it is there may be all that is asked
 		}
 		for _, m := range t.Value {
 			if used != nil && !used[m.Name.Value] {
-				c.diags.Warn(code.NotUsed, m.Name.Pos, "rows of table %q have a member %q, but %s", t.Name.Value,
+				x.diags.Warn(code.NotUsed, m.Name.Pos, "rows of table %q have a member %q, but %s", t.Name.Value,
 					m.Name.Value, neither).WithHint(hint, "ROW", m.Name.Value)
 			}
 		}
 	}
-	for _, s := range c.spec.Sessions {
-		c.unusedFields(s, u.rows)
+	for _, s := range x.names.Spec.Sessions {
+		x.unusedFields(s, u.rows)
 	}
-	for _, g := range c.spec.Groups {
+	for _, g := range x.names.Spec.Groups {
 		used := u.groups[g.Name.Value]
 		for _, m := range g.Receiver {
 			if used != nil && !used[m.Name.Value] {
-				c.diags.Warn(code.NotUsed, m.Name.Pos, "receivers of group %q have a member %q, but %s", g.Name.Value,
+				x.diags.Warn(code.NotUsed, m.Name.Pos, "receivers of group %q have a member %q, but %s", g.Name.Value,
 					m.Name.Value, neither).WithHint("take it out, or use it: in rules of a fan_out it is r.%s",
 					m.Name.Value)
 			}
@@ -49,7 +49,7 @@ func (c *compiler) unusedMembers() {
 
 // unusedFields warns of fields that no row has as a key and no program reads, and of rows that have one which is read
 // only in other rows.
-func (c *compiler) unusedFields(s *spec.Session, rows map[string]map[string]bool) {
+func (x *warner) unusedFields(s *spec.Session, rows map[string]map[string]bool) {
 	first := map[string]*spec.SessionRow{} // by table: its members have the names that this row gives them
 	used, looked := map[string]bool{}, false
 	type idle struct {
@@ -83,25 +83,25 @@ func (c *compiler) unusedFields(s *spec.Session, rows map[string]map[string]bool
 	}
 	for _, f := range s.Fields {
 		if !used[f.Name.Value] {
-			c.diags.Warn(code.NotUsed, f.Name.Pos, "sessions %q have a field %q, but no row has it as a key, and no "+
+			x.diags.Warn(code.NotUsed, f.Name.Pos, "sessions %q have a field %q, but no row has it as a key, and no "+
 				"program reads or writes it", s.Name.Value, f.Name.Value).
 				WithHint("take it out, or use it: it is written ROW.%s, after the name that a lookup gives a row "+
 					"whose value has it", f.Name.Value)
 		}
 	}
-	for _, x := range idles {
-		if used[x.field.Value] {
-			c.diags.Warn(code.NotUsed, x.field.Pos, "rows of table %q have a member %q, but no program reads or "+
+	for _, i := range idles {
+		if used[i.field.Value] {
+			x.diags.Warn(code.NotUsed, i.field.Pos, "rows of table %q have a member %q, but no program reads or "+
 				"writes "+
-				"it there", x.table, x.field.Value).WithHint("take it out of the row's value")
+				"it there", i.table, i.field.Value).WithHint("take it out of the row's value")
 		}
 	}
 }
 
 // memberUses finds what programs name.
-func (c *compiler) memberUses() memberUse {
+func (x *warner) memberUses() memberUse {
 	u := memberUse{map[string]map[string]bool{}, map[string]map[string]bool{}}
-	for _, src := range c.spec.Programs {
+	for _, src := range x.names.Spec.Programs {
 		tables := map[string][]string{} // by the name that a lookup gives the row
 		lookups := func(ls []*spec.Lookup) {
 			for _, l := range ls {
@@ -123,20 +123,20 @@ func (c *compiler) memberUses() memberUse {
 				rules(a.FanOut.Rules)
 			}
 		}
-		eachMember(c.spec, src, func(row, member string) {
+		eachMember(x.names.Spec, src, func(row, member string) {
 			for _, t := range tables[row] {
 				u.rows[t][member] = true
 			}
 		})
 		for a := range spec.Actions(src.Rules) {
 			if a.FanOut != nil {
-				u.fanOut(c, a.FanOut)
+				u.fanOut(x.names.Spec, a.FanOut)
 			}
 		}
 	}
-	for _, src := range c.spec.Programs {
+	for _, src := range x.names.Spec.Programs {
 		for a := range spec.Actions(src.Rules) {
-			for _, t := range c.spec.Tables {
+			for _, t := range x.names.Spec.Tables {
 				if a.Kind == spec.ActLearn && t.Name.Value == a.Table.Value {
 					delete(u.rows, t.Name.Value) // it writes them all
 				}
@@ -147,13 +147,13 @@ func (c *compiler) memberUses() memberUse {
 }
 
 // fanOut finds what the rules of a fan-out name of a receiver.
-func (u memberUse) fanOut(c *compiler, f *spec.FanOut) {
+func (u memberUse) fanOut(s *spec.Spec, f *spec.FanOut) {
 	used := u.groups[f.Group.Value]
 	if used == nil {
 		used = map[string]bool{}
 		u.groups[f.Group.Value] = used
 	}
-	eachMember(c.spec, &spec.Program{Rules: f.Rules}, func(row, member string) {
+	eachMember(s, &spec.Program{Rules: f.Rules}, func(row, member string) {
 		if row == "r" {
 			used[member] = true
 		}
