@@ -15,16 +15,16 @@ import (
 
 // blank makes zeros of a header.
 func (w *rewriter) blank(a *spec.Action) {
-	in, known := w.s.find(a.Header.Value)
+	in, known := w.s.Find(a.Header.Value)
 	if in == nil {
 		if !known {
-			w.s.fail(code.Push, a.Header.Pos, "no header %q in the stack", a.Header.Value).WithNames(a.Header.Value,
-				w.s.visible())
+			w.s.Fail(code.Push, a.Header.Pos, "no header %q in the stack", a.Header.Value).WithNames(a.Header.Value,
+				w.s.Visible())
 		}
 		return // an optional header that isn't there
 	}
 	no := func(code diag.Code, format string, args ...any) {
-		w.s.fail(code, a.Header.Pos, "header %q can't be blanked: "+format, append([]any{in.entry}, args...)...)
+		w.s.Fail(code, a.Header.Pos, "header %q can't be blanked: "+format, append([]any{in.Entry}, args...)...)
 	}
 	o := w.header(in)
 	switch {
@@ -38,9 +38,9 @@ func (w *rewriter) blank(a *spec.Action) {
 		no(code.Push, "its fields are set")
 		return
 	}
-	for _, pl := range in.order {
+	for _, pl := range in.Order {
 		why := ""
-		switch f := pl.f; {
+		switch f := pl.Decl; {
 		case f.Counts != nil:
 			why = "is a length"
 		case f.Checksum != nil:
@@ -52,14 +52,14 @@ func (w *rewriter) blank(a *spec.Action) {
 		default:
 			continue
 		}
-		no(code.Target, "its field %q %s", pl.f.Name.Value, why)
+		no(code.Target, "its field %q %s", pl.Decl.Name.Value, why)
 		return
 	}
 	o.blank, o.pos = true, a.Header.Pos
 	if o.size < 0 {
 		return
 	}
-	for _, f := range in.h.Fields {
+	for _, f := range in.Decl.Fields {
 		if f.Kind == spec.FieldBytes {
 			o.vals[f.Name.Value] = &ir.BytesConst{B: make([]byte, f.Bytes), T: ir.Type{Kind: ir.Bytes, Size: f.Bytes}}
 		} else {

@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/draft"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
@@ -13,7 +14,7 @@ import (
 // variables of its own; they are the same if their values are, and then the second branch reads those of the first.
 
 // common takes the statements that both branches begin with out of them, and returns them.
-func (p *program) common(branch *ir.If) []ir.Stmt {
+func common(p *draft.Program, branch *ir.If) []ir.Stmt {
 	c := comparison{of: map[*ir.Var]*ir.Var{}}
 	n := 0
 	for n < min(len(branch.Then), len(branch.Else)) && c.same(branch.Then[n], branch.Else[n]) {
@@ -23,7 +24,7 @@ func (p *program) common(branch *ir.If) []ir.Stmt {
 	branch.Then, branch.Else = branch.Then[n:], branch.Else[n:]
 	if len(c.of) > 0 {
 		c.replace(reflect.ValueOf(branch.Else), map[uintptr]bool{})
-		p.out.Vars = slices.DeleteFunc(p.out.Vars, func(v *ir.Var) bool { return c.of[v] != nil })
+		p.Out.Vars = slices.DeleteFunc(p.Out.Vars, func(v *ir.Var) bool { return c.of[v] != nil })
 	}
 	return out
 }

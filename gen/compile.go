@@ -5,15 +5,17 @@
 //	program.go  its stack becomes a tree of paths, one for each sequence of headers
 //	choose.go   headers that only rows can tell apart
 //	parse.go    one header on one path: where its fields are, what has to hold
-//	expr.go     expressions: names, types, ranges
-//	match.go    constraints as conditions
 //	rules.go    lookups, rules, actions
 //	congestion.go the hook without a packet
 //	fanout.go   one to many; with extent.go
 //	report.go   events and credits
-//	effects.go  names for values, numbers that are allocated, lists of elements
+//	lets.go     names for values
 //	rewrite.go  the packet that leaves: headers, lengths; with set.go, send.go, resize.go, sums.go and stores.go
 //	push.go     headers that are taken out and put in
+//
+// What these work on is package draft: the program as far as it is compiled, and the headers of a path. Expressions and
+// constraints are lowered by package expr. At last come
+//
 //	check       what the plan needs of a kernel, and the invariants of its shape
 //	warn        warnings: what is declared and not used, what no packet gets to
 //
@@ -40,8 +42,8 @@ func Compile(s *spec.Spec) (*ir.Plan, *diag.List) {
 	var traces []*trace.Program
 	for _, src := range s.Programs {
 		if p := compileProgram(src, names, protos, diags); p != nil {
-			plan.Programs = append(plan.Programs, p.out)
-			traces = append(traces, p.trace)
+			plan.Programs = append(plan.Programs, p.Out)
+			traces = append(traces, p.Trace)
 		}
 	}
 	check.Needs(plan, s.Kernel, diags)

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/draft"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
@@ -15,7 +16,7 @@ import (
 // kept returns the index of the first header that leaves with everything that came after it.
 func (w *rewriter) kept() int {
 	k := len(w.hdrs)
-	for i := len(w.s.path) - 1; i >= 0 && k > 0 && !w.s.path[i].meta && w.hdrs[k-1].old == w.s.path[i]; i-- {
+	for i := len(w.s.Path) - 1; i >= 0 && k > 0 && !w.s.Path[i].Meta && w.hdrs[k-1].old == w.s.Path[i]; i-- {
 		k--
 	}
 	if k == 0 || !w.resized && !w.popInner {
@@ -28,18 +29,18 @@ func (w *rewriter) kept() int {
 func (w *rewriter) moveKept(o *outHeader, off ir.Off) bool {
 	o.off = off
 	switch {
-	case off == o.old.off:
-		o.end = o.old.end
-	case off.Base == o.old.off.Base:
-		o.end = o.old.end.Plus(off.Const - o.old.off.Const)
+	case off == o.old.Off:
+		o.end = o.old.End
+	case off.Base == o.old.Off.Base:
+		o.end = o.old.End.Plus(off.Const - o.old.Off.Const)
 	case o.size >= 0:
 		o.end = off.Plus(o.size)
-	case slices.ContainsFunc(o.old.order, func(pl *fieldRef) bool { return pl.segment > 0 }):
-		w.s.fail(code.Resize, w.pos, "header %q has a variable length and would have to move", o.entry)
+	case slices.ContainsFunc(o.old.Order, func(pl *draft.Field) bool { return pl.Segment > 0 }):
+		w.s.Fail(code.Resize, w.pos, "header %q has a variable length and would have to move", o.entry)
 		return false // by a distance that varies, too: nothing says where its last fields are
 	default:
-		end := fold.Bin(ir.Add, fold.Off(off), fold.Distance(o.old.end, o.old.off))
-		o.end = ir.Off{Base: w.p.let(&w.guards, o.entry+"_new_end", end, maxStart, w.pos)}
+		end := fold.Bin(ir.Add, fold.Off(off), fold.Distance(o.old.End, o.old.Off))
+		o.end = ir.Off{Base: w.p.Let(&w.guards, o.entry+"_new_end", end, maxStart, w.pos)}
 	}
 	return true
 }
@@ -50,6 +51,6 @@ func (w *rewriter) keep(rw *ir.Rewrite, k int) {
 		return
 	}
 	o := w.hdrs[k]
-	rw.Payload = fold.Bin(ir.Add, rw.Payload, fold.Distance(rw.OldFront, o.old.off))
-	rw.OldFront, rw.NewFront = o.old.off, o.off
+	rw.Payload = fold.Bin(ir.Add, rw.Payload, fold.Distance(rw.OldFront, o.old.Off))
+	rw.OldFront, rw.NewFront = o.old.Off, o.off
 }

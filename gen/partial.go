@@ -3,6 +3,8 @@ package gen
 import (
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/draft"
+	"github.com/fastrelay/fastrelay-gen/gen/expr"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
@@ -17,16 +19,16 @@ import (
 
 // unknownPartial lets packets pass to the stack that have such a checksum, which a rewrite would spoil.
 func (w *rewriter) unknownPartial(blk *[]ir.Stmt, rw *ir.Rewrite, pos diag.Pos) {
-	partial := &ir.VarRef{Var: w.p.let(blk, "partial", &ir.Meta{Kind: ir.Partial}, 0, pos)}
+	partial := &ir.VarRef{Var: w.p.Let(blk, "partial", &ir.Meta{Kind: ir.Partial}, 0, pos)}
 	ok := fold.Bin(ir.Eq, partial, fold.Num(0))
-	for _, in := range w.s.path {
+	for _, in := range w.s.Path {
 		if w.header(in) == nil {
 			continue // nothing is left to complete it in
 		}
-		for _, pl := range in.order {
-			if k := pl.f.Checksum; k != nil && k.Offloaded {
-				ok = fold.Or(ok, fold.Bin(ir.Eq, partial, fold.Bin(ir.Or, fold.Bin(ir.Shl, fold.Off(in.off),
-					fold.Num(16)), fold.Off(pl.off))))
+		for _, pl := range in.Order {
+			if k := pl.Decl.Checksum; k != nil && k.Offloaded {
+				ok = fold.Or(ok, fold.Bin(ir.Eq, partial, fold.Bin(ir.Or, fold.Bin(ir.Shl, fold.Off(in.Off),
+					fold.Num(16)), fold.Off(pl.Off))))
 			}
 		}
 	}
@@ -39,7 +41,7 @@ func (w *rewriter) unknownPartial(blk *[]ir.Stmt, rw *ir.Rewrite, pos diag.Pos) 
 		}
 		ok = fold.Or(ok, after)
 	}
-	emit(blk, &ir.Guard{Cond: ok, Reason: w.s.partialChecksum(pos), Pos: pos})
+	draft.Emit(blk, &ir.Guard{Cond: ok, Reason: partialChecksum(w.s, pos), Pos: pos})
 }
 
 // cutsAt lets packets pass to the stack that can't be cut off at end, the datagram's: they would lose the field of a
@@ -49,24 +51,24 @@ func (w *rewriter) cutsAt(end ir.Expr, pos diag.Pos) {
 		return
 	}
 	datagram, _ := w.datagram()
-	w.counted(w.s.path[:datagram], end, pos)
+	w.counted(w.s.Path[:datagram], end, pos)
 	field := fold.Bin(ir.And, &ir.Meta{Kind: ir.Partial}, fold.Num(0xFFFF))
 	whole := fold.Bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, end)
-	w.guard(fold.Or(whole, fold.Bin(ir.Lt, field, fold.Bin(ir.Sub, end, fold.Num(1)))), w.s.partialChecksum(pos), pos)
+	w.guard(fold.Or(whole, fold.Bin(ir.Lt, field, fold.Bin(ir.Sub, end, fold.Num(1)))), partialChecksum(w.s, pos), pos)
 }
 
 // counted lets packets pass to the stack in which one of these headers, in front of the datagram, counts bytes after
 // its end.
-func (w *rewriter) counted(ins []*layer, end ir.Expr, pos diag.Pos) {
+func (w *rewriter) counted(ins []*draft.Header, end ir.Expr, pos diag.Pos) {
 	for _, in := range ins {
-		if !fold.IsFrame(in.inner) {
-			w.guard(fold.Bin(ir.Le, in.inner, end), w.s.paddingHere(pos), pos)
+		if !fold.IsFrame(in.Inner) {
+			w.guard(fold.Bin(ir.Le, in.Inner, end), paddingHere(w.s, pos), pos)
 		}
 	}
 }
 
-func (s *scope) partialChecksum(pos diag.Pos) int {
-	return s.p.punted("partial_checksum", "a partial checksum in a header that the stack doesn't name", pos)
+func partialChecksum(s *expr.Scope, pos diag.Pos) int {
+	return s.Program.Punted("partial_checksum", "a partial checksum in a header that the stack doesn't name", pos)
 }
 
 // readdressed reports whether the packet's addresses change.
@@ -84,16 +86,16 @@ func (w *rewriter) readdressed() bool {
 // superPackets returns the guard against GSO packets that the path can't take: nil where it takes all. The kernel cuts
 // them into segments, and repeats in front of each the headers up to the transport header; of a tunnel, up to the inner
 // one's.
-func (s *scope) superPackets(pos diag.Pos) ir.Stmt {
+func superPackets(s *expr.Scope, pos diag.Pos) ir.Stmt {
 	transports, own := 0, false
-	for _, in := range s.path {
+	for _, in := range s.Path {
 		switch {
-		case !in.h.Segmented || transports > 1:
-			return s.ordinary(pos)
-		case !in.h.Std:
+		case !in.Decl.Segmented || transports > 1:
+			return ordinary(s, pos)
+		case !in.Decl.Std:
 			own = true
-		case slices.ContainsFunc(in.order, func(pl *fieldRef) bool {
-			return pl.f.Checksum != nil && pl.f.Checksum.Offloaded
+		case slices.ContainsFunc(in.Order, func(pl *draft.Field) bool {
+			return pl.Decl.Checksum != nil && pl.Decl.Checksum.Offloaded
 		}):
 			transports++
 		}
@@ -101,7 +103,7 @@ func (s *scope) superPackets(pos diag.Pos) ir.Stmt {
 	if !own && transports < 2 {
 		return nil
 	}
-	g := s.ordinary(pos).(*ir.Guard)
+	g := ordinary(s, pos).(*ir.Guard)
 	g.Cond = fold.Or(g.Cond, &ir.Meta{Kind: ir.Encapsulated})
 	return g
 }

@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/draft"
+	"github.com/fastrelay/fastrelay-gen/gen/expr"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/gen/ranges"
@@ -16,44 +18,44 @@ import (
 
 // pop takes a header out.
 func (w *rewriter) pop(a *spec.Action) {
-	in, known := w.s.find(a.Header.Value)
+	in, known := w.s.Find(a.Header.Value)
 	if in == nil {
 		if !known {
-			w.s.fail(code.Push, a.Header.Pos, "no header %q in the stack", a.Header.Value).WithNames(a.Header.Value,
-				w.s.visible())
+			w.s.Fail(code.Push, a.Header.Pos, "no header %q in the stack", a.Header.Value).WithNames(a.Header.Value,
+				w.s.Visible())
 		}
 		return // an optional header that isn't there
 	}
 	w.remove(in, a.ZeroChecksum, a.Header.Pos)
 }
 
-func (w *rewriter) remove(in *layer, zero bool, pos diag.Pos) {
-	if in.meta {
+func (w *rewriter) remove(in *draft.Header, zero bool, pos diag.Pos) {
+	if in.Meta {
 		w.popTag = true
 		return
 	}
 	i := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return o.old == in })
 	if i < 0 {
-		w.s.fail(code.Push, pos, "header %q is popped twice", in.entry)
+		w.s.Fail(code.Push, pos, "header %q is popped twice", in.Entry)
 		return
 	}
-	for _, pl := range in.order {
-		if k := pl.f.Checksum; k != nil && k.Offloaded {
-			w.verifyWhole(in, pl, zero || w.mayLack(in, pl.f), pos)
+	for _, pl := range in.Order {
+		if k := pl.Decl.Checksum; k != nil && k.Offloaded {
+			w.verifyWhole(in, pl, zero || w.mayLack(in, pl.Decl), pos)
 		}
 	}
 	if w.summedUp(in) {
 		w.summed++
 	}
-	for _, f := range in.h.Fields {
+	for _, f := range in.Decl.Fields {
 		if set, ok := w.hdrs[i].sets[f.Name.Value]; ok {
-			w.s.fail(code.Target, set, "field %q can't be set: its header is taken out", f.Name.Value).
+			w.s.Fail(code.Target, set, "field %q can't be set: its header is taken out", f.Name.Value).
 				WithRelated(pos, "it is taken out here").
 				WithHint("leave one of them out")
 		}
 	}
 	w.hdrs = slices.Delete(slices.Clone(w.hdrs), i, i+1)
-	if in.h.Metadata == "vlan" && i == 1 && in.off.Base == nil {
+	if in.Decl.Metadata == "vlan" && i == 1 && in.Off.Base == nil {
 		w.popOuter(in, pos)
 		return
 	}
@@ -62,14 +64,14 @@ func (w *rewriter) remove(in *layer, zero bool, pos diag.Pos) {
 
 // popOuter has the kernel take the outermost tag out of the frame. It would move a tag after it into the packet's
 // metadata, and all that follows with it, so there must not be one.
-func (w *rewriter) popOuter(in *layer, pos diag.Pos) {
-	at := slices.Index(w.s.path, in)
+func (w *rewriter) popOuter(in *draft.Header, pos diag.Pos) {
+	at := slices.Index(w.s.Path, in)
 	var next *spec.Header
-	if at+1 < len(w.s.path) {
-		next = w.s.path[at+1].h
+	if at+1 < len(w.s.Path) {
+		next = w.s.Path[at+1].Decl
 	}
 	if w.popInner || next != nil && next.Metadata == "vlan" {
-		w.s.fail(code.Push, pos, "header %q can't be taken out: another tag is in front of it or after it", in.entry).
+		w.s.Fail(code.Push, pos, "header %q can't be taken out: another tag is in front of it or after it", in.Entry).
 			WithHint("of two tags in the frame none can be taken out")
 		return
 	}
@@ -77,27 +79,27 @@ func (w *rewriter) popOuter(in *layer, pos diag.Pos) {
 	if next != nil && len(next.After) > 0 {
 		return // the tag says that something else follows
 	}
-	typ := &ir.Load{Off: in.off.Plus(2), Bits: 16, Field: in.h.Name.Value + ".type"}
-	other := w.p.punted("vlan_tag", "a VLAN tag that the stack doesn't have", pos)
+	typ := &ir.Load{Off: in.Off.Plus(2), Bits: 16, Field: in.Decl.Name.Value + ".type"}
+	other := w.p.Punted("vlan_tag", "a VLAN tag that the stack doesn't have", pos)
 	w.guard(fold.Bin(ir.Ne, typ, fold.Num(0x8100)), other, pos)
 	w.guard(fold.Bin(ir.Ne, typ, fold.Num(0x88A8)), other, pos)
 }
 
 // push puts a header in.
 func (w *rewriter) push(a *spec.Action) {
-	h := w.p.names.Headers[a.Header.Value]
+	h := w.p.Names.Headers[a.Header.Value]
 	if h == nil {
-		w.s.fail(code.UnknownName, a.Header.Pos, "no header %q", a.Header.Value).WithNames(a.Header.Value,
-			w.p.names.HeaderNames())
+		w.s.Fail(code.UnknownName, a.Header.Pos, "no header %q", a.Header.Value).WithNames(a.Header.Value,
+			w.p.Names.HeaderNames())
 		return
 	}
 	if h.Varies() {
-		w.s.fail(code.Variable, a.Header.Pos, "header %q can't be pushed: its size varies", h.Name.Value).
+		w.s.Fail(code.Variable, a.Header.Pos, "header %q can't be pushed: its size varies", h.Name.Value).
 			WithRelated(h.Name.Pos, "the header is declared here")
 		return
 	}
 	if h.Trailer > 0 {
-		w.s.fail(code.Push, a.Header.Pos, "header %q can't be pushed: it has a trailer, which nothing fills",
+		w.s.Fail(code.Push, a.Header.Pos, "header %q can't be pushed: it has a trailer, which nothing fills",
 			h.Name.Value).WithRelated(h.Name.Pos, "the header is declared here")
 		return
 	}
@@ -107,11 +109,11 @@ func (w *rewriter) push(a *spec.Action) {
 	}
 	at := len(w.hdrs)
 	if a.Before != nil {
-		in, _ := w.s.find(a.Before.Value)
+		in, _ := w.s.Find(a.Before.Value)
 		at = slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return in != nil && o.old == in })
-		if at < 0 || at == 0 && w.p.out.L2 {
-			w.s.fail(code.Push, a.Before.Pos, "no header %q in the stack to push in front of",
-				a.Before.Value).WithNames(a.Before.Value, w.s.visible())
+		if at < 0 || at == 0 && w.p.Out.L2 {
+			w.s.Fail(code.Push, a.Before.Pos, "no header %q in the stack to push in front of",
+				a.Before.Value).WithNames(a.Before.Value, w.s.Visible())
 			return
 		}
 	}
@@ -125,7 +127,7 @@ func (w *rewriter) push(a *spec.Action) {
 					names = append(names, f.Name.Value)
 				}
 			}
-			w.s.fail(code.UnknownName, as.Target.Pos, "no field %q in header %q", name, h.Name.Value).WithNames(name,
+			w.s.Fail(code.UnknownName, as.Target.Pos, "no field %q in header %q", name, h.Name.Value).WithNames(name,
 				names).
 				WithRelated(h.Name.Pos, "the header is declared here")
 			continue
@@ -146,7 +148,7 @@ func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
 		return
 	}
 	if f.Counts != nil || f.Checksum != nil {
-		w.s.fail(code.Target, as.Target.Pos, "field %q follows from the packet", f.Name.Value).
+		w.s.Fail(code.Target, as.Target.Pos, "field %q follows from the packet", f.Name.Value).
 			WithHint("leave it out: lengths and checksums are always right")
 		return
 	}
@@ -154,17 +156,18 @@ func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
 		return
 	}
 	if f.Is != nil && f.Kind == spec.FieldUint {
-		if c, fixed := fold.Constant(v.x); fixed {
+		if c, fixed := fold.Constant(v.X); fixed {
 			if !ranges.Of(f.Is, ranges.Max(f.Bits)).Has(c) {
-				w.s.fail(code.Constraint, as.Value.Pos, "field %q can't be %d", f.Name.Value, c).
+				w.s.Fail(code.Constraint, as.Value.Pos, "field %q can't be %d", f.Name.Value, c).
 					WithRelated(f.Is.Pos, "its values are declared here")
 			}
-		} else if cond := w.s.constraint(val{t: ir.UintType(f.Bits), x: v.x, max: ranges.Max(f.Bits), pos: v.pos},
+		} else if cond := w.s.Constraint(expr.Value{Type: ir.UintType(f.Bits), X: v.X, Max: ranges.Max(f.Bits),
+			Pos: v.Pos},
 			f.Is); cond != nil {
-			w.guard(cond, w.p.unfit(o.h, f, impossible), as.Value.Pos)
+			w.guard(cond, w.p.Unfit(o.h, f, impossible), as.Value.Pos)
 		}
 	}
-	o.vals[f.Name.Value], o.sets[f.Name.Value] = v.x, as.Target.Pos
+	o.vals[f.Name.Value], o.sets[f.Name.Value] = v.X, as.Target.Pos
 }
 
 // complete gives the fields of pushed headers that the spec gives no value the one that their declarations determine:
@@ -184,7 +187,7 @@ func (w *rewriter) complete() bool {
 			case f.Origin != nil && f.Kind == spec.FieldUint:
 				o.vals[f.Name.Value] = fold.Num(*f.Origin)
 			default:
-				w.s.fail(code.Push, o.pos, "field %q of the pushed header %q needs a value", f.Name.Value,
+				w.s.Fail(code.Push, o.pos, "field %q of the pushed header %q needs a value", f.Name.Value,
 					o.h.Name.Value).
 					WithRelated(f.Name.Pos, "the field is declared here")
 				ok = false
@@ -233,16 +236,16 @@ func (w *rewriter) announce() bool {
 	for i, a := range w.hdrs {
 		known := i+1 < len(w.hdrs) && (len(w.hdrs[i+1].h.After) > 0 || w.hdrs[i+1].old == nil)
 		if gone := w.takenOut(i); gone != nil && !known {
-			if pl := announcer(a.old, w.s.path[a.index+1].h); pl != nil {
-				same := gone.fields[pl.f.Name.Value]
+			if pl := announcer(a.old, w.s.Path[a.index+1].Decl); pl != nil {
+				same := gone.Fields[pl.Decl.Name.Value]
 				switch {
-				case a.vals[pl.f.Name.Value] != nil || isPort(a.h, pl.f):
-				case same != nil && same.f.Kind == spec.FieldUint && same.f.Bits == pl.f.Bits:
-					a.vals[pl.f.Name.Value] = same.load
+				case a.vals[pl.Decl.Name.Value] != nil || isPort(a.h, pl.Decl):
+				case same != nil && same.Decl.Kind == spec.FieldUint && same.Decl.Bits == pl.Decl.Bits:
+					a.vals[pl.Decl.Name.Value] = same.Load
 				default:
-					w.s.fail(code.Push, w.pos, "header %q can't be popped: %s.%s would still say that it follows",
-						gone.entry, a.entry, pl.f.Name.Value).
-						WithRelated(gone.h.Name.Pos, "the header is declared here").
+					w.s.Fail(code.Push, w.pos, "header %q can't be popped: %s.%s would still say that it follows",
+						gone.Entry, a.entry, pl.Decl.Name.Value).
+						WithRelated(gone.Decl.Name.Pos, "the header is declared here").
 						WithHint("set it after the pop, if it is known what follows then")
 					return false
 				}
@@ -263,14 +266,14 @@ func (w *rewriter) announce() bool {
 		for _, f := range a.h.Fields {
 			if x := announced(a.h, b.h, f); x != nil {
 				if set, given := a.sets[f.Name.Value]; given && a.old != nil {
-					w.s.fail(code.Target, set, "field %q can't be set: it says which header follows, which is %q",
+					w.s.Fail(code.Target, set, "field %q can't be set: it says which header follows, which is %q",
 						f.Name.Value, b.entry).
 						WithHint("leave it out: it follows from the headers that are pushed and popped")
 				}
 				if v, set := a.vals[f.Name.Value]; !set || a.old != nil {
 					a.vals[f.Name.Value] = x
 				} else if c, fixed := fold.Constant(v); fixed && !isPort(a.h, f) && !mayAnnounce(a.h, b.h, f, c) {
-					w.s.fail(code.Target, a.sets[f.Name.Value], "field %q of the pushed header %q can't be %d: it "+
+					w.s.Fail(code.Target, a.sets[f.Name.Value], "field %q of the pushed header %q can't be %d: it "+
 						"says "+
 						"which header follows, which is %q", f.Name.Value, a.entry, c, b.entry).
 						WithRelated(b.h.Name.Pos, "what it comes after is declared here").
@@ -280,7 +283,7 @@ func (w *rewriter) announce() bool {
 			}
 		}
 		if !found {
-			w.s.fail(code.Push, b.pos, "header %q can't follow %q", b.h.Name.Value, a.h.Name.Value).
+			w.s.Fail(code.Push, b.pos, "header %q can't follow %q", b.h.Name.Value, a.h.Name.Value).
 				WithRelated(b.h.Name.Pos, "what it comes after is declared here")
 			return false
 		}
@@ -297,19 +300,24 @@ func isPort(h *spec.Header, f *spec.Field) bool {
 
 // takenOut returns the last header of the frame that was taken out between the i-th one that leaves and what follows
 // it, or nil.
-func (w *rewriter) takenOut(i int) *layer {
+func (w *rewriter) takenOut(i int) *draft.Header {
 	a := w.hdrs[i]
 	if a.old == nil {
 		return nil
 	}
-	end := len(w.s.path)
+	end := len(w.s.Path)
 	if i+1 < len(w.hdrs) && w.hdrs[i+1].index >= 0 {
 		end = w.hdrs[i+1].index
 	}
-	for _, in := range slices.Backward(w.s.path[a.index+1 : max(end, a.index+1)]) {
-		if !in.meta {
+	for _, in := range slices.Backward(w.s.Path[a.index+1 : max(end, a.index+1)]) {
+		if !in.Meta {
 			return in
 		}
 	}
 	return nil
+}
+
+// sets reports whether a field of this name is given a value: then no other name was meant to be it.
+func sets(set []*spec.Assign, name string) bool {
+	return slices.ContainsFunc(set, func(as *spec.Assign) bool { return as.Target.Path[0].Value == name })
 }

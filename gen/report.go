@@ -14,23 +14,23 @@ import (
 
 // emit makes the record of an event.
 func (w *rewriter) emit(a *spec.Action) {
-	e := w.p.names.Events[a.Event.Value]
+	e := w.p.Names.Events[a.Event.Value]
 	if e == nil {
 		var names []string
-		for _, e := range w.p.names.Spec.Events {
+		for _, e := range w.p.Names.Spec.Events {
 			names = append(names, e.Name.Value)
 		}
 		if !slices.Contains(names, a.Event.Value) { // else its declaration is reported
-			w.s.fail(code.UnknownName, a.Event.Pos, "no event %q", a.Event.Value).WithNames(a.Event.Value, names)
+			w.s.Fail(code.UnknownName, a.Event.Pos, "no event %q", a.Event.Value).WithNames(a.Event.Value, names)
 		}
 		return
 	}
-	out := &ir.Emit{Event: e, Row: w.s.rows[declare.Receiver], Full: -1, Pos: a.Pos}
-	if w.s.each == nil {
+	out := &ir.Emit{Event: e, Row: w.s.Rows[declare.Receiver], Full: -1, Pos: a.Pos}
+	if w.s.Each == nil {
 		out.Row = nil
 	}
 	if e.Required {
-		out.Full = w.p.punted("ring_full", "the ring of events is full", a.Pos)
+		out.Full = w.p.Punted("ring_full", "the ring of events is full", a.Pos)
 	}
 	given := map[string]bool{}
 	for _, as := range a.Set {
@@ -43,7 +43,7 @@ func (w *rewriter) emit(a *spec.Action) {
 					names = append(names, m.Name)
 				}
 			}
-			w.s.fail(code.UnknownName, as.Target.Pos, "event %q has no field %q", e.Name, name).WithNames(name, names).
+			w.s.Fail(code.UnknownName, as.Target.Pos, "event %q has no field %q", e.Name, name).WithNames(name, names).
 				WithRelated(e.Pos, "the event is declared here")
 			continue
 		}
@@ -52,14 +52,14 @@ func (w *rewriter) emit(a *spec.Action) {
 		if !ok {
 			continue
 		}
-		mv, ok := w.s.memberValue(m, v, fmt.Sprintf("field %q of event %q", name, e.Name))
+		mv, ok := w.s.MemberValue(m, v, fmt.Sprintf("field %q of event %q", name, e.Name))
 		if ok {
 			out.Values = append(out.Values, mv...)
 		}
 	}
 	for _, m := range e.Fields.Members {
 		if !given[m.Name] {
-			w.s.fail(code.Event, a.Pos, "field %q of event %q has no value", m.Name, e.Name).
+			w.s.Fail(code.Event, a.Pos, "field %q of event %q has no value", m.Name, e.Name).
 				WithRelated(m.Pos, "the field is declared here")
 		}
 	}
@@ -68,54 +68,54 @@ func (w *rewriter) emit(a *spec.Action) {
 
 // admit spends a credit.
 func (w *rewriter) admit(a *spec.Action) {
-	v, ok := w.s.value(a.Credit)
+	v, ok := w.s.Value(a.Credit)
 	if !ok {
 		return
 	}
-	if v.t.Kind != ir.Credit && v.t.Kind != ir.Bucket {
-		w.s.fail(code.Admit, a.Credit.Pos, "this is %s, where a credit is wanted", v.t.What()).
+	if v.Type.Kind != ir.Credit && v.Type.Kind != ir.Bucket {
+		w.s.Fail(code.Admit, a.Credit.Pos, "this is %s, where a credit is wanted", v.Type.What()).
 			WithHint("declare the value with type \"credit\" or \"bucket\"")
 		return
 	}
-	out := &ir.Admit{Row: v.row, Member: v.member, Overdraft: a.Overdraft, Refused: -1, Contended: -1, Pos: a.Pos}
+	out := &ir.Admit{Row: v.Row, Member: v.Member, Overdraft: a.Overdraft, Refused: -1, Contended: -1, Pos: a.Pos}
 	switch {
-	case v.level != nil:
-		out.Level = v.level
-	case w.s.level != nil && !a.Overdraft: // of what is refused
-		out.Level = w.s.level.x
+	case v.Level != nil:
+		out.Level = v.Level
+	case w.s.Level != nil && !a.Overdraft: // of what is refused
+		out.Level = w.s.Level.X
 	}
-	cost, ok := w.s.integer(a.Cost)
+	cost, ok := w.s.Integer(a.Cost)
 	if !ok {
 		return
 	}
-	out.Cost = cost.x
+	out.Cost = cost.X
 	if a.Floor != nil {
-		floor, ok := w.s.integer(a.Floor)
+		floor, ok := w.s.Integer(a.Floor)
 		if !ok {
 			return
 		}
-		out.Floor = floor.x
+		out.Floor = floor.X
 	}
 	if a.Count != nil {
-		if out.Count = w.s.count(&spec.Action{
+		if out.Count = count(w.s, &spec.Action{
 			Kind: spec.ActCount, Counter: a.Count, By: a.By, Pos: a.Count.Pos,
 		}); out.Count == nil {
 			return
 		}
 	}
 	const contended = "too many processors spend from one credit at once"
-	left := "no " + v.member.Name + " left"
+	left := "no " + v.Member.Name + " left"
 	switch {
 	case a.Else != nil: // what can't be spent isn't admitted, so neither is let through
 		kind := ir.Dropped
-		if w.s.each != nil {
+		if w.s.Each != nil {
 			kind = ir.Declined
 		}
-		out.Refused = w.p.reason(a.Else.Value, kind, left, a.Else.Pos)
-		out.Contended = w.p.reason(a.Else.Value, kind, contended, a.Else.Pos)
+		out.Refused = w.p.Reason(a.Else.Value, kind, left, a.Else.Pos)
+		out.Contended = w.p.Reason(a.Else.Value, kind, contended, a.Else.Pos)
 	case !a.Overdraft:
-		out.Refused = w.p.punted("refused_"+v.member.Name, left, a.Pos)
-		out.Contended = w.p.punted("contended", contended, a.Pos)
+		out.Refused = w.p.Punted("refused_"+v.Member.Name, left, a.Pos)
+		out.Contended = w.p.Punted("contended", contended, a.Pos)
 	}
 	w.fx.Admits = append(w.fx.Admits, out)
 }

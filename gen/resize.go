@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/draft"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -56,7 +57,7 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first, kept int, pos diag.Pos) boo
 		static = static && o.size >= 0
 	}
 	if change > 0 && w.hdrs[change-1].old != nil {
-		rw.Unmoved = w.hdrs[change-1].old.end
+		rw.Unmoved = w.hdrs[change-1].old.End
 	}
 	// all in front of the change stays where it is
 	atEnd := !slices.ContainsFunc(w.hdrs[change:], func(o *outHeader) bool { return o.old != nil })
@@ -65,8 +66,8 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first, kept int, pos diag.Pos) boo
 	headers := isIP(outer) && stays && static
 	switch {
 	case outer != nil && outer.Metadata == "vlan" && !(partial && w.family == 0 && change == len(w.hdrs)):
-		emit(w.blk, &ir.Up{
-			Reason: w.p.punted("tag_in_frame", "the kernel can't resize a packet with a VLAN tag in the frame", pos),
+		draft.Emit(w.blk, &ir.Up{
+			Reason: w.p.Punted("tag_in_frame", "the kernel can't resize a packet with a VLAN tag in the frame", pos),
 			Pos:    pos,
 		})
 		return false
@@ -83,7 +84,7 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first, kept int, pos diag.Pos) boo
 		} else if !isIP(outer) || !stays {
 			why = "the packet is not IP"
 		}
-		w.s.fail(code.Resize, pos, "the packet can't be resized safely here: %s", why)
+		w.s.Fail(code.Resize, pos, "the packet can't be resized safely here: %s", why)
 		return false
 	}
 	return true
@@ -102,11 +103,11 @@ func sameFamily(a, b *spec.Header) bool {
 // outermost is the header that the kernel takes a packet for when it resizes it: the first one in the frame after the
 // link-layer header, once a tag that goes away has gone.
 func (w *rewriter) outermost() *spec.Header {
-	for i, in := range w.s.path {
-		if in.meta || i == 0 && w.p.out.L2 || w.popInner && in.h.Metadata == "vlan" {
+	for i, in := range w.s.Path {
+		if in.Meta || i == 0 && w.p.Out.L2 || w.popInner && in.Decl.Metadata == "vlan" {
 			continue
 		}
-		return in.h
+		return in.Decl
 	}
 	return nil
 }
@@ -131,8 +132,8 @@ func (w *rewriter) skipsOnlyTags(from, to int) bool {
 	if from < 0 || to <= from+1 {
 		return false
 	}
-	for _, in := range w.s.path[from+1 : to] {
-		if in.h.Metadata != "vlan" || !(in.meta || w.popInner) {
+	for _, in := range w.s.Path[from+1 : to] {
+		if in.Decl.Metadata != "vlan" || !(in.Meta || w.popInner) {
 			return false
 		}
 	}

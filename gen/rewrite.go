@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/draft"
+	"github.com/fastrelay/fastrelay-gen/gen/expr"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/gen/ranges"
@@ -20,8 +22,8 @@ import (
 type outHeader struct {
 	h       *spec.Header
 	entry   string
-	old     *layer // the header that came; nil: pushed, or made in place of one of another family
-	index   int    // in the path, of the header that came or in whose place this one is; -1: pushed
+	old     *draft.Header // the header that came; nil: pushed, or made in place of one of another family
+	index   int           // in the path, of the header that came or in whose place this one is; -1: pushed
 	vals    map[string]ir.Expr
 	sets    map[string]diag.Pos // where the spec gives fields values
 	off     ir.Off
@@ -50,19 +52,19 @@ func (o *outHeader) isSet(f *spec.Field) bool {
 // moved is where a place of the header that came is in the packet that leaves, at a fixed distance from its start. (Of
 // a header of variable length that moves by a fixed distance, all places are known.)
 func (o *outHeader) moved(off ir.Off) ir.Off {
-	if o.off == o.old.off {
+	if o.off == o.old.Off {
 		return off
 	}
-	if o.off.Base == o.old.off.Base {
-		return off.Plus(o.off.Const - o.old.off.Const)
+	if o.off.Base == o.old.Off.Base {
+		return off.Plus(o.off.Const - o.old.Off.Const)
 	}
-	return o.off.Plus(off.Const - o.old.off.Const)
+	return o.off.Plus(off.Const - o.old.Off.Const)
 }
 
 // rewriter makes a Forward from a rule's actions.
 type rewriter struct {
-	p        *program
-	s        *scope // of the rule's expressions
+	p        *draft.Program
+	s        *expr.Scope // of the rule's expressions
 	blk      *[]ir.Stmt
 	pos      diag.Pos
 	hdrs     []*outHeader
@@ -74,20 +76,20 @@ type rewriter struct {
 	priority ir.Expr
 	skbMark  ir.Expr
 	guards   []ir.Stmt
-	fx       *effects
+	fx       *expr.Effects
 	ending   ending
 	computed map[*outHeader]*ir.Sum // the checksums that change, of the headers after the one at hand
 }
 
-func (s *scope) newRewriter(blk *[]ir.Stmt, pos diag.Pos) *rewriter {
-	w := &rewriter{p: s.p, s: s, blk: blk, pos: pos, fx: newEffects()}
-	for i, in := range s.path {
-		if in.meta {
+func newRewriter(s *expr.Scope, blk *[]ir.Stmt, pos diag.Pos) *rewriter {
+	w := &rewriter{p: s.Program, s: s, blk: blk, pos: pos, fx: expr.NewEffects()}
+	for i, in := range s.Path {
+		if in.Meta {
 			continue
 		}
 		w.hdrs = append(w.hdrs, &outHeader{
-			h: in.h, entry: in.entry, old: in, index: i, vals: map[string]ir.Expr{}, sets: map[string]diag.Pos{},
-			size: in.size, pos: pos,
+			h: in.Decl, entry: in.Entry, old: in, index: i, vals: map[string]ir.Expr{}, sets: map[string]diag.Pos{},
+			size: in.Size, pos: pos,
 		})
 	}
 	return w
@@ -98,7 +100,7 @@ func (w *rewriter) fork(blk *[]ir.Stmt) *rewriter {
 	c := *w
 	c.blk = blk
 	c.guards = slices.Clone(w.guards)
-	c.fx = w.fx.clone()
+	c.fx = w.fx.Clone()
 	c.hdrs = make([]*outHeader, len(w.hdrs))
 	for i, h := range w.hdrs {
 		d := *h
@@ -117,18 +119,18 @@ func (w *rewriter) guard(cond ir.Expr, reason int, pos diag.Pos) {
 	g := &ir.Guard{Cond: cond, Reason: reason, Pos: pos}
 	switch {
 	case fold.IsTrue(cond):
-	case reads(cond, w.fx.allocated):
-		w.s.fail(code.Alloc, pos, undecidable)
-	case reads(cond, w.fx.lateVars):
-		w.fx.late = append(w.fx.late, g)
+	case expr.Reads(cond, w.fx.Allocated):
+		w.s.Fail(code.Alloc, pos, undecidable)
+	case expr.Reads(cond, w.fx.LateVars):
+		w.fx.Late = append(w.fx.Late, g)
 	default:
 		w.guards = append(w.guards, g)
 	}
 }
 
 // header returns what leaves of a header that came, or nil.
-func (w *rewriter) header(in *layer) *outHeader {
-	i := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return o.old != nil && o.old.entry == in.entry })
+func (w *rewriter) header(in *draft.Header) *outHeader {
+	i := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return o.old != nil && o.old.Entry == in.Entry })
 	if i < 0 {
 		return nil
 	}
@@ -141,27 +143,27 @@ func (w *rewriter) placeHeaders(kept int) (first int, ok bool) {
 	first = len(w.hdrs)
 	off := ir.Off{}
 	for i, o := range w.hdrs {
-		if o.old != nil && w.p.starts[o.old.off.Base] && o.old.off.Const == 0 {
-			off = o.old.off // after a payload
+		if o.old != nil && w.p.Starts[o.old.Off.Base] && o.old.Off.Const == 0 {
+			off = o.old.Off // after a payload
 		}
 		o.off = off
-		same := o.old != nil && o.old.off == off
+		same := o.old != nil && o.old.Off == off
 		if !same && first == len(w.hdrs) {
 			first = i
 		}
 		switch {
 		case same:
-			off = o.old.end
+			off = o.old.End
 		case i >= kept:
 			if !w.moveKept(o, off) {
 				return 0, false
 			}
 			off = o.end
 		case o.size < 0:
-			w.s.fail(code.Resize, w.pos, "header %q has a variable length and would have to move", o.entry)
+			w.s.Fail(code.Resize, w.pos, "header %q has a variable length and would have to move", o.entry)
 			return 0, false
 		case off.Base != nil && o.old != nil:
-			w.s.fail(code.Resize, w.pos, "header %q would have to move after one of variable length", o.entry)
+			w.s.Fail(code.Resize, w.pos, "header %q would have to move after one of variable length", o.entry)
 			return 0, false
 		default:
 			off = off.Plus(o.size)
@@ -174,12 +176,12 @@ func (w *rewriter) placeHeaders(kept int) (first int, ok bool) {
 // finish emits the guards, the state changes and the Forward. hop is nil where the packet goes on.
 func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	if len(w.hdrs) == 0 {
-		w.s.fail(code.Push, pos, "all headers of the packet are popped").
+		w.s.Fail(code.Push, pos, "all headers of the packet are popped").
 			WithHint("keep the one that says what the packet is")
 		return
 	}
-	if role(w.s.path[0].h, "link_destination") != nil && role(w.hdrs[0].h, "link_destination") == nil {
-		w.s.fail(code.Push, pos, "the packet would begin with header %q: its link-layer header is popped",
+	if role(w.s.Path[0].Decl, "link_destination") != nil && role(w.hdrs[0].h, "link_destination") == nil {
+		w.s.Fail(code.Push, pos, "the packet would begin with header %q: its link-layer header is popped",
 			w.hdrs[0].entry)
 		return
 	}
@@ -189,7 +191,7 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	if w.family == 0 {
 		w.family = w.otherFamily()
 	}
-	var pads []*layer
+	var pads []*draft.Header
 	if hop != nil || w.changes() {
 		pads = w.mayPad()
 	}
@@ -197,21 +199,21 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 		w.leave(hop, state, !w.resizes(), pos)
 		return
 	}
-	emit(w.blk, w.guards...)
+	draft.Emit(w.blk, w.guards...)
 	w.guards = nil
 	branch := &ir.If{Cond: empty(pads), Pos: pos, Note: "no padding"}
 	w.fork(&branch.Then).leave(hop, state, true, pos)
 	w.fork(&branch.Else).leave(hop, state, false, pos)
-	emit(w.blk, w.p.common(branch)...)
-	emit(w.blk, branch)
+	draft.Emit(w.blk, common(w.p, branch)...)
+	draft.Emit(w.blk, branch)
 }
 
 // leave emits the guards, the state changes and the Forward of packets with padding, or without (clean).
 func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.Pos) {
 	ending, ok := w.findEnd(clean, pos)
 	if !ok {
-		emit(w.blk, w.guards...)
-		emit(w.blk, &ir.Up{Reason: w.s.paddingHere(pos), Pos: pos})
+		draft.Emit(w.blk, w.guards...)
+		draft.Emit(w.blk, &ir.Up{Reason: paddingHere(w.s, pos), Pos: pos})
 		return
 	}
 	w.ending = ending
@@ -220,23 +222,24 @@ func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.P
 	if !ok {
 		return
 	}
-	last := w.s.path[len(w.s.path)-1]
-	oldFront, newFront := last.end, w.hdrs[len(w.hdrs)-1].end
+	last := w.s.Path[len(w.s.Path)-1]
+	oldFront, newFront := last.End, w.hdrs[len(w.hdrs)-1].end
 	moved := w.resizes()
 	cut := moved || ending.cut > 0 // it may end in front of where the packet that came did
-	for i, in := range w.s.path[:len(w.s.path)-1] {
-		if in.h.Trailer > 0 && moved {
-			w.s.fail(code.Resize, pos, "header %q has a trailer, and headers after it change", in.entry).
-				WithRelated(w.s.path[i+1].h.Name.Pos, "after it")
+	for i, in := range w.s.Path[:len(w.s.Path)-1] {
+		if in.Decl.Trailer > 0 && moved {
+			w.s.Fail(code.Resize, pos, "header %q has a trailer, and headers after it change", in.Entry).
+				WithRelated(w.s.Path[i+1].Decl.Name.Pos, "after it")
 			return
 		}
 	}
-	for _, e := range w.p.src.Stack {
-		if host := hostOf(e, w.s.path); host != nil && moved && slices.ContainsFunc(w.s.path, func(in *layer) bool {
-			return in.entry == e.Var.Value
-		}) {
-			w.s.fail(code.Resize, pos, "the packet can't be resized: header %q begins after the payload of %q",
-				e.Var.Value, host.entry).WithRelated(e.Pos, "it is here in the stack")
+	for _, e := range w.p.Src.Stack {
+		if host := draft.HostOf(e, w.s.Path); host != nil && moved && slices.ContainsFunc(w.s.Path,
+			func(in *draft.Header) bool {
+				return in.Entry == e.Var.Value
+			}) {
+			w.s.Fail(code.Resize, pos, "the packet can't be resized: header %q begins after the payload of %q",
+				e.Var.Value, host.Entry).WithRelated(e.Pos, "it is here in the stack")
 			return
 		}
 	}
@@ -257,13 +260,13 @@ func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.P
 	if _, fixed := fold.Constant(payload); cut && !fixed {
 		if fold.IsFrame(end) {
 			w.guard(fold.Bin(ir.Le, end, fold.Num(0xFFFF)),
-				w.p.punted("too_big", "larger than the MTU towards the destination", pos), pos)
+				w.p.Punted("too_big", "larger than the MTU towards the destination", pos), pos)
 		}
-		payload = &ir.VarRef{Var: w.p.let(&w.guards, "payload_len", payload, 0xFFFF, pos)}
+		payload = &ir.VarRef{Var: w.p.Let(&w.guards, "payload_len", payload, 0xFFFF, pos)}
 	}
 	rw.Payload = payload
 	w.contents(payload, oldFront)
-	if !segmentedOnly(w.s.path) {
+	if !segmentedOnly(w.s.Path) {
 		// declined already
 	} else if cut {
 		w.guards = slices.Concat(w.superPacketsOut(rw, hop, end), w.guards)
@@ -275,7 +278,7 @@ func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.P
 	if moved && !w.resizeKind(rw, first, kept, pos) {
 		return
 	}
-	unknown := w.s.each == nil && (cut || w.readdressed())
+	unknown := w.s.Each == nil && (cut || w.readdressed())
 	if unknown {
 		w.unknownPartial(&w.guards, rw, pos)
 	}
@@ -283,7 +286,7 @@ func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.P
 	if !ok {
 		return
 	}
-	if w.s.each == nil && !unknown && slices.ContainsFunc(sums, func(s *ir.Sum) bool {
+	if w.s.Each == nil && !unknown && slices.ContainsFunc(sums, func(s *ir.Sum) bool {
 		return s.Offloaded &&
 			!s.Fresh
 	}) {
@@ -319,81 +322,81 @@ func (w *rewriter) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.P
 	}
 	if !cut && net >= 0 {
 		n := w.hdrs[net].old
-		length = fold.Bin(ir.Sub, n.inner, fold.Off(n.off))
+		length = fold.Bin(ir.Sub, n.Inner, fold.Off(n.Off))
 	}
-	if w.s.each != nil {
+	if w.s.Each != nil {
 		w.copy(rw, hop, length, state, pos)
 		return
 	}
 	f := &ir.Forward{Effects: w.fx.Effects, Rewrite: rw, Hop: hop, Fault: -1, NoRoom: -1, Usage: w.used(), Pos: pos}
 	if hop != nil && !cut {
-		f.End = w.s.datagramEnd()
+		f.End = datagramEnd(w.s)
 	}
-	if f.End != nil && segmentedOnly(w.s.path) { // to cut something off a GSO packet would make it an ordinary one
+	if f.End != nil && segmentedOnly(w.s.Path) { // to cut something off a GSO packet would make it an ordinary one
 		whole := fold.Bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, f.End)
-		w.guard(fold.Or(whole, fold.Bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, fold.Num(0))), w.p.superPacket(pos), pos)
+		w.guard(fold.Or(whole, fold.Bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, fold.Num(0))), w.p.SuperPacket(pos), pos)
 	}
 	w.cutsAt(f.End, pos)
-	if rw != nil || f.End != nil || hop != nil && !w.p.out.L2 {
-		f.NoRoom = w.p.punted("no_memory", "the kernel has no memory to change the packet", w.p.src.Name.Pos)
-		f.Fault = w.p.reason("fault", ir.Fault, "dropped: the kernel failed after the first change", w.p.src.Name.Pos)
+	if rw != nil || f.End != nil || hop != nil && !w.p.Out.L2 {
+		f.NoRoom = w.p.Punted("no_memory", "the kernel has no memory to change the packet", w.p.Src.Name.Pos)
+		f.Fault = w.p.Reason("fault", ir.Fault, "dropped: the kernel failed after the first change", w.p.Src.Name.Pos)
 	}
-	f.Reason = w.p.reason("pass", ir.Passed, "", pos)
-	emit(w.blk, w.guards...)
+	f.Reason = w.p.Reason("pass", ir.Passed, "", pos)
+	draft.Emit(w.blk, w.guards...)
 	if hop != nil {
-		f.Reason = w.p.reason("sent", ir.Sent, "", pos)
-		emit(w.blk, w.checkHop(hop, length, pos))
+		f.Reason = w.p.Reason("sent", ir.Sent, "", pos)
+		draft.Emit(w.blk, w.checkHop(hop, length, pos))
 	}
-	emit(w.blk, w.fx.late...)
+	draft.Emit(w.blk, w.fx.Late...)
 	if len(f.Admits) > 0 {
 		f.After(state)
 	} else {
-		emit(w.blk, state...)
+		draft.Emit(w.blk, state...)
 	}
-	emit(w.blk, f)
+	draft.Emit(w.blk, f)
 }
 
 // datagramEnd is where the outermost IP datagram of the packet that came ends, or nil where nothing can follow it.
-func (s *scope) datagramEnd() ir.Expr {
-	for _, in := range s.path {
-		if role(in.h, "destination") != nil && !fold.IsFrame(in.inner) {
-			return in.inner
+func datagramEnd(s *expr.Scope) ir.Expr {
+	for _, in := range s.Path {
+		if role(in.Decl, "destination") != nil && !fold.IsFrame(in.Inner) {
+			return in.Inner
 		}
 	}
 	return nil
 }
 
-func segmentedOnly(path []*layer) bool {
-	return !slices.ContainsFunc(path, func(in *layer) bool { return !in.h.Segmented })
+func segmentedOnly(path []*draft.Header) bool {
+	return !slices.ContainsFunc(path, func(in *draft.Header) bool { return !in.Decl.Segmented })
 }
 
 func (w *rewriter) checkHop(hop *ir.HopRef, length ir.Expr, pos diag.Pos) *ir.CheckHop {
 	c := &ir.CheckHop{
 		Hop: hop, Length: length, Pos: pos,
-		TooBig: w.p.punted("too_big", "larger than the MTU towards the destination", pos),
+		TooBig: w.p.Punted("too_big", "larger than the MTU towards the destination", pos),
 	}
 	// The kernel's lookup gives one answer for a destination without a route and for this host itself
 	// (BPF_FIB_LKUP_RET_NOT_FWDED), and none at all where forwarding is off (BPF_FIB_LKUP_RET_FWD_DISABLED).
 	var none, local, off int
 	if hop.Row == nil {
-		none = w.p.punted("not_forwarded", "the kernel forwards nothing to the destination: it is this host, or there "+
+		none = w.p.Punted("not_forwarded", "the kernel forwards nothing to the destination: it is this host, or there "+
 			"is no route", pos)
 		local = none
-		off = w.p.punted("forwarding_off", "forwarding is off on the interface that the packet came in by", pos)
+		off = w.p.Punted("forwarding_off", "forwarding is off on the interface that the packet came in by", pos)
 	} else {
-		none = w.p.punted("no_route", "no route to the destination, or the row has no next hop", pos)
-		local = w.p.punted("local", "the destination is this host", pos)
+		none = w.p.Punted("no_route", "no route to the destination, or the row has no next hop", pos)
+		local = w.p.Punted("local", "the destination is this host", pos)
 		off = none
 	}
 	c.Reasons = [ir.HopStates]int{
 		ir.HopNone: none, ir.HopDirect: -1, ir.HopNeighbour: -1, ir.HopLocal: local,
-		ir.HopUnreachable: w.p.punted("unreachable", "the route's type is unreachable", pos),
-		ir.HopBlackhole:   w.p.punted("blackhole", "the route's type is blackhole", pos),
-		ir.HopProhibit:    w.p.punted("prohibit", "the route's type is prohibit", pos),
-		ir.HopXfrm:        w.p.punted("xfrm", "an xfrm (IPsec) policy is for the packet", pos),
-		ir.HopRule: w.p.punted("rule",
+		ir.HopUnreachable: w.p.Punted("unreachable", "the route's type is unreachable", pos),
+		ir.HopBlackhole:   w.p.Punted("blackhole", "the route's type is blackhole", pos),
+		ir.HopProhibit:    w.p.Punted("prohibit", "the route's type is prohibit", pos),
+		ir.HopXfrm:        w.p.Punted("xfrm", "an xfrm (IPsec) policy is for the packet", pos),
+		ir.HopRule: w.p.Punted("rule",
 			"a routing rule asks for a protocol or ports that aren't known when the next hop is found", pos),
-		ir.HopEncap:         w.p.punted("encap", "the route encapsulates packets, which is the stack's work", pos),
+		ir.HopEncap:         w.p.Punted("encap", "the route encapsulates packets, which is the stack's work", pos),
 		ir.HopForwardingOff: off,
 	}
 	return c
@@ -419,15 +422,15 @@ func (w *rewriter) newLengths(front ir.Off, sent bool, pos diag.Pos) {
 			default:
 				bytes = fold.Bin(ir.Add, o.content, fold.Distance(front, o.off))
 			}
-			var pl *fieldRef
+			var pl *draft.Field
 			if o.old != nil {
-				pl = o.old.fields[f.Name.Value]
+				pl = o.old.Fields[f.Name.Value]
 			}
 			fits := func(cond ir.Expr) {
 				if pl != nil {
-					cond = pl.unlessAbsent(cond)
+					cond = pl.UnlessAbsent(cond)
 				}
-				w.guard(cond, w.p.punted("length", "a length that doesn't fit its field", f.Name.Pos), pos)
+				w.guard(cond, w.p.Punted("length", "a length that doesn't fit its field", f.Name.Pos), pos)
 			}
 			if k.Unit > 1 {
 				fits(fold.Bin(ir.Eq, fold.Bin(ir.Rem, bytes, fold.Num(uint64(k.Unit))), fold.Num(0)))
@@ -437,8 +440,8 @@ func (w *rewriter) newLengths(front ir.Off, sent bool, pos diag.Pos) {
 				fits(fold.Bin(ir.Ge, bytes, fold.Num(uint64(-k.Bias))))
 			}
 			bytes = fold.Bin(ir.Add, bytes, fold.Num(uint64(k.Bias)))
-			if pl != nil && pl.width != nil {
-				fits(fold.Bin(ir.Le, bytes, pl.room()))
+			if pl != nil && pl.Width != nil {
+				fits(fold.Bin(ir.Le, bytes, pl.Room()))
 			} else if !sent || f.Bits < 16 {
 				fits(fold.Bin(ir.Le, bytes, fold.Num(ranges.Max(f.Bits))))
 			}
@@ -456,13 +459,13 @@ func (o *outHeader) parts() (out []*ir.HeaderPart) {
 		}
 		return []*ir.HeaderPart{p}
 	}
-	for i, pl := range o.old.order {
-		if pl.segment >= 0 && (i == 0 || o.old.order[i-1].segment != pl.segment) {
-			run := o.old.order[i:]
-			if n := slices.IndexFunc(run, func(next *fieldRef) bool { return next.segment != pl.segment }); n >= 0 {
+	for i, pl := range o.old.Order {
+		if pl.Segment >= 0 && (i == 0 || o.old.Order[i-1].Segment != pl.Segment) {
+			run := o.old.Order[i:]
+			if n := slices.IndexFunc(run, func(next *draft.Field) bool { return next.Segment != pl.Segment }); n >= 0 {
 				run = run[:n]
 			}
-			out = append(out, part(o.h, o.moved(pl.off), run))
+			out = append(out, part(o.h, o.moved(pl.Off), run))
 		}
 	}
 	return out

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/draft"
+	"github.com/fastrelay/fastrelay-gen/gen/expr"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/gen/ranges"
@@ -18,12 +20,12 @@ import (
 // count), then the packet.
 
 // checkRules reports what is wrong with rules whatever the path.
-func (p *program) checkRules(rules []*spec.Rule) {
+func checkRules(p *draft.Program, rules []*spec.Rule) {
 	for i, r := range rules {
-		p.checkActions(r)
+		checkActions(p, r)
 		if i < len(rules)-1 && len(r.Match) == 0 && r.When == nil && !slices.ContainsFunc(r.Lookups,
 			func(l *spec.Lookup) bool { return !l.Optional }) {
-			p.diags.Add(code.Unused, rules[i+1].Pos,
+			p.Diags.Add(code.Unused, rules[i+1].Pos,
 				"this rule can never run: the one in front of it has no conditions").
 				WithRelated(r.Pos, "the rule in front")
 		}
@@ -32,14 +34,14 @@ func (p *program) checkRules(rules []*spec.Rule) {
 			switch a.Kind {
 			case spec.ActSend, spec.ActDrop, spec.ActPass, spec.ActFanOut:
 				if !last {
-					p.diags.Add(code.Action, a.Pos, "%s ends a rule: nothing can follow it", a.Kind)
+					p.Diags.Add(code.Action, a.Pos, "%s ends a rule: nothing can follow it", a.Kind)
 				}
 				if a.FanOut != nil {
-					p.checkRules(a.FanOut.Rules)
+					checkRules(p, a.FanOut.Rules)
 				}
 			case spec.ActSet, spec.ActPush, spec.ActPop, spec.ActBlank, spec.ActMark, spec.ActAdmit:
 				if r.Do[len(r.Do)-1].Kind == spec.ActDrop {
-					p.diags.Add(code.Action, a.Pos, "%s has no effect on a packet that is dropped", a.Kind)
+					p.Diags.Add(code.Action, a.Pos, "%s has no effect on a packet that is dropped", a.Kind)
 				}
 			}
 		}
@@ -47,145 +49,126 @@ func (p *program) checkRules(rules []*spec.Rule) {
 }
 
 // rules compiles all that a program does on one path. The block ends in a terminal.
-func (s *scope) rules(blk *[]ir.Stmt) {
-	src := s.p.src
-	s.searches(blk)
-	if done := s.require(s.matches(src.Match), src.MatchPos(), blk); done {
+func compileRules(s *expr.Scope, blk *[]ir.Stmt) {
+	src := s.Program.Src
+	s.Searches(blk)
+	if done := require(s, matches(s, src.Match), src.MatchPos(), blk); done {
 		return
 	}
-	from := s.p.names.Spec.PriorityOf(s.p.src)
-	late := from != nil && s.mentions(from, src.Lookups)
+	from := s.Program.Names.Spec.PriorityOf(s.Program.Src)
+	late := from != nil && s.Mentions(from, src.Lookups)
 	if !late {
-		s.findPriority(blk)
+		s.FindPriority(blk)
 	}
-	early := src.When != nil && !s.mentions(src.When, src.Lookups)
-	if early && s.when(src.When, blk) {
+	early := src.When != nil && !s.Mentions(src.When, src.Lookups)
+	if early && requireWhen(s, src.When, blk) {
 		return
 	}
 	var nest func(ir.Expr, diag.Pos)
-	if s.p.trying {
-		nest = func(found ir.Expr, pos diag.Pos) { emit(blk, &ir.Guard{Cond: found, Reason: next, Pos: pos}) }
+	if s.Program.Trying {
+		nest = func(found ir.Expr, pos diag.Pos) {
+			draft.Emit(blk, &ir.Guard{Cond: found, Reason: draft.Next, Pos: pos})
+		}
 	}
-	s.lookups(src.Lookups, &blk, nest)
+	lookUp(s, src.Lookups, &blk, nest)
 	if late {
-		s.findPriority(blk)
+		s.FindPriority(blk)
 	}
-	if src.When != nil && !early && s.when(src.When, blk) {
+	if src.When != nil && !early && requireWhen(s, src.When, blk) {
 		return
 	}
-	s.p.trying = false
+	s.Program.Trying = false
 	for i, r := range src.Rules {
-		if s.rule(r, src.Rules[i+1:], blk) {
-			s.p.trace.Took(r, src.Rules[i+1:])
+		if compileRule(s, r, src.Rules[i+1:], blk) {
+			s.Program.Trace.Took(r, src.Rules[i+1:])
 			return
 		}
 	}
-	emit(blk, &ir.Up{Reason: s.p.punted("no_rule", "no rule applies", src.Name.Pos), Pos: src.Name.Pos})
+	draft.Emit(blk, &ir.Up{Reason: s.Program.Punted("no_rule", "no rule applies", src.Name.Pos), Pos: src.Name.Pos})
 }
 
-func (s *scope) matches(ms []*spec.FieldMatch) ir.Expr {
+func matches(s *expr.Scope, ms []*spec.FieldMatch) ir.Expr {
 	var cond ir.Expr
 	for _, m := range ms {
-		cond = fold.And(cond, s.match(m))
+		cond = fold.And(cond, s.Match(m))
 	}
 	return cond
 }
 
-func (s *scope) noMatch(pos diag.Pos) int {
-	return s.p.punted("no_match", "the program's match or condition isn't true", pos)
+func noMatch(s *expr.Scope, pos diag.Pos) int {
+	return s.Program.Punted("no_match", "the program's match or condition isn't true", pos)
 }
 
 // require continues only if cond holds. It returns true where the block has ended.
-func (s *scope) require(cond ir.Expr, pos diag.Pos, blk *[]ir.Stmt) bool {
+func require(s *expr.Scope, cond ir.Expr, pos diag.Pos, blk *[]ir.Stmt) bool {
 	switch {
 	case cond == nil || fold.IsTrue(cond):
 		return false
 	case fold.IsFalse(cond):
-		emit(blk, &ir.Up{Reason: s.noMatch(pos), Pos: pos})
+		draft.Emit(blk, &ir.Up{Reason: noMatch(s, pos), Pos: pos})
 		return true
 	}
-	emit(blk, &ir.Guard{Cond: cond, Reason: s.noMatch(pos), Rule: true, Pos: pos})
+	draft.Emit(blk, &ir.Guard{Cond: cond, Reason: noMatch(s, pos), Rule: true, Pos: pos})
 	return false
 }
 
-func (s *scope) when(e *spec.Expr, blk *[]ir.Stmt) bool {
-	cond, ok := s.cond(e)
+func requireWhen(s *expr.Scope, e *spec.Expr, blk *[]ir.Stmt) bool {
+	cond, ok := s.Cond(e)
 	if !ok {
 		cond = fold.Bool(true)
 	}
-	done := s.require(cond, e.Pos, blk)
-	known(e, s, true, s.facts)
+	done := require(s, cond, e.Pos, blk)
+	expr.Known(e, s, true, s.Facts)
 	return done
-}
-
-// mentions reports whether an expression reads a row that one of the lookups finds.
-func (s *scope) mentions(e *spec.Expr, ls []*spec.Lookup) bool {
-	if e.Op == spec.OpName {
-		for _, l := range ls {
-			if l.Var.Value == e.Path[0].Value {
-				return true
-			}
-		}
-		if from := s.p.names.Spec.PriorityOf(s.p.src); from != nil && from != e && e.Path[0].Value == priorityName &&
-			len(e.Path) == 1 &&
-			s.rows[priorityName] == nil {
-			return s.mentions(from, ls)
-		}
-	}
-	for _, a := range e.Args {
-		if s.mentions(a, ls) {
-			return true
-		}
-	}
-	return false
 }
 
 // lookups finds rows. A packet whose row is missing passes to the stack, unless nest is given: what follows then is
 // where the row is there.
-func (s *scope) lookups(ls []*spec.Lookup, blk **[]ir.Stmt, nest func(ir.Expr, diag.Pos)) {
+func lookUp(s *expr.Scope, ls []*spec.Lookup, blk **[]ir.Stmt, nest func(ir.Expr, diag.Pos)) {
 	for _, l := range ls {
-		t := s.p.names.Tables[l.Table.Value]
+		t := s.Program.Names.Tables[l.Table.Value]
 		if t == nil {
-			s.p.names.NoTable(l.Table, s.p.diags)
-			s.p.lost[l.Var.Value] = true
+			s.Program.Names.NoTable(l.Table, s.Program.Diags)
+			s.Program.Lost[l.Var.Value] = true
 			continue
 		}
-		if _, taken := s.named[l.Var.Value]; taken {
-			s.fail(code.Action, l.Var.Pos, "%q is the name of a value (let), and can't be that of a row", l.Var.Value).
+		if _, taken := s.Named[l.Var.Value]; taken {
+			s.Fail(code.Action, l.Var.Pos, "%q is the name of a value (let), and can't be that of a row", l.Var.Value).
 				WithHint("give the row or the value another name")
 			continue
 		}
-		s.checkRow(t, l)
-		row := &ir.Row{Name: s.p.unique(l.Var.Value), Table: t, Optional: l.Optional || nest != nil}
-		key, ok := s.values("table", t.Name, t.Pos, &t.Key, l.Key, l.Pos, "key")
-		s.rows[l.Var.Value] = row
+		checkRow(s, t, l)
+		row := &ir.Row{Name: s.Program.Unique(l.Var.Value), Table: t, Optional: l.Optional || nest != nil}
+		key, ok := s.Values("table", t.Name, t.Pos, &t.Key, l.Key, l.Pos, "key")
+		s.Rows[l.Var.Value] = row
 		if !ok {
 			continue
 		}
 		miss := -1
 		if !row.Optional {
-			miss = s.p.punted("no_"+t.Name, "no row in "+t.Name, l.Pos)
+			miss = s.Program.Punted("no_"+t.Name, "no row in "+t.Name, l.Pos)
 		}
-		s.p.out.Rows = append(s.p.out.Rows, row)
-		changing := s.p.reason("changing", s.p.stopped(), "user space changed rows at each attempt to read one", l.Pos)
-		emit(*blk, &ir.Lookup{Row: row, Key: key, Miss: miss, Changing: changing, Pos: l.Pos})
+		s.Program.Out.Rows = append(s.Program.Out.Rows, row)
+		changing := s.Program.Reason("changing", s.Program.Stopped(), "user space changed rows at each attempt to "+
+			"read one", l.Pos)
+		draft.Emit(*blk, &ir.Lookup{Row: row, Key: key, Miss: miss, Changing: changing, Pos: l.Pos})
 		if row.Optional && !l.Optional {
 			nest(&ir.RowHas{Row: row}, l.Pos)
-			s.facts[row] = true
+			s.Facts[row] = true
 		}
-		s.narrow(t, l.Key)
+		narrow(s, t, l.Key)
 	}
 }
 
 // narrow takes over into a session's fields what a header says of the field that they are looked up with, so that a row
 // that no packet can find is refused when the session is opened.
-func (s *scope) narrow(t *ir.Table, key []*spec.Expr) {
+func narrow(s *expr.Scope, t *ir.Table, key []*spec.Expr) {
 	if t.Session == nil {
 		return
 	}
 	for i, e := range key {
-		v, ok := s.value(e)
-		if !ok || v.field == nil || v.t.Kind != ir.Uint || v.field.f.Is == nil {
+		v, ok := s.Value(e)
+		if !ok || v.Field == nil || v.Type.Kind != ir.Uint || v.Field.Decl.Is == nil {
 			continue
 		}
 		for _, row := range t.Session.Rows {
@@ -193,169 +176,102 @@ func (s *scope) narrow(t *ir.Table, key []*spec.Expr) {
 				continue
 			}
 			if f := t.Session.Fields[row.Key[i]]; f.Type.Kind == ir.Uint {
-				f.Is = ranges.Of(v.field.f.Is, v.max).Ranges()
+				f.Is = ranges.Of(v.Field.Decl.Is, v.Max).Ranges()
 			}
 		}
 	}
-}
-
-// values checks expressions against the visible members of a struct and pairs them up.
-func (s *scope) values(kind, name string, declared diag.Pos, st *ir.Struct, es []*spec.Expr, pos diag.Pos,
-	what string) ([]ir.MemberValue, bool) {
-	var members []*ir.Member
-	for _, m := range st.Members {
-		if !m.Hidden {
-			members = append(members, m)
-		}
-	}
-	if len(members) != len(es) {
-		s.p.diags.Add(code.Key, pos, "the %s of %s %q has %d members, not %d", what, kind, name, len(members),
-			len(es)).
-			WithRelated(declared, "the %s is declared here", kind)
-		return nil, false
-	}
-	ok := true
-	var out []ir.MemberValue
-	for i, m := range members {
-		v, good := s.value(es[i])
-		if !good {
-			ok = false
-			continue
-		}
-		mv, good := s.memberValue(m, v, "member \""+m.Name+"\" of "+kind+" \""+name+"\"")
-		ok = ok && good
-		out = append(out, mv...)
-	}
-	return out, ok
-}
-
-func (s *scope) memberValue(m *ir.Member, v val, what string) ([]ir.MemberValue, bool) {
-	mismatch := func() ([]ir.MemberValue, bool) {
-		d := s.fail(code.Type, v.pos, "this is %s, but %s is %s", v.t.What(), what, m.Type.What())
-		switch {
-		case v.t.Kind == ir.Endpoint:
-			d.WithHint("an endpoint has the parts .addr and .port")
-		case v.t.Kind == ir.Bytes && m.Type.Kind == ir.Bytes:
-			d.WithHint("%s", s.p.sameLength(max(v.t.Size, m.Type.Size)))
-		}
-		return nil, false
-	}
-	switch m.Type.Kind {
-	case ir.Uint:
-		if v.t.Kind != ir.Uint {
-			return mismatch()
-		}
-		if !s.fitsMember(v, m, what) {
-			return nil, false
-		}
-	case ir.Endpoint:
-		if v.t.Kind != ir.Endpoint {
-			return mismatch()
-		}
-		return []ir.MemberValue{{Member: m, Part: ir.PartAddr, Value: v.x},
-			{Member: m, Part: ir.PartPort, Value: v.port}}, true
-	case ir.Prefix:
-		if v.t.Kind != ir.Addr {
-			return mismatch()
-		}
-	default:
-		if v.t.Kind != m.Type.Kind || v.t.Size != m.Type.Size || v.x == nil {
-			return mismatch()
-		}
-	}
-	return []ir.MemberValue{{Member: m, Value: v.x}}, true
 }
 
 // rule compiles one rule; it returns true where the block has ended with it. As in a program, a condition that doesn't
 // ask for what the rule looks up comes before the lookups, so that they may rely on it. A rule that can't apply on this
 // path leaves nothing there: what it says of headers that the path doesn't have is not looked at. A row that is missing
 // leads on to the following rules; where none of them can apply on this path, it is why the packet passes to the stack.
-func (s *scope) rule(r *spec.Rule, next []*spec.Rule, outer *[]ir.Stmt) bool {
-	cond := s.matches(r.Match)
+func compileRule(s *expr.Scope, r *spec.Rule, next []*spec.Rule, outer *[]ir.Stmt) bool {
+	cond := matches(s, r.Match)
 	if fold.IsFalse(cond) && cond != nil {
 		return false
 	}
 	in := *s
-	in.rows, in.facts, in.named = maps.Clone(s.rows), maps.Clone(s.facts), maps.Clone(s.named)
+	in.Rows, in.Facts, in.Named = maps.Clone(s.Rows), maps.Clone(s.Facts), maps.Clone(s.Named)
 	blk, always := outer, true
 	nest := func(c ir.Expr, pos diag.Pos) {
 		if c == nil || fold.IsTrue(c) {
 			return
 		}
 		i := &ir.If{Cond: c, Pos: pos, Note: "rule"}
-		emit(blk, i)
+		draft.Emit(blk, i)
 		blk = &i.Then
 		always = false
 	}
 	when := func() (c ir.Expr, never bool) {
-		c, ok := in.cond(r.When)
+		c, ok := in.Cond(r.When)
 		if !ok {
 			return nil, false
 		}
-		known(r.When, &in, true, in.facts)
+		expr.Known(r.When, &in, true, in.Facts)
 		return c, fold.IsFalse(c)
 	}
 	var early ir.Expr
-	late := r.When != nil && s.mentions(r.When, r.Lookups)
+	late := r.When != nil && s.Mentions(r.When, r.Lookups)
 	if r.When != nil && !late {
 		never := false
 		if early, never = when(); never {
 			return false
 		}
 	}
-	if late && !s.applies(r) {
+	if late && !applies(s, r) {
 		return false
 	}
 	nest(cond, r.Pos)
 	if early != nil {
 		nest(early, r.When.Pos)
 	}
-	if slices.ContainsFunc(next, s.applies) {
-		in.lookups(r.Lookups, &blk, nest)
+	if slices.ContainsFunc(next, func(r *spec.Rule) bool { return applies(s, r) }) {
+		lookUp(&in, r.Lookups, &blk, nest)
 	} else {
-		in.lookups(r.Lookups, &blk, nil)
+		lookUp(&in, r.Lookups, &blk, nil)
 	}
 	if late {
 		c, _ := when()
 		nest(c, r.When.Pos)
 	}
 	before := len(*blk)
-	in.actions(r, blk)
-	s.p.trace.Applied(r, (*blk)[before:])
+	compileActions(&in, r, blk)
+	s.Program.Trace.Applied(r, (*blk)[before:])
 	return always
 }
 
 // applies reports whether a rule can apply on this path. It leaves no trace, and reports nothing.
-func (s *scope) applies(r *spec.Rule) bool {
+func applies(s *expr.Scope, r *spec.Rule) bool {
 	in := *s
-	in.quiet = true
-	in.rows, in.facts = maps.Clone(s.rows), maps.Clone(s.facts)
-	if cond := in.matches(r.Match); cond != nil && fold.IsFalse(cond) {
+	in.Quiet = true
+	in.Rows, in.Facts = maps.Clone(s.Rows), maps.Clone(s.Facts)
+	if cond := matches(&in, r.Match); cond != nil && fold.IsFalse(cond) {
 		return false
 	}
 	for _, l := range r.Lookups {
-		if t := s.p.names.Tables[l.Table.Value]; t != nil {
-			in.rows[l.Var.Value] = &ir.Row{Name: l.Var.Value, Table: t, Optional: l.Optional}
+		if t := s.Program.Names.Tables[l.Table.Value]; t != nil {
+			in.Rows[l.Var.Value] = &ir.Row{Name: l.Var.Value, Table: t, Optional: l.Optional}
 		}
 	}
 	if r.When == nil {
 		return true
 	}
-	cond, ok := in.cond(r.When)
+	cond, ok := in.Cond(r.When)
 	return !ok || !fold.IsFalse(cond)
 }
 
 // actions compiles a rule's actions and ends the block.
-func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
-	errors := s.p.diags.Len()
-	w := s.newRewriter(blk, r.Pos)
+func compileActions(s *expr.Scope, r *spec.Rule, blk *[]ir.Stmt) {
+	errors := s.Program.Diags.Len()
+	w := newRewriter(s, blk, r.Pos)
 	var learns, counts []ir.Stmt
 	var end *spec.Action
 	for _, a := range r.Do {
 		switch a.Kind {
 		case spec.ActLearn, spec.ActPush, spec.ActPop, spec.ActPass, spec.ActFanOut:
-			if s.each != nil {
-				s.p.diags.Add(code.FanOut, a.Pos, "%s has no place in the rules of a fan-out", a.Kind)
+			if s.Each != nil {
+				s.Program.Diags.Add(code.FanOut, a.Pos, "%s has no place in the rules of a fan-out", a.Kind)
 				return
 			}
 		}
@@ -379,14 +295,14 @@ func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
 		case spec.ActLearn:
 			learns = append(learns, w.learn(a)...)
 		case spec.ActCount:
-			if c := w.s.count(a); c != nil {
+			if c := count(w.s, a); c != nil {
 				counts = append(counts, c)
 			}
 		default:
 			end = a
 		}
 	}
-	if s.p.diags.Len() > errors {
+	if s.Program.Diags.Len() > errors {
 		return
 	}
 	state := append(learns, counts...)
@@ -397,8 +313,9 @@ func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
 		w.drop(end, state)
 	case end != nil && end.Kind == spec.ActSend:
 		w.send(end, state)
-	case s.each != nil:
-		s.p.diags.Add(code.FanOut, r.Pos, "a rule of a fan-out ends with send or drop: it says what the receiver "+
+	case s.Each != nil:
+		s.Program.Diags.Add(code.FanOut, r.Pos, "a rule of a fan-out ends with send or drop: it says what the "+
+			"receiver "+
 			"gets")
 	default:
 		pos := r.Pos
@@ -412,38 +329,38 @@ func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
 // drop ends a rule without a packet.
 func (w *rewriter) drop(a *spec.Action, state []ir.Stmt) {
 	if len(w.fx.Allocs) > 0 {
-		w.s.fail(code.Alloc, w.fx.Allocs[0].Pos, "a number is allocated for a packet that leaves, and this rule drops "+
+		w.s.Fail(code.Alloc, w.fx.Allocs[0].Pos, "a number is allocated for a packet that leaves, and this rule drops "+
 			"it")
 		return
 	}
-	emit(w.blk, w.guards...)
-	emit(w.blk, w.fx.late...)
-	emit(w.blk, state...)
-	if w.s.each != nil {
+	draft.Emit(w.blk, w.guards...)
+	draft.Emit(w.blk, w.fx.Late...)
+	draft.Emit(w.blk, state...)
+	if w.s.Each != nil {
 		if len(w.fx.Emits) > 0 {
-			w.s.fail(code.Event, w.fx.Emits[0].Pos, "the receiver gets no copy: there is nothing to report")
+			w.s.Fail(code.Event, w.fx.Emits[0].Pos, "the receiver gets no copy: there is nothing to report")
 			return
 		}
-		emit(w.blk, &ir.Skip{
-			Reason: w.p.reason(a.Reason.Value, ir.Declined, "no copy, as the spec says", a.Reason.Pos), Pos: a.Pos,
+		draft.Emit(w.blk, &ir.Skip{
+			Reason: w.p.Reason(a.Reason.Value, ir.Declined, "no copy, as the spec says", a.Reason.Pos), Pos: a.Pos,
 		})
 		return
 	}
-	emit(w.blk, &ir.Drop{
-		Effects: w.fx.Effects, Reason: w.p.reason(a.Reason.Value, ir.Dropped, "dropped, as the spec says",
+	draft.Emit(w.blk, &ir.Drop{
+		Effects: w.fx.Effects, Reason: w.p.Reason(a.Reason.Value, ir.Dropped, "dropped, as the spec says",
 			a.Reason.Pos),
 		Pos: a.Pos,
 	})
 }
 
 func (w *rewriter) learn(a *spec.Action) []ir.Stmt {
-	t := w.p.names.Tables[a.Table.Value]
+	t := w.p.Names.Tables[a.Table.Value]
 	if t == nil {
-		w.p.names.NoTable(a.Table, w.p.diags)
+		w.p.Names.NoTable(a.Table, w.p.Diags)
 		return nil
 	}
 	bad := func(why string) []ir.Stmt {
-		w.p.diags.Add(code.Learn, a.Table.Pos, "table %q can't be learned into: %s", t.Name, why).
+		w.p.Diags.Add(code.Learn, a.Table.Pos, "table %q can't be learned into: %s", t.Name, why).
 			WithRelated(t.Pos, "the table is declared here")
 		return nil
 	}
@@ -463,8 +380,8 @@ func (w *rewriter) learn(a *spec.Action) []ir.Stmt {
 			return bad("its value \"" + m.Name + "\" has one for each level of priority")
 		}
 	}
-	key, ok1 := w.s.values("table", t.Name, t.Pos, &t.Key, a.Key, a.Pos, "key")
-	value, ok2 := w.s.values("table", t.Name, t.Pos, &t.Value, a.Value, a.Pos, "value")
+	key, ok1 := w.s.Values("table", t.Name, t.Pos, &t.Key, a.Key, a.Pos, "key")
+	value, ok2 := w.s.Values("table", t.Name, t.Pos, &t.Value, a.Value, a.Pos, "value")
 	owner, ok3 := w.learnedWith(a, t)
 	if !ok1 || !ok2 || !ok3 || !w.believe(a) {
 		return nil
@@ -472,7 +389,7 @@ func (w *rewriter) learn(a *spec.Action) []ir.Stmt {
 	return []ir.Stmt{
 		&ir.Learn{
 			Table: t, Key: key, Value: append(value, owner...),
-			Full: w.p.punted("full_"+t.Name, "table "+t.Name+" is full", a.Pos), Pos: a.Pos,
+			Full: w.p.Punted("full_"+t.Name, "table "+t.Name+" is full", a.Pos), Pos: a.Pos,
 		},
 	}
 }
@@ -481,27 +398,27 @@ func (w *rewriter) learn(a *spec.Action) []ir.Stmt {
 func (w *rewriter) learnedWith(a *spec.Action, t *ir.Table) (values []ir.MemberValue, ok bool) {
 	if a.With == nil {
 		if t.Bound() {
-			w.s.fail(code.Learn, a.Pos, "other rows of table %q are learned with a session, and this one isn't",
+			w.s.Fail(code.Learn, a.Pos, "other rows of table %q are learned with a session, and this one isn't",
 				t.Name).
 				WithHint("say whose it is (with: \"ROW\"), or learn into another table")
 		}
 		return nil, !t.Bound()
 	}
-	r := w.s.rows[a.With.Value]
+	r := w.s.Rows[a.With.Value]
 	switch {
-	case r == nil && w.p.lost[a.With.Value]: // its lookup is reported
+	case r == nil && w.p.Lost[a.With.Value]: // its lookup is reported
 		return nil, false
 	case r == nil:
-		w.s.fail(code.Learn, a.With.Pos, "no row %q is looked up here", a.With.Value).WithNames(a.With.Value,
-			slices.Sorted(maps.Keys(w.s.rows))).
+		w.s.Fail(code.Learn, a.With.Pos, "no row %q is looked up here", a.With.Value).WithNames(a.With.Value,
+			slices.Sorted(maps.Keys(w.s.Rows))).
 			WithHint("look a row of the session up: lookup: %s: TABLE: […]", a.With.Value)
 		return nil, false
-	case !r.Table.Bound() || w.p.names.Plan.Slots == 0:
-		w.s.fail(code.Learn, a.With.Pos, "row %q is of no session, so nothing can end with it", a.With.Value).
+	case !r.Table.Bound() || w.p.Names.Plan.Slots == 0:
+		w.s.Fail(code.Learn, a.With.Pos, "row %q is of no session, so nothing can end with it", a.With.Value).
 			WithRelated(r.Table.Pos, "table %q is declared here", r.Table.Name)
 		return nil, false
-	case r.Optional && !w.s.facts[r]:
-		w.s.fail(code.Maybe, a.With.Pos, "row %q may be missing here", a.With.Value).
+	case r.Optional && !w.s.Facts[r]:
+		w.s.Fail(code.Maybe, a.With.Pos, "row %q may be missing here", a.With.Value).
 			WithHint("ask for it in the rule's condition: when")
 		return nil, false
 	}
@@ -517,10 +434,10 @@ func (w *rewriter) learnedWith(a *spec.Action, t *ir.Table) (values []ir.MemberV
 	return values, true
 }
 
-func (s *scope) count(a *spec.Action) *ir.Count {
-	by := val{x: fold.Num(1)}
+func count(s *expr.Scope, a *spec.Action) *ir.Count {
+	by := expr.Value{X: fold.Num(1)}
 	if a.By != nil {
-		v, ok := s.integer(a.By)
+		v, ok := s.Integer(a.By)
 		if !ok {
 			return nil
 		}
@@ -529,22 +446,35 @@ func (s *scope) count(a *spec.Action) *ir.Count {
 	e := a.Counter
 	if len(e.Path) == 1 {
 		name := e.Path[0].Value
-		plan := s.p.names.Plan
+		plan := s.Program.Names.Plan
 		i := slices.IndexFunc(plan.Counters, func(c *ir.Counter) bool { return c.Name == name })
 		if i < 0 {
 			i = len(plan.Counters)
 			plan.Counters = append(plan.Counters, &ir.Counter{Name: name, Index: i, Pos: e.Pos})
 		}
-		return &ir.Count{Counter: plan.Counters[i], By: by.x, Pos: a.Pos}
+		return &ir.Count{Counter: plan.Counters[i], By: by.X, Pos: a.Pos}
 	}
-	v, ok := s.value(e)
+	v, ok := s.Value(e)
 	if !ok {
 		return nil
 	}
-	if !v.counter {
-		s.p.diags.Add(code.Type, e.Pos, "this is %s, where a counter is wanted", v.t.What()).
+	if !v.Counter {
+		s.Program.Diags.Add(code.Type, e.Pos, "this is %s, where a counter is wanted", v.Type.What()).
 			WithHint("declare the value with type \"counter\", or count by a name of its own: {count: \"NAME\"}")
 		return nil
 	}
-	return &ir.Count{Row: v.row, Member: v.member, By: by.x, Pos: a.Pos}
+	return &ir.Count{Row: v.Row, Member: v.Member, By: by.X, Pos: a.Pos}
+}
+
+// checkLapsed reports a program that would send packets without a lease.
+func checkLapsed(p *draft.Program) {
+	if !p.Asks(expr.LapsedName) {
+		return
+	}
+	for a := range spec.Actions(p.Src.Rules) {
+		if a.Kind == spec.ActSend || a.Kind == spec.ActFanOut {
+			p.Diags.Add(code.Lapsed, a.Pos, "a program that runs without a lease can't %s packets", a.Kind).
+				WithHint("its expressions say %s; rules that send belong into another program", expr.LapsedName)
+		}
+	}
 }

@@ -3,6 +3,7 @@ package gen
 import (
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/draft"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -17,13 +18,13 @@ import (
 // superPacketsOut returns the checks that a rewrite of another size needs in front of all others, and notes in it which
 // tunnel the GSO packets enter that pass them.
 func (w *rewriter) superPacketsOut(rw *ir.Rewrite, hop *ir.HopRef, end ir.Expr) (guards []ir.Stmt) {
-	pos, ordinary := rw.Pos, fold.Bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, fold.Num(0))
+	pos, single := rw.Pos, fold.Bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, fold.Num(0))
 	rw.Encap = w.encap()
 	if rw.Encap == nil || hop == nil {
 		rw.Encap = nil
-		return []ir.Stmt{w.s.ordinary(pos)}
+		return []ir.Stmt{ordinary(w.s, pos)}
 	}
-	front := &ir.VarRef{Var: w.p.let(&guards, "segment_front", &ir.Meta{Kind: ir.SegmentFront}, 0, pos)}
+	front := &ir.VarRef{Var: w.p.Let(&guards, "segment_front", &ir.Meta{Kind: ir.SegmentFront}, 0, pos)}
 	grows := uint64(rw.NewFront.Const - rw.OldFront.Const)
 	largest := 0xFFFF + uint64(rw.L2) - grows // the headers in front say how long all of it is, in 16 bits
 	cond := fold.And(fold.Bin(ir.Ne, front, fold.Num(0)), fold.Bin(ir.Le, &ir.Meta{Kind: ir.FrameLen},
@@ -31,7 +32,7 @@ func (w *rewriter) superPacketsOut(rw *ir.Rewrite, hop *ir.HopRef, end ir.Expr) 
 	if !fold.IsFrame(end) { // to cut something off a GSO packet would make it an ordinary one
 		cond = fold.And(cond, fold.Bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, end))
 	}
-	emit(&guards, &ir.Guard{Cond: fold.Or(ordinary, cond), Reason: w.p.superPacket(pos), Pos: pos})
+	draft.Emit(&guards, &ir.Guard{Cond: fold.Or(single, cond), Reason: w.p.SuperPacket(pos), Pos: pos})
 	rw.Encap.Front = fold.Bin(ir.Add, front, fold.Num(grows-uint64(rw.L2)))
 	return guards
 }
@@ -40,7 +41,7 @@ func (w *rewriter) superPacketsOut(rw *ir.Rewrite, hop *ir.HopRef, end ir.Expr) 
 func (w *rewriter) encap() *ir.Encap {
 	at := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return o.index < 0 })
 	switch {
-	case at < 0 || w.popInner || w.s.each != nil || w.s.superPackets(w.pos) != nil:
+	case at < 0 || w.popInner || w.s.Each != nil || superPackets(w.s, w.pos) != nil:
 		return nil
 	case len(w.fx.Allocs) > 0: // a number is for one packet
 		return nil
@@ -51,7 +52,7 @@ func (w *rewriter) encap() *ir.Encap {
 	}
 	outside, inside := w.hdrs[at:n], w.hdrs[n]
 	ip := outside[0]
-	if !isIP(ip.h) || !isIP(inside.h) || w.p.out.L2 != (at == 1) {
+	if !isIP(ip.h) || !isIP(inside.h) || w.p.Out.L2 != (at == 1) {
 		return nil
 	}
 	e := &ir.Encap{Family: 4}
@@ -84,8 +85,8 @@ func (w *rewriter) encap() *ir.Encap {
 
 // unchanged reports whether headers are those that came, all of them.
 func (w *rewriter) unchanged(hdrs []*outHeader) bool {
-	came := slices.DeleteFunc(slices.Clone(w.s.path), func(in *layer) bool { return in.meta })
-	return slices.EqualFunc(hdrs, came, func(o *outHeader, in *layer) bool { return o.old == in })
+	came := slices.DeleteFunc(slices.Clone(w.s.Path), func(in *draft.Header) bool { return in.Meta })
+	return slices.EqualFunc(hdrs, came, func(o *outHeader, in *draft.Header) bool { return o.old == in })
 }
 
 // says reports whether a header that is put in says what is after it: the kernel goes by that.

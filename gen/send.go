@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/draft"
+	"github.com/fastrelay/fastrelay-gen/gen/expr"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/gen/ranges"
@@ -18,14 +20,14 @@ import (
 // link that the packet came from, and go away.
 
 func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
-	for _, in := range w.s.path {
-		if in.h.Metadata == "vlan" && (in.meta || w.header(in) != nil) {
+	for _, in := range w.s.Path {
+		if in.Decl.Metadata == "vlan" && (in.Meta || w.header(in) != nil) {
 			w.remove(in, false, a.Pos)
 		}
 	}
 	net := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return role(o.h, "destination") != nil })
 	if net < 0 {
-		w.s.fail(code.Send, a.Pos, "send needs an IP header in the stack")
+		w.s.Fail(code.Send, a.Pos, "send needs an IP header in the stack")
 		return
 	}
 	if a.Via != nil {
@@ -33,19 +35,19 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 		return
 	}
 	if a.To == nil {
-		w.s.fail(code.Send, a.Pos, "send needs a destination: to, or via")
+		w.s.Fail(code.Send, a.Pos, "send needs a destination: to, or via")
 		return
 	}
 	to, ok1 := w.address(a.To)
-	from, ok2 := val{}, true
+	from, ok2 := expr.Value{}, true
 	if a.From != nil {
 		from, ok2 = w.address(a.From)
 	}
 	if !ok1 || !ok2 {
 		return
 	}
-	if to.port != nil && a.From == nil {
-		w.s.fail(code.Send, a.Pos, "send to an endpoint needs from, too")
+	if to.Port != nil && a.From == nil {
+		w.s.Fail(code.Send, a.Pos, "send to an endpoint needs from, too")
 		return
 	}
 	o := w.hdrs[net]
@@ -58,17 +60,17 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 	if o.old == nil {
 		other = nil // it is put in: the spec has said which one
 	}
-	if w.s.each != nil {
+	if w.s.Each != nil {
 		other = nil // copies are rewritten in place
 	}
-	family := w.p.punted("address_family", "an address of the other IP version", a.Pos)
-	toV4 := fold.IsV4(to.x)
+	family := w.p.Punted("address_family", "an address of the other IP version", a.Pos)
+	toV4 := fold.IsV4(to.X)
 	same := toV4
 	if have == 16 {
 		same = fold.Not(toV4)
 	}
-	if from.x != nil {
-		fromV4 := fold.IsV4(from.x)
+	if from.X != nil {
+		fromV4 := fold.IsV4(from.X)
 		v, known := fold.Constant(fromV4)
 		stays := (v != 0) == (have == 4)
 		switch {
@@ -82,25 +84,25 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 			return
 		}
 	}
-	if other == nil || from.x == nil || fold.IsTrue(same) {
+	if other == nil || from.X == nil || fold.IsTrue(same) {
 		w.guard(same, family, a.Pos)
 		w.originate(a, net, nil, from, to, state)
 		return
 	}
-	emit(w.blk, w.guards...)
+	draft.Emit(w.blk, w.guards...)
 	w.guards = nil
 	branch := &ir.If{Cond: same, Pos: a.Pos, Note: o.h.Name.Value + " stays"}
 	w.fork(&branch.Then).originate(a, net, nil, from, to, state)
 	w.fork(&branch.Else).originate(a, net, other, from, to, state)
-	emit(w.blk, w.p.common(branch)...)
-	emit(w.blk, branch)
+	draft.Emit(w.blk, common(w.p, branch)...)
+	draft.Emit(w.blk, branch)
 }
 
 // address lowers what send takes: an endpoint or an IP address.
-func (w *rewriter) address(e *spec.Expr) (val, bool) {
-	v, ok := w.s.value(e)
-	if ok && v.t.Kind != ir.Endpoint && v.t.Kind != ir.Addr {
-		w.s.fail(code.Send, e.Pos, "this is %s, where an endpoint or an IP address is wanted", v.t.What())
+func (w *rewriter) address(e *spec.Expr) (expr.Value, bool) {
+	v, ok := w.s.Value(e)
+	if ok && v.Type.Kind != ir.Endpoint && v.Type.Kind != ir.Addr {
+		w.s.Fail(code.Send, e.Pos, "this is %s, where an endpoint or an IP address is wanted", v.Type.What())
 		return v, false
 	}
 	return v, ok
@@ -112,11 +114,11 @@ func (w *rewriter) sibling(o *outHeader) *spec.Header {
 	if !isIP(w.outermost()) {
 		return nil
 	}
-	for _, e := range w.p.src.Stack {
+	for _, e := range w.p.Src.Stack {
 		if e.Var.Value != o.entry {
 			continue
 		}
-		hs := w.p.names.Choices(e)
+		hs := w.p.Names.Choices(e)
 		for _, h := range hs {
 			if d := role(h, "destination"); h != o.h && d != nil && d.Bytes != role(o.h, "destination").Bytes {
 				return h
@@ -127,7 +129,7 @@ func (w *rewriter) sibling(o *outHeader) *spec.Header {
 }
 
 // originate finishes a packet with addresses; other is the network header that replaces the one that came, or nil.
-func (w *rewriter) originate(a *spec.Action, net int, other *spec.Header, from, to val, state []ir.Stmt) {
+func (w *rewriter) originate(a *spec.Action, net int, other *spec.Header, from, to expr.Value, state []ir.Stmt) {
 	o := w.hdrs[net]
 	w.verify(o, other != nil, a)
 	if other != nil {
@@ -142,47 +144,47 @@ func (w *rewriter) originate(a *spec.Action, net int, other *spec.Header, from, 
 	}
 	dst, src := role(o.h, "destination"), role(o.h, "source")
 	w.sends(o, dst, a.To)
-	o.vals[dst.Name.Value] = to.x
-	if from.x != nil && src != nil {
+	o.vals[dst.Name.Value] = to.X
+	if from.X != nil && src != nil {
 		w.sends(o, src, a.From)
-		o.vals[src.Name.Value] = from.x
+		o.vals[src.Name.Value] = from.X
 	}
 	for _, end := range []struct {
-		v    val
+		v    expr.Value
 		e    *spec.Expr
 		role string
 	}{{from, a.From, "source"}, {to, a.To, "destination"}} {
-		if end.v.port == nil {
+		if end.v.Port == nil {
 			continue
 		}
 		t, f := w.port(net, end.role)
 		if f == nil {
-			w.s.fail(code.Send, a.Pos, "no header after %q has ports", o.entry).
+			w.s.Fail(code.Send, a.Pos, "no header after %q has ports", o.entry).
 				WithHint("send from and to addresses: ….addr")
 			return
 		}
-		if !w.setPort(t, f, end.v.port, end.e) {
+		if !w.setPort(t, f, end.v.Port, end.e) {
 			return
 		}
 	}
-	hop := &ir.HopRef{From: from.x, To: to.x, Family: 4}
+	hop := &ir.HopRef{From: from.X, To: to.X, Family: 4}
 	if dst.Bytes == 16 {
 		hop.Family = 6
 	}
-	if to.row != nil && !to.row.Table.PerCPU {
+	if to.Row != nil && !to.Row.Table.PerCPU {
 		var fm *ir.Member
-		if from.row == to.row && from.level == nil {
-			fm = from.member
+		if from.Row == to.Row && from.Level == nil {
+			fm = from.Member
 		}
-		if m := to.row.Table.Hop(to.member, fm); m != nil && len(a.To.Path) == 2 {
-			hop.Row, hop.Member, hop.From, hop.To = to.row, m, nil, nil
+		if m := to.Row.Table.Hop(to.Member, fm); m != nil && len(a.To.Path) == 2 {
+			hop.Row, hop.Member, hop.From, hop.To = to.Row, m, nil, nil
 			w.carries(m, w.transport(net))
 		}
 	}
 	if hop.Row == nil {
 		w.flow(hop, net)
 	}
-	w.canLeave(from.x, to.x, hop, a.Pos)
+	w.canLeave(from.X, to.X, hop, a.Pos)
 	w.finish(hop, state, a.Pos)
 }
 
@@ -217,13 +219,13 @@ func (w *rewriter) flow(hop *ir.HopRef, net int) {
 			return nil
 		case o.vals[f.Name.Value] != nil:
 			return o.vals[f.Name.Value]
-		case o.old != nil && o.old.fields[f.Name.Value] != nil:
-			return o.old.fields[f.Name.Value].load
+		case o.old != nil && o.old.Fields[f.Name.Value] != nil:
+			return o.old.Fields[f.Name.Value].Load
 		}
 		return nil
 	}
 	unknown := func(x ir.Expr) bool { // yet: the number is found after the route
-		return x == nil || reads(x, w.fx.allocated) || reads(x, w.fx.lateVars)
+		return x == nil || expr.Reads(x, w.fx.Allocated) || expr.Reads(x, w.fx.LateVars)
 	}
 	proto, from, to := w.transport(net), port("source"), port("destination")
 	if proto != 0 && !unknown(from) && !unknown(to) {
@@ -234,30 +236,30 @@ func (w *rewriter) flow(hop *ir.HopRef, net int) {
 // setPort gives a header the port of an endpoint, where set could give the field that value. (It may be a field that
 // says which header follows: what a port stands for is a matter of the endpoints.)
 func (w *rewriter) setPort(o *outHeader, f *spec.Field, port ir.Expr, e *spec.Expr) bool {
-	var pl *fieldRef
+	var pl *draft.Field
 	if o.old != nil {
-		pl = o.old.fields[f.Name.Value]
+		pl = o.old.Fields[f.Name.Value]
 	}
 	why := ""
 	switch {
-	case pl != nil && port == pl.load: // it stays
+	case pl != nil && port == pl.Load: // it stays
 	case f.Counts != nil:
 		why = "it is a length, which follows from the packet"
 	case f.Checksum != nil:
 		why = "it is a checksum, which follows from the packet"
-	case pl != nil && pl.segment < 0:
+	case pl != nil && pl.Segment < 0:
 		why = "its size or presence varies"
 	case f.Kind != spec.FieldUint || f.Bits < 16:
 		why = "it has no room for the 16 bits of a port"
 	case shapes(o.h, f):
 		why = "the size or presence of another field depends on it"
-	case !w.allows(o.h, f, val{t: ir.UintType(16), x: port, max: ranges.Max(16), pos: e.Pos}):
+	case !w.allows(o.h, f, expr.Value{Type: ir.UintType(16), X: port, Max: ranges.Max(16), Pos: e.Pos}):
 		why = "it has to keep the value that its header declares"
 	}
 	if why != "" {
-		d := w.s.fail(code.Target, e.Pos, "send can't set port %q of header %q: %s", f.Name.Value, o.entry, why).
+		d := w.s.Fail(code.Target, e.Pos, "send can't set port %q of header %q: %s", f.Name.Value, o.entry, why).
 			WithRelated(f.Name.Pos, "the field is declared here")
-		if w.s.each == nil {
+		if w.s.Each == nil {
 			d.WithHint("an address leaves the port as it is: %s.addr", e)
 		} else {
 			d.WithHint("via, with a next hop of the row, leaves ports as they are")
@@ -272,7 +274,7 @@ func (w *rewriter) setPort(o *outHeader, f *spec.Field, port ir.Expr, e *spec.Ex
 // sends reports a field that a rule has set, and that send gives the value of an expression.
 func (w *rewriter) sends(o *outHeader, f *spec.Field, e *spec.Expr) {
 	if o.isSet(f) {
-		w.s.fail(code.Target, o.sets[f.Name.Value], "field %q can't be set: send gives it the value of %s",
+		w.s.Fail(code.Target, o.sets[f.Name.Value], "field %q can't be set: send gives it the value of %s",
 			f.Name.Value,
 			e).
 			WithRelated(e.Pos, "it is sent so here").
@@ -313,16 +315,17 @@ func (w *rewriter) verify(o *outHeader, replaced bool, a *spec.Action) {
 	}
 	for _, f := range o.h.Fields {
 		k := f.Checksum
-		if k != nil && k.Covers == "header" && (replaced || k.Verify && w.s.innerHeader(o)) &&
-			!o.old.verified {
-			w.guard(o.old.sumOK(), w.p.wrongSum(o.h, f), a.Pos)
+		if k != nil && k.Covers == "header" && (replaced || k.Verify && innerHeader(w.s, o)) &&
+			!o.old.Verified {
+			w.guard(o.old.SumOK(), wrongSum(w.p, o.h, f), a.Pos)
 		}
 	}
 }
 
 // innerHeader reports whether an IP header that came is not the outermost one.
-func (s *scope) innerHeader(o *outHeader) bool {
-	return slices.ContainsFunc(s.path[:o.index], func(in *layer) bool { return in.address("destination") != nil })
+func innerHeader(s *expr.Scope, o *outHeader) bool {
+	return slices.ContainsFunc(s.Path[:o.index],
+		func(in *draft.Header) bool { return in.Address("destination") != nil })
 }
 
 // replace puts a network header of the other family in a header's place. Fields of the same name keep their values.
@@ -349,8 +352,8 @@ func (w *rewriter) replace(net int, h *spec.Header) *outHeader {
 			n.vals[name] = announced(h, next, f)
 		case o.vals[name] != nil:
 			n.vals[name] = o.vals[name]
-		case o.old.fields[name] != nil && o.old.fields[name].load != nil:
-			n.vals[name] = o.old.fields[name].load
+		case o.old.Fields[name] != nil && o.old.Fields[name].Load != nil:
+			n.vals[name] = o.old.Fields[name].Load
 		case f.Kind == spec.FieldUint:
 			n.vals[name] = fold.Num(0)
 		}
@@ -381,21 +384,21 @@ func (o *outHeader) setFor(f *spec.Field) ir.Expr {
 // via routes the packet to a next hop.
 func (w *rewriter) via(a *spec.Action, net int, state []ir.Stmt) {
 	routed := w.byRoute(a.Via)
-	v, ok := val{t: ir.Type{Kind: ir.NextHop}}, true
+	v, ok := expr.Value{Type: ir.Type{Kind: ir.NextHop}}, true
 	if !routed {
-		v, ok = w.s.value(a.Via)
+		v, ok = w.s.Value(a.Via)
 	}
 	if !ok {
 		return
 	}
-	if v.t.Kind != ir.NextHop {
-		w.s.fail(code.Send, a.Via.Pos, "this is %s, where a next hop is wanted", v.t.What()).
+	if v.Type.Kind != ir.NextHop {
+		w.s.Fail(code.Send, a.Via.Pos, "this is %s, where a next hop is wanted", v.Type.What()).
 			WithHint("a value of a table that isn't a session's may have type \"next_hop\"; to an endpoint, send has " +
 				"from and to")
 		return
 	}
 	if a.From != nil || a.To != nil {
-		w.s.fail(code.Send, a.Pos, "via routes a packet as it is: it excludes from and to")
+		w.s.Fail(code.Send, a.Pos, "via routes a packet as it is: it excludes from and to")
 		return
 	}
 	o := w.hdrs[net]
@@ -404,8 +407,8 @@ func (w *rewriter) via(a *spec.Action, net int, state []ir.Stmt) {
 		family = 6
 	}
 	if f := role(o.h, "hop_limit"); f != nil && o.old != nil {
-		limit := o.old.fields[f.Name.Value].load
-		w.guard(fold.Bin(ir.Gt, limit, fold.Num(1)), w.p.punted("hop_limit", "the hop limit is used up", a.Pos), a.Pos)
+		limit := o.old.Fields[f.Name.Value].Load
+		w.guard(fold.Bin(ir.Gt, limit, fold.Num(1)), w.p.Punted("hop_limit", "the hop limit is used up", a.Pos), a.Pos)
 		if !o.isSet(f) {
 			vals := maps.Clone(o.vals)
 			vals[f.Name.Value] = fold.Bin(ir.Sub, limit, fold.Num(1))
@@ -413,7 +416,7 @@ func (w *rewriter) via(a *spec.Action, net int, state []ir.Stmt) {
 		}
 	}
 	w.verify(o, false, a)
-	hop := &ir.HopRef{Row: v.row, Member: v.member, Family: family}
+	hop := &ir.HopRef{Row: v.Row, Member: v.Member, Family: family}
 	src, dst := o.addressNow("source"), o.addressNow("destination")
 	if routed {
 		hop.From, hop.To = src, dst
@@ -432,8 +435,8 @@ func (w *rewriter) byRoute(e *spec.Expr) bool {
 	if e.Op != spec.OpName || len(e.Path) != 1 || e.Path[0].Value != routeName {
 		return false
 	}
-	_, header := w.s.find(routeName)
-	return !header && w.s.rows[routeName] == nil && w.s.named[routeName].t == ir.Type{}
+	_, header := w.s.Find(routeName)
+	return !header && w.s.Rows[routeName] == nil && w.s.Named[routeName].Type == ir.Type{}
 }
 
 // addressNow is an address of an IP header that leaves, or nil.
@@ -447,14 +450,14 @@ func (o *outHeader) addressNow(name string) ir.Expr {
 	case o.old == nil:
 		return nil
 	}
-	return o.old.fields[f.Name.Value].load
+	return o.old.Fields[f.Name.Value].Load
 }
 
 // carries notes the protocol of packets that leave through a hop of a row. Of several, none is known when the row is
 // written.
 func (w *rewriter) carries(m *ir.Member, proto int) {
-	if was, has := w.p.protos[m]; has && was != proto {
+	if was, has := w.p.Protos[m]; has && was != proto {
 		proto = 0
 	}
-	w.p.protos[m], m.Proto = proto, proto
+	w.p.Protos[m], m.Proto = proto, proto
 }

@@ -3,6 +3,8 @@ package gen
 import (
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/draft"
+	"github.com/fastrelay/fastrelay-gen/gen/expr"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
@@ -22,9 +24,9 @@ type ending struct {
 }
 
 // slacks are the headers inside of the path's n-th whose lengths allow bytes after what they count.
-func (w *rewriter) slacks(n int, data bool) (out []*layer) {
-	for _, in := range w.s.path[n+1:] {
-		if in.slack != nil && in.slack.Data == data {
+func (w *rewriter) slacks(n int, data bool) (out []*draft.Header) {
+	for _, in := range w.s.Path[n+1:] {
+		if in.Slack != nil && in.Slack.Data == data {
 			out = append(out, in)
 		}
 	}
@@ -34,8 +36,8 @@ func (w *rewriter) slacks(n int, data bool) (out []*layer) {
 // datagram is the index of the header of the path that is the outermost IP datagram of the packet that came, and of
 // the one that leaves if that came inside of it; -1: there is none.
 func (w *rewriter) datagram() (came, leaves int) {
-	isNet := func(in *layer) bool { return role(in.h, "destination") != nil }
-	came = slices.IndexFunc(w.s.path, isNet)
+	isNet := func(in *draft.Header) bool { return role(in.Decl, "destination") != nil }
+	came = slices.IndexFunc(w.s.Path, isNet)
 	net := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return role(o.h, "destination") != nil })
 	if net < 0 {
 		return came, came
@@ -44,17 +46,17 @@ func (w *rewriter) datagram() (came, leaves int) {
 }
 
 // empty holds where nothing follows what headers count.
-func empty(ins []*layer) ir.Expr {
+func empty(ins []*draft.Header) ir.Expr {
 	var cond ir.Expr = fold.Bool(true)
 	for _, in := range ins {
-		cond = fold.And(cond, fold.Bin(ir.Eq, in.inner, in.limit))
+		cond = fold.And(cond, fold.Bin(ir.Eq, in.Inner, in.Limit))
 	}
 	return cond
 }
 
 // paddingHere is the reason of packets whose padding can't be cut off.
-func (s *scope) paddingHere(pos diag.Pos) int {
-	return s.p.punted("padding", "padding that can't be cut off", pos)
+func paddingHere(s *expr.Scope, pos diag.Pos) int {
+	return s.Program.Punted("padding", "padding that can't be cut off", pos)
 }
 
 // resizes reports whether a rewrite gives headers new lengths.
@@ -72,10 +74,10 @@ func (w *rewriter) asCame(i int) bool {
 
 // mayPad returns the headers whose padding decides between two rewrites; none where one does for all packets, since it
 // gives all headers around the padding new lengths.
-func (w *rewriter) mayPad() []*layer {
+func (w *rewriter) mayPad() []*draft.Header {
 	_, net := w.datagram()
 	pads := w.slacks(net, false)
-	if len(pads) == 0 || w.s.each != nil {
+	if len(pads) == 0 || w.s.Each != nil {
 		return nil
 	}
 	if innermost := pads[len(pads)-1]; !w.resizes() || w.index(innermost) >= w.firstKept() {
@@ -89,72 +91,72 @@ func (w *rewriter) mayPad() []*layer {
 	return nil
 }
 
-func (w *rewriter) index(in *layer) int { return slices.Index(w.s.path, in) }
+func (w *rewriter) index(in *draft.Header) int { return slices.Index(w.s.Path, in) }
 
 // firstKept is the index in the path of the first header that is kept.
 func (w *rewriter) firstKept() int {
 	if k := w.kept(); k < len(w.hdrs) {
 		return w.hdrs[k].index
 	}
-	return len(w.s.path)
+	return len(w.s.Path)
 }
 
 // findEnd finds where the packet that leaves ends. Clean says that it came without padding. It returns false where
 // padding would have to be taken out of the middle.
 func (w *rewriter) findEnd(clean bool, pos diag.Pos) (ending, bool) {
-	x := ending{data: len(w.s.path)}
+	x := ending{data: len(w.s.Path)}
 	came, net := w.datagram()
 	for _, in := range w.slacks(came, true) {
 		if w.header(in) == nil {
-			more := w.p.punted("more_data", "data after the payload of a header that is popped", pos)
-			w.guard(empty([]*layer{in}), more, pos)
+			more := w.p.Punted("more_data", "data after the payload of a header that is popped", pos)
+			w.guard(empty([]*draft.Header{in}), more, pos)
 		}
 	}
-	from := len(w.s.path) - 1
-	last := w.s.path[from]
-	x.end = last.payload
-	if last.h.Trailer > 0 && w.header(last) != nil {
-		x.end = last.inner
-	} else if last.h.Trailer > 0 {
+	from := len(w.s.Path) - 1
+	last := w.s.Path[from]
+	x.end = last.Payload
+	if last.Decl.Trailer > 0 && w.header(last) != nil {
+		x.end = last.Inner
+	} else if last.Decl.Trailer > 0 {
 		x.cut = from
 	}
 	if clean && !w.resizes() {
 		return x, true
 	}
 	pads := w.slacks(net, false)
-	follows := func(e *spec.StackEntry) bool { return hostOf(e, w.s.path) != nil }
-	if !clean && !w.resizes() && len(pads) > 0 && slices.ContainsFunc(w.p.src.Stack, follows) {
+	follows := func(e *spec.StackEntry) bool { return draft.HostOf(e, w.s.Path) != nil }
+	if !clean && !w.resizes() && len(pads) > 0 && slices.ContainsFunc(w.p.Src.Stack, follows) {
 		return x, false
 	}
-	if k := w.firstKept(); w.resizes() && k < len(w.s.path) &&
+	if k := w.firstKept(); w.resizes() && k < len(w.s.Path) &&
 		(clean || len(pads) == 0 || w.index(pads[len(pads)-1]) < k) {
-		from, x.end = k, w.s.path[k].inner // what isn't written keeps its lengths, and all that they cover
+		from, x.end = k, w.s.Path[k].Inner // what isn't written keeps its lengths, and all that they cover
 		if k < came {
-			x.end = w.s.path[came].inner
-			w.counted(w.s.path[k:came], x.end, pos)
+			x.end = w.s.Path[came].Inner
+			w.counted(w.s.Path[k:came], x.end, pos)
 		}
 	}
 	for i := from; i >= 0; i-- {
-		in := w.s.path[i]
+		in := w.s.Path[i]
 		switch {
-		case x.cut > 0 && in.h.Trailer > 0:
+		case x.cut > 0 && in.Decl.Trailer > 0:
 			return x, false
-		case i <= net || !w.p.encloses(in, last, w.s.path):
+		case i <= net || !w.p.Encloses(in, last, w.s.Path):
 			continue
-		case in.h.Trailer > 0 && i < from:
-			x.end = in.inner
+		case in.Decl.Trailer > 0 && i < from:
+			x.end = in.Inner
 		}
-		switch k := in.slack; {
+		switch k := in.Slack; {
 		case k == nil || k.Data && w.header(in) == nil:
 		case !k.Data && !clean:
 			x.cut = max(x.cut, i)
 		case x.cut == 0:
-			x.end = in.limit
+			x.end = in.Limit
 			if k.Data {
 				x.data = i
 			}
 		default:
-			w.guard(empty([]*layer{in}), w.s.paddingHere(pos), pos)
+			w.guard(empty([]*draft.Header{in}), paddingHere(w.s, pos), pos)
 		}
 	}
 	return x, true
@@ -164,11 +166,11 @@ func (w *rewriter) findEnd(clean bool, pos diag.Pos) (ending, bool) {
 func (w *rewriter) contents(payload ir.Expr, front ir.Off) {
 	for _, o := range w.hdrs {
 		if o.old != nil && o.index >= w.ending.data {
-			payload = fold.Bin(ir.Sub, o.old.inner, fold.Off(front))
+			payload = fold.Bin(ir.Sub, o.old.Inner, fold.Off(front))
 		}
 		o.content = payload
 		// what is put in after it ends in front of its trailer
-		if o.old != nil && o.old == w.s.path[len(w.s.path)-1] && o.h.Trailer > 0 {
+		if o.old != nil && o.old == w.s.Path[len(w.s.Path)-1] && o.h.Trailer > 0 {
 			payload = fold.Bin(ir.Sub, payload, fold.Num(uint64(o.h.Trailer)))
 		}
 	}

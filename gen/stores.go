@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/draft"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/gen/ranges"
@@ -38,8 +39,8 @@ type piece struct {
 // unit is a field with its place: bits from the start of its base.
 type unit struct {
 	f        *spec.Field
-	pl       *fieldRef // nil: pushed
-	from, to int       // bits, in the packet that leaves
+	pl       *draft.Field // nil: pushed
+	from, to int          // bits, in the packet that leaves
 	now      ir.Expr
 	changed  bool
 	pos      diag.Pos
@@ -66,39 +67,40 @@ func (w *rewriter) pieces(o *outHeader) []piece {
 	var segments []int
 	bases := map[int]ir.Off{} // of the packet that leaves, less the constant of the one that came
 	came := map[int]*ir.Var{}
-	for _, pl := range o.old.order {
-		if v := o.vals[pl.f.Name.Value]; v != nil && pl.width != nil {
-			now, old := pl.word(v), pl.word(pl.load)
+	for _, pl := range o.old.Order {
+		if v := o.vals[pl.Decl.Name.Value]; v != nil && pl.Width != nil {
+			now, old := pl.Word(v), pl.Word(pl.Load)
 			var there ir.Expr
-			if pl.present != nil && pl.f.Counts != nil { // what sets another field declines packets without it
-				there = pl.present
+			if pl.Present != nil && pl.Decl.Counts != nil { // what sets another field declines packets without it
+				there = pl.Present
 				now, old = &ir.Pick{If: there, Then: now, Else: fold.Num(0)}, &ir.Pick{If: there, Then: old,
 					Else: fold.Num(0)}
 			}
 			out = append(out, piece{
-				off: o.moved(pl.off), was: pl.off, size: 8, changed: true, field: pl.f, note: pl.f.Name.Value,
-				pos: o.at(pl.f), width: pl.width, value: v, there: there,
+				off: o.moved(pl.Off), was: pl.Off, size: 8, changed: true, field: pl.Decl, note: pl.Decl.Name.Value,
+				pos: o.at(pl.Decl), width: pl.Width, value: v, there: there,
 				now: now, old: old,
 			})
 		}
-		if pl.segment < 0 {
+		if pl.Segment < 0 {
 			continue
 		}
-		to := o.moved(pl.off)
-		u := &unit{f: pl.f, pl: pl, from: to.Const*8 + pl.bit, now: pl.load, pos: o.at(pl.f)}
-		u.to = u.from + pl.f.Width()
-		if k := pl.f.Is; k != nil && k.Op == spec.IsEq && pl.f.Kind == spec.FieldUint && k.Value.Kind == spec.LitInt {
+		to := o.moved(pl.Off)
+		u := &unit{f: pl.Decl, pl: pl, from: to.Const*8 + pl.Bit, now: pl.Load, pos: o.at(pl.Decl)}
+		u.to = u.from + pl.Decl.Width()
+		if k := pl.Decl.Is; k != nil && k.Op == spec.IsEq && pl.Decl.Kind == spec.FieldUint &&
+			k.Value.Kind == spec.LitInt {
 			u.now = fold.Num(k.Value.Int) // checked when it came
 		}
-		if v := o.vals[pl.f.Name.Value]; v != nil {
+		if v := o.vals[pl.Decl.Name.Value]; v != nil {
 			u.now, u.changed = v, true
 		}
-		if runs[pl.segment] == nil {
-			segments = append(segments, pl.segment)
-			bases[pl.segment] = to.Plus(-pl.off.Const)
-			came[pl.segment] = pl.off.Base
+		if runs[pl.Segment] == nil {
+			segments = append(segments, pl.Segment)
+			bases[pl.Segment] = to.Plus(-pl.Off.Const)
+			came[pl.Segment] = pl.Off.Base
 		}
-		runs[pl.segment] = append(runs[pl.segment], u)
+		runs[pl.Segment] = append(runs[pl.Segment], u)
 	}
 	for _, s := range segments {
 		out = append(out, cut(runs[s], bases[s].Base, o.old, ir.Off{Base: came[s], Const: -bases[s].Const})...)
@@ -108,7 +110,7 @@ func (w *rewriter) pieces(o *outHeader) []piece {
 
 // cut makes pieces of a run of fields. Where they came, they were at the same distances: after another base, perhaps,
 // and came.Const bytes further on.
-func cut(run []*unit, base *ir.Var, old *layer, came ir.Off) []piece {
+func cut(run []*unit, base *ir.Var, old *draft.Header, came ir.Off) []piece {
 	var out []piece
 	for i := 0; i < len(run); {
 		u := run[i]
@@ -148,7 +150,7 @@ func pieceSize(run []*unit, b, end int) int {
 }
 
 // together makes one piece of all that lies in size bytes at off.
-func together(run []*unit, off ir.Off, size int, old *layer, came ir.Off) piece {
+func together(run []*unit, off ir.Off, size int, old *draft.Header, came ir.Off) piece {
 	p := piece{off: off, was: came.Plus(off.Const), size: size}
 	from, to := off.Const*8, (off.Const+size)*8
 	var names []string
@@ -181,7 +183,7 @@ func together(run []*unit, off ir.Off, size int, old *layer, came ir.Off) piece 
 	}
 	p.note = strings.Join(names, " ")
 	if old != nil {
-		p.old = &ir.Load{Off: p.was, Bits: size * 8, Field: old.h.Name.Value + "." + strings.Join(names, "+")}
+		p.old = &ir.Load{Off: p.was, Bits: size * 8, Field: old.Decl.Name.Value + "." + strings.Join(names, "+")}
 		if !p.changed {
 			now = p.old
 		}
@@ -191,14 +193,14 @@ func together(run []*unit, off ir.Off, size int, old *layer, came ir.Off) piece 
 }
 
 // whole makes pieces of one atomic field.
-func whole(u *unit, off ir.Off, old *layer, came ir.Off) []piece {
+func whole(u *unit, off ir.Off, old *draft.Header, came ir.Off) []piece {
 	p := piece{
 		off: off, was: came.Plus(off.Const), size: (u.to - u.from) / 8, now: u.now, changed: u.changed, field: u.f,
 		note: u.f.Name.Value, pos: u.pos,
 	}
 	p.link = strings.HasPrefix(u.f.Role.Value, "link_")
 	if old != nil {
-		p.old = u.pl.load
+		p.old = u.pl.Load
 	}
 	switch {
 	case u.f.Checksum != nil:
@@ -218,7 +220,7 @@ func whole(u *unit, off ir.Off, old *layer, came ir.Off) []piece {
 		q := p
 		q.off, q.was, q.size = p.off.Plus(done), p.was.Plus(done), n
 		if old != nil {
-			q.old = &ir.Load{Off: q.was, Bits: n * 8, Field: old.h.Name.Value + "." + u.f.Name.Value}
+			q.old = &ir.Load{Off: q.was, Bits: n * 8, Field: old.Decl.Name.Value + "." + u.f.Name.Value}
 			q.now = q.old
 		}
 		if u.f.Little && u.changed {
@@ -248,7 +250,7 @@ func (w *rewriter) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool)
 	for i, o := range w.hdrs {
 		full := full && i < kept
 		if full && o.size < 0 {
-			w.s.fail(code.Resize, w.pos, "header %q has a variable length and would have to be written again", o.entry)
+			w.s.Fail(code.Resize, w.pos, "header %q has a variable length and would have to be written again", o.entry)
 			return nil, false
 		}
 		for _, p := range w.pieces(o) {
@@ -256,8 +258,8 @@ func (w *rewriter) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool)
 			if full && p.now != nil && !p.changed {
 				again += p.size
 			}
-			if i >= kept && p.changed && o.off.Base != o.old.off.Base && p.was.Base != o.old.off.Base {
-				w.s.fail(code.Resize, p.pos, "header %q has a variable length and would have to move", o.entry)
+			if i >= kept && p.changed && o.off.Base != o.old.Off.Base && p.was.Base != o.old.Off.Base {
+				w.s.Fail(code.Resize, p.pos, "header %q has a variable length and would have to move", o.entry)
 				return nil, false
 			}
 			if p.now == nil && o.old != nil && w.computed[o] == nil {
@@ -283,7 +285,7 @@ func (w *rewriter) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool)
 		}
 	}
 	if again > maxFront {
-		w.s.fail(code.Resize, w.pos, "this rule writes %d bytes of headers again, and a program's stack has 512",
+		w.s.Fail(code.Resize, w.pos, "this rule writes %d bytes of headers again, and a program's stack has 512",
 			again).
 			WithHint("fewer or smaller headers fit, or a rule that doesn't change the packet's size")
 		return nil, false

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/expr"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/gen/ranges"
@@ -74,7 +75,7 @@ func (w *rewriter) freshPseudo(s *ir.Sum, i int, o *outHeader, f *spec.Field, rw
 	for _, e := range f.Checksum.Pseudo {
 		t, ok := w.pseudoNow(e, i, o, rw)
 		if !ok {
-			w.s.fail(code.Push, o.pos, "header %q can't be pushed here: its checksum needs what no header in front of "+
+			w.s.Fail(code.Push, o.pos, "header %q can't be pushed here: its checksum needs what no header in front of "+
 				"it has", o.h.Name.Value).
 				WithRelated(f.Name.Pos, "the checksum is declared here")
 			return false
@@ -91,13 +92,13 @@ func absentOver(f *spec.Field, parent *spec.Header) bool {
 // changedSum is the checksum of a header that came; nil where the rewrite leaves it as it is.
 func (w *rewriter) changedSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite, end ir.Expr) (*ir.Sum, bool) {
 	k := f.Checksum
-	at := o.old.fields[f.Name.Value]
+	at := o.old.Fields[f.Name.Value]
 	s := &ir.Sum{
-		Name: o.entry + "." + f.Name.Value, Old: at.off, New: o.moved(at.off), Optional: k.Optional,
+		Name: o.entry + "." + f.Name.Value, Old: at.Off, New: o.moved(at.Off), Optional: k.Optional,
 		Offloaded: k.Offloaded, Pos: f.Name.Pos,
 	}
-	first := slices.Index(w.s.path, o.old)
-	oldParentAbsent := first > 0 && absentOver(f, w.s.path[first-1].h)
+	first := slices.Index(w.s.Path, o.old)
+	oldParentAbsent := first > 0 && absentOver(f, w.s.Path[first-1].Decl)
 	newParentAbsent := i > 0 && absentOver(f, w.hdrs[i-1].h)
 	s.Absent = oldParentAbsent && newParentAbsent
 	if k.Covers == "header" {
@@ -123,7 +124,7 @@ func (w *rewriter) changedSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite
 		}
 	}
 	if !s.Absent && k.Optional && (changed || i >= w.kept()) { // moved or changed: the packet isn't the one that came
-		w.present(at, o.old.h, f.Name.Pos)
+		w.present(at, o.old.Decl, f.Name.Pos)
 	}
 	if !changed {
 		return nil, true
@@ -133,7 +134,7 @@ func (w *rewriter) changedSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite
 
 // swap holds where the payload's position after the header changes its parity.
 func swap(rw *ir.Rewrite, o *outHeader) ir.Expr {
-	was := fold.Bin(ir.Sub, fold.Off(rw.OldFront), fold.Off(o.old.off))
+	was := fold.Bin(ir.Sub, fold.Off(rw.OldFront), fold.Off(o.old.Off))
 	now := fold.Bin(ir.Sub, fold.Off(rw.NewFront), fold.Off(o.off))
 	odd := fold.Bin(ir.And, fold.Bin(ir.Xor, was, now), fold.Num(1))
 	if v, fixed := fold.Constant(odd); fixed {
@@ -151,33 +152,33 @@ func swap(rw *ir.Rewrite, o *outHeader) ir.Expr {
 // tail returns where the bytes that the header covered after the payload ended, whether the payload's end was at an odd
 // position, and how many bytes of tail there may be. It returns nil where there are none.
 func (w *rewriter) tail(o *outHeader, end ir.Expr) (*ir.Off, ir.Expr, int) {
-	limit := o.old.inner
+	limit := o.old.Inner
 	if v, e := fold.Var(limit), fold.Var(end); v == e && (v != nil || fold.IsFrame(limit) && fold.IsFrame(end)) {
 		return nil, nil, 0
 	}
 	_, net := w.datagram()
 	slack, open := 0, false // how many bytes there may be, and whether the spec leaves that open
-	for _, in := range w.s.path[slices.Index(w.s.path, o.old)+1:] {
-		if k := in.slack; k != nil && (!k.Data || w.index(in) <= net) { // data is cut off with the datagram around it
+	for _, in := range w.s.Path[slices.Index(w.s.Path, o.old)+1:] {
+		if k := in.Slack; k != nil && (!k.Data || w.index(in) <= net) { // data is cut off with the datagram around it
 			open = open || k.Slack < 0
 			slack += max(0, k.Slack)
 		}
 		if w.header(in) == nil {
-			slack += in.h.Trailer
+			slack += in.Decl.Trailer
 		}
 	}
 	if open {
 		slack = maxTail
-		w.guard(fold.Bin(ir.Le, fold.Bin(ir.Sub, limit, end), fold.Num(maxTail)), w.s.paddingHere(w.pos), w.pos)
+		w.guard(fold.Bin(ir.Le, fold.Bin(ir.Sub, limit, end), fold.Num(maxTail)), paddingHere(w.s, w.pos), w.pos)
 	}
 	if slack == 0 {
 		return nil, nil, 0
 	}
 	v := fold.Var(limit)
 	if v == nil {
-		v = w.p.let(&w.guards, o.entry+"_limit", limit, 0xFFFF, w.pos)
+		v = w.p.Let(&w.guards, o.entry+"_limit", limit, 0xFFFF, w.pos)
 	}
-	odd := fold.Bin(ir.And, fold.Bin(ir.Sub, end, fold.Off(o.old.off)), fold.Num(1))
+	odd := fold.Bin(ir.And, fold.Bin(ir.Sub, end, fold.Off(o.old.Off)), fold.Num(1))
 	return &ir.Off{Base: v}, fold.Bin(ir.Ne, odd, fold.Num(0)), slack
 }
 
@@ -195,37 +196,37 @@ func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) {
 			}
 			continue
 		}
-		if !w.p.encloses(o.old, n.old, w.s.path) {
+		if !w.p.Encloses(o.old, n.old, w.s.Path) {
 			continue
 		}
 		was, now := w.keptTerms(n, o, s.Swap != nil)
 		s.OldTerms = append(s.OldTerms, was...)
 		s.NewTerms = append(s.NewTerms, now...)
 	}
-	for j, in := range w.s.path {
-		if j <= first || w.header(in) != nil || in.meta {
+	for j, in := range w.s.Path {
+		if j <= first || w.header(in) != nil || in.Meta {
 			continue
 		}
-		odd, oddIf := oddness(in.off, o.old.off)
-		if in.size < 0 {
-			bound := int(in.end.Const)
-			if in.end.Base != nil {
-				bound += int(in.end.Base.Max)
+		odd, oddIf := oddness(in.Off, o.old.Off)
+		if in.Size < 0 {
+			bound := int(in.End.Const)
+			if in.End.Base != nil {
+				bound += int(in.End.Base.Max)
 			}
 			s.OldTerms = append(s.OldTerms, ir.Term{
-				Region: true, At: in.off, Len: fold.Distance(in.end, in.off), Max: bound - in.off.Const, Odd: odd,
+				Region: true, At: in.Off, Len: fold.Distance(in.End, in.Off), Max: bound - in.Off.Const, Odd: odd,
 				OddIf: oddIf,
 			})
 			continue
 		}
-		for done := 0; done < in.size; {
+		for done := 0; done < in.Size; {
 			n := 8
-			for n > in.size-done {
+			for n > in.Size-done {
 				n /= 2
 			}
-			at := in.off.Plus(done)
-			load := &ir.Load{Off: at, Bits: n * 8, Field: in.h.Name.Value}
-			odd, oddIf := oddness(at, o.old.off)
+			at := in.Off.Plus(done)
+			load := &ir.Load{Off: at, Bits: n * 8, Field: in.Decl.Name.Value}
+			odd, oddIf := oddness(at, o.old.Off)
 			s.OldTerms = append(s.OldTerms, ir.Term{Value: load, Size: n, Odd: odd, OddIf: oddIf})
 			done += n
 		}
@@ -237,21 +238,21 @@ func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) {
 // that doesn't count are swapped then.
 func (w *rewriter) keptTerms(n, c *outHeader, all bool) (was, now []ir.Term) {
 	if n.blank && n.size < 0 {
-		odd, oddIf := oddness(n.old.off, c.old.off)
+		odd, oddIf := oddness(n.old.Off, c.old.Off)
 		return []ir.Term{{
-			Region: true, At: n.old.off, Len: fold.Distance(n.old.end, n.old.off), Max: n.h.MaxBytes(), Odd: odd,
+			Region: true, At: n.old.Off, Len: fold.Distance(n.old.End, n.old.Off), Max: n.h.MaxBytes(), Odd: odd,
 			OddIf: oddIf,
 		}}, nil // zeros add nothing
 	}
 	odd := false
-	if n.off != n.old.off || c.off != c.old.off {
-		moved := fold.Bin(ir.And, fold.Bin(ir.Xor, fold.Distance(n.off, c.off), fold.Distance(n.old.off, c.old.off)),
+	if n.off != n.old.Off || c.off != c.old.Off {
+		moved := fold.Bin(ir.And, fold.Bin(ir.Xor, fold.Distance(n.off, c.off), fold.Distance(n.old.Off, c.old.Off)),
 			fold.Num(1))
 		by, fixed := fold.Constant(moved)
 		odd = !fixed || by != 0
 	}
 	if all {
-		was, now = variableTerms(n, n.old.off, c.old.off), variableTerms(n, n.off, c.off)
+		was, now = variableTerms(n, n.old.Off, c.old.Off), variableTerms(n, n.off, c.off)
 	}
 	for _, p := range w.pieces(n) {
 		sum := w.computed[n]
@@ -262,7 +263,7 @@ func (w *rewriter) keptTerms(n, c *outHeader, all bool) (was, now []ir.Term) {
 		if !counts || p.field.Checksum != nil && n == c {
 			continue
 		}
-		was = append(was, oldTerms(p, c.old.off)...)
+		was = append(was, oldTerms(p, c.old.Off)...)
 		switch {
 		case p.now != nil:
 			now = append(now, terms(p, p.now, p.off, c.off)...)
@@ -279,14 +280,14 @@ func (w *rewriter) keptTerms(n, c *outHeader, all bool) (was, now []ir.Term) {
 // off, in a sum that begins at start. Those that change are pieces.
 func variableTerms(o *outHeader, off, start ir.Off) []ir.Term {
 	var out []ir.Term
-	for _, pl := range o.old.order {
-		if pl.segment < 0 && pl.size != nil && o.vals[pl.f.Name.Value] == nil {
-			odd, oddIf := oddness(pl.off, start)
-			if off != o.old.off {
-				odd, oddIf = parity(fold.Bin(ir.Add, fold.Distance(pl.off, o.old.off), fold.Distance(off, start)))
+	for _, pl := range o.old.Order {
+		if pl.Segment < 0 && pl.Size != nil && o.vals[pl.Decl.Name.Value] == nil {
+			odd, oddIf := oddness(pl.Off, start)
+			if off != o.old.Off {
+				odd, oddIf = parity(fold.Bin(ir.Add, fold.Distance(pl.Off, o.old.Off), fold.Distance(off, start)))
 			}
 			out = append(out, ir.Term{
-				Region: true, At: pl.off, Len: pl.size, Max: pl.f.MaxBytes(), Odd: odd, OddIf: oddIf,
+				Region: true, At: pl.Off, Len: pl.Size, Max: pl.Decl.MaxBytes(), Odd: odd, OddIf: oddIf,
 			})
 		}
 	}
@@ -345,8 +346,8 @@ func oldTerms(p piece, start ir.Off) []ir.Term {
 
 // pseudo gives one summand of the pseudo-header, before and after.
 func (w *rewriter) pseudo(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) (was, now ir.Term, ok bool) {
-	inside := &scope{p: w.p, path: w.s.upTo(o.old), self: o.old}
-	v, ok := inside.value(e)
+	inside := &expr.Scope{Program: w.p, Path: w.s.UpTo(o.old), Self: o.old}
+	v, ok := inside.Value(e)
 	if !ok {
 		return was, now, false
 	}
@@ -362,11 +363,11 @@ func (w *rewriter) pseudo(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) (wa
 	}
 	now, ok = w.pseudoNow(e, i, o, rw)
 	if !ok {
-		w.s.fail(code.Push, w.pos, "the checksum of %q needs a header that is popped", o.entry).
+		w.s.Fail(code.Push, w.pos, "the checksum of %q needs a header that is popped", o.entry).
 			WithRelated(e.Pos, "needed here")
 		return was, now, false
 	}
-	if e.Op == spec.OpName && now.Value == v.x {
+	if e.Op == spec.OpName && now.Value == v.X {
 		now = was
 	}
 	return was, now, true
@@ -377,7 +378,7 @@ func (w *rewriter) pseudo(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) (wa
 func (w *rewriter) pseudoNow(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) (ir.Term, bool) {
 	switch e.Op {
 	case spec.OpInt:
-		return pseudoTerm(val{t: ir.UintType(64), x: fold.Num(e.Int), max: e.Int}), true
+		return pseudoTerm(expr.Value{Type: ir.UintType(64), X: fold.Num(e.Int), Max: e.Int}), true
 	case spec.OpCall:
 		h := w.meant(o, i, e.Args[0].Path[0].Value)
 		if h == nil {
@@ -398,7 +399,7 @@ func (w *rewriter) pseudoNow(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) 
 	}
 	f, x := h.h.Fields[j], h.vals[name]
 	if x == nil && h.old != nil {
-		x = h.old.fields[name].load
+		x = h.old.Fields[name].Load
 	}
 	if x == nil {
 		return ir.Term{}, false
@@ -410,25 +411,25 @@ func (w *rewriter) pseudoNow(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) 
 	if f.Kind == spec.FieldUint {
 		limit = ranges.Max(f.Bits)
 	}
-	return pseudoTerm(val{t: ir.UintType(64), x: x, max: limit}), true
+	return pseudoTerm(expr.Value{Type: ir.UintType(64), X: x, Max: limit}), true
 }
 
-func pseudoTerm(v val) ir.Term {
-	switch v.t.Kind {
+func pseudoTerm(v expr.Value) ir.Term {
+	switch v.Type.Kind {
 	case ir.Uint:
 		switch {
-		case v.max <= 0xFFFF:
-			return ir.Term{Value: v.x, Size: 2}
-		case v.max <= 0xFFFF_FFFF:
-			return ir.Term{Value: v.x, Size: 4}
+		case v.Max <= 0xFFFF:
+			return ir.Term{Value: v.X, Size: 2}
+		case v.Max <= 0xFFFF_FFFF:
+			return ir.Term{Value: v.X, Size: 4}
 		}
-		return ir.Term{Value: v.x, Size: 8}
+		return ir.Term{Value: v.X, Size: 8}
 	}
-	size := v.t.Size
-	if v.field != nil && v.field.f.Kind == spec.FieldBytes {
-		size = v.field.f.Bytes
+	size := v.Type.Size
+	if v.Field != nil && v.Field.Decl.Kind == spec.FieldBytes {
+		size = v.Field.Decl.Bytes
 	}
-	return ir.Term{Value: v.x, Size: size}
+	return ir.Term{Value: v.X, Size: size}
 }
 
 // meant returns the i-th header, o, if a name stands for it, or the nearest one around it that the name stands for.
@@ -442,7 +443,7 @@ func (w *rewriter) meant(o *outHeader, i int, name string) *outHeader {
 // enclosing returns the nearest header in front of the i-th that a name stands for.
 func (w *rewriter) enclosing(i int, name string) *outHeader {
 	for j := i - 1; j >= 0; j-- {
-		if o := w.hdrs[j]; o.h.Name.Value == name || w.p.names.InGroup(o.h, name) {
+		if o := w.hdrs[j]; o.h.Name.Value == name || w.p.Names.InGroup(o.h, name) {
 			return o
 		}
 	}

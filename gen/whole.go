@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/draft"
+	"github.com/fastrelay/fastrelay-gen/gen/expr"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
@@ -55,15 +57,15 @@ func (w *rewriter) wholeSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) 
 		o.vals[f.Name.Value] = fold.Num(0)
 		return nil, true
 	}
-	if !k.Optional || w.s.each != nil {
-		w.s.fail(code.Push, o.pos, "header %q can't be pushed here: its checksum covers the whole payload",
+	if !k.Optional || w.s.Each != nil {
+		w.s.Fail(code.Push, o.pos, "header %q can't be pushed here: its checksum covers the whole payload",
 			o.h.Name.Value).
 			WithRelated(f.Name.Pos, "the checksum is declared here").WithHint("UDP over IPv4 may go without a checksum")
 		return nil, false
 	}
 	for _, c := range w.hdrs[:i] {
 		if g := sumOver(c.h); g != nil && c.old != nil {
-			w.s.fail(code.Push, o.pos, "header %q can't be pushed here: its checksum is computed last, and the one of "+
+			w.s.Fail(code.Push, o.pos, "header %q can't be pushed here: its checksum is computed last, and the one of "+
 				"%q "+
 				"covers it", o.h.Name.Value, c.entry).
 				WithRelated(g.Name.Pos, "the checksum in front is declared here").
@@ -72,7 +74,7 @@ func (w *rewriter) wholeSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) 
 		}
 	}
 	if o.content != rw.Payload { // all up to the end of the packet is summed up
-		w.guard(fold.Bin(ir.Eq, o.content, rw.Payload), w.s.paddingHere(o.pos), o.pos)
+		w.guard(fold.Bin(ir.Eq, o.content, rw.Payload), paddingHere(w.s, o.pos), o.pos)
 	}
 	size := fold.Bin(ir.Add, rw.Payload, fold.Distance(rw.NewFront, o.off))
 	w.summable(size, o.pos)
@@ -97,62 +99,62 @@ func sumOver(h *spec.Header) *spec.Field {
 
 // summable lets packets pass to the stack that are too large for their bytes to be summed up.
 func (w *rewriter) summable(size ir.Expr, pos diag.Pos) {
-	large := w.p.punted("too_big", "too large to compute a checksum over it", pos)
+	large := w.p.Punted("too_big", "too large to compute a checksum over it", pos)
 	w.guard(fold.Bin(ir.Le, size, fold.Num(ir.MaxWhole)), large, pos)
 }
 
 // mayLack reports whether a header may come without its checksum.
-func (w *rewriter) mayLack(in *layer, f *spec.Field) bool {
-	i := slices.Index(w.s.path, in)
-	return i > 0 && absentOver(f, w.s.path[i-1].h)
+func (w *rewriter) mayLack(in *draft.Header, f *spec.Field) bool {
+	i := slices.Index(w.s.Path, in)
+	return i > 0 && absentOver(f, w.s.Path[i-1].Decl)
 }
 
 // believe makes sure of the checksum that a rule asks for before it learns. Where it asks for none, although there is
 // one, that is pointed out.
 func (w *rewriter) believe(a *spec.Action) bool {
 	if a.Verified == nil {
-		i := slices.IndexFunc(w.s.path, func(in *layer) bool { return sumOver(in.h) != nil })
-		if i >= 0 && !a.Unverified && w.p.ingress() {
-			w.p.diags.Warn(code.Unverified, a.Pos, "what is learned isn't verified: a packet with a wrong checksum "+
+		i := slices.IndexFunc(w.s.Path, func(in *draft.Header) bool { return sumOver(in.Decl) != nil })
+		if i >= 0 && !a.Unverified && w.p.Ingress() {
+			w.p.Diags.Warn(code.Unverified, a.Pos, "what is learned isn't verified: a packet with a wrong checksum "+
 				"changes table %q, too", a.Table.Value).
-				WithHint("verify it: verified: %q; or say that it does no harm: verified: false", w.s.path[i].entry)
+				WithHint("verify it: verified: %q; or say that it does no harm: verified: false", w.s.Path[i].Entry)
 		}
 		return true
 	}
 	name := a.Verified.Value
-	in, known := w.s.find(name)
+	in, known := w.s.Find(name)
 	switch {
 	case in == nil && !known:
-		w.s.fail(code.Learn, a.Verified.Pos, "no header %q in the stack", name).WithNames(name, w.s.visible())
+		w.s.Fail(code.Learn, a.Verified.Pos, "no header %q in the stack", name).WithNames(name, w.s.Visible())
 		return false
 	case in == nil:
-		w.s.fail(code.Learn, a.Verified.Pos, "header %q can't be verified: not every packet of this rule has it", name).
+		w.s.Fail(code.Learn, a.Verified.Pos, "header %q can't be verified: not every packet of this rule has it", name).
 			WithHint("ask for it in the rule: match, when")
 		return false
-	case sumOver(in.h) == nil:
-		w.s.fail(code.Learn, a.Verified.Pos, "header %q can't be verified: it has no checksum over what follows it",
+	case sumOver(in.Decl) == nil:
+		w.s.Fail(code.Learn, a.Verified.Pos, "header %q can't be verified: it has no checksum over what follows it",
 			name).
-			WithRelated(in.h.Name.Pos, "the header is declared here")
+			WithRelated(in.Decl.Name.Pos, "the header is declared here")
 		return false
 	}
-	w.summable(fold.Bin(ir.Sub, in.inner, fold.Off(in.off)), a.Verified.Pos)
-	w.verifyWhole(in, in.fields[sumOver(in.h).Name.Value], false, a.Verified.Pos)
+	w.summable(fold.Bin(ir.Sub, in.Inner, fold.Off(in.Off)), a.Verified.Pos)
+	w.verifyWhole(in, in.Fields[sumOver(in.Decl).Name.Value], false, a.Verified.Pos)
 	return true
 }
 
 // present lets packets pass to the stack whose checksum is 0, which means that there is none.
-func (w *rewriter) present(pl *fieldRef, h *spec.Header, pos diag.Pos) {
-	w.guard(fold.Bin(ir.Ne, pl.load, fold.Num(0)), w.p.fieldReason(h, pl.f,
+func (w *rewriter) present(pl *draft.Field, h *spec.Header, pos diag.Pos) {
+	w.guard(fold.Bin(ir.Ne, pl.Load, fold.Num(0)), w.p.FieldReason(h, pl.Decl,
 		"is 0 (no checksum), which isn't allowed here"), pos)
 }
 
 // verifyWhole makes sure of the checksum of a header over all that follows it. none: where it may lack a checksum, that
 // is right, too.
-func (w *rewriter) verifyWhole(in *layer, pl *fieldRef, none bool, pos diag.Pos) {
-	right := &ir.SumOK{Off: in.off, Len: ir.MaxWhole, Size: fold.Bin(ir.Sub, in.inner, fold.Off(in.off)), Whole: true}
-	inside := &scope{p: w.p, path: w.s.upTo(in), self: in}
-	for _, e := range pl.f.Checksum.Pseudo {
-		v, ok := inside.value(e)
+func (w *rewriter) verifyWhole(in *draft.Header, pl *draft.Field, none bool, pos diag.Pos) {
+	right := &ir.SumOK{Off: in.Off, Len: ir.MaxWhole, Size: fold.Bin(ir.Sub, in.Inner, fold.Off(in.Off)), Whole: true}
+	inside := &expr.Scope{Program: w.p, Path: w.s.UpTo(in), Self: in}
+	for _, e := range pl.Decl.Checksum.Pseudo {
+		v, ok := inside.Value(e)
 		if !ok {
 			return
 		}
@@ -160,17 +162,17 @@ func (w *rewriter) verifyWhole(in *layer, pl *fieldRef, none bool, pos diag.Pos)
 	}
 	var cond ir.Expr = right
 	switch {
-	case pl.f.Checksum.Optional && none:
-		cond = fold.Or(fold.Bin(ir.Eq, pl.load, fold.Num(0)), right)
-	case pl.f.Checksum.Optional:
-		w.present(pl, in.h, pos)
+	case pl.Decl.Checksum.Optional && none:
+		cond = fold.Or(fold.Bin(ir.Eq, pl.Load, fold.Num(0)), right)
+	case pl.Decl.Checksum.Optional:
+		w.present(pl, in.Decl, pos)
 	}
-	w.guard(cond, w.p.wrongSum(in.h, pl.f), pos)
+	w.guard(cond, wrongSum(w.p, in.Decl, pl.Decl), pos)
 }
 
 // summedUp reports whether a header is one whose checksum a device may have verified. What follows IP may be such a
 // transport header that the spec describes in its own way.
-func (w *rewriter) summedUp(in *layer) bool {
-	i := slices.Index(w.s.path, in)
-	return !isIP(in.h) && (sumOver(in.h) != nil || i > 0 && isIP(w.s.path[i-1].h))
+func (w *rewriter) summedUp(in *draft.Header) bool {
+	i := slices.Index(w.s.Path, in)
+	return !isIP(in.Decl) && (sumOver(in.Decl) != nil || i > 0 && isIP(w.s.Path[i-1].Decl))
 }

@@ -4,7 +4,7 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/fastrelay/fastrelay-gen/gen"
+	"github.com/fastrelay/fastrelay-gen/gen/expr"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/test/specgen"
 )
@@ -15,7 +15,7 @@ func TestWords(t *testing.T) {
 	for _, w := range ir.Words() {
 		missing["type "+w] = regexp.MustCompile(`"` + w + `"`)
 	}
-	for _, f := range gen.Functions() {
+	for _, f := range expr.Functions() {
 		missing["function "+f] = regexp.MustCompile(`\b` + f + `\(`)
 	}
 	missing["IP as it comes"] = regexp.MustCompile(`"ip_any"`)

@@ -1,4 +1,4 @@
-package gen
+package expr
 
 import (
 	"net/netip"
@@ -15,48 +15,48 @@ import (
 // This pass turns constraints into conditions. A match on a header that a path doesn't have is not an error: such a
 // packet doesn't match.
 
-// match lowers FIELD: CONSTRAINT to a condition.
-func (s *scope) match(m *spec.FieldMatch) ir.Expr {
-	if _, row := s.rows[m.Field.Path[0].Value]; row || m.Field.Path[0].Value == "setting" {
-		s.fail(code.Type, m.Field.Pos, "a match is about the packet, not about state").
+// Match lowers FIELD: CONSTRAINT to a condition.
+func (s *Scope) Match(m *spec.FieldMatch) ir.Expr {
+	if _, row := s.Rows[m.Field.Path[0].Value]; row || m.Field.Path[0].Value == "setting" {
+		s.Fail(code.Type, m.Field.Pos, "a match is about the packet, not about state").
 			WithHint("write it as a condition: when: \"…\"")
 		return fold.Bool(false)
 	}
 	if len(m.Field.Path) > 1 {
-		if in, known := s.find(m.Field.Path[0].Value); in == nil && known {
+		if in, known := s.Find(m.Field.Path[0].Value); in == nil && known {
 			return fold.Bool(false)
 		}
 	}
-	v, ok := s.value(m.Field)
+	v, ok := s.Value(m.Field)
 	if !ok {
 		return fold.Bool(false)
 	}
-	cond := s.constraint(v, m.Is)
+	cond := s.Constraint(v, m.Is)
 	if cond == nil {
 		return fold.Bool(true)
 	}
 	return cond
 }
 
-// constraint lowers what a value has to be; nil means that it always is.
-func (s *scope) constraint(v val, k *spec.Constraint) ir.Expr {
-	switch v.t.Kind {
+// Constraint lowers what a value has to be; nil means that it always is.
+func (s *Scope) Constraint(v Value, k *spec.Constraint) ir.Expr {
+	switch v.Type.Kind {
 	case ir.Uint:
 		if !s.intLiterals(k) {
 			return fold.Bool(false)
 		}
 		limit := ranges.Max(64)
-		if v.field != nil {
-			limit = v.max
+		if v.Field != nil {
+			limit = v.Max
 		}
 		rs := ranges.Of(k, limit).Ranges()
 		if len(rs) == 0 {
-			s.fail(code.Constraint, k.Pos, "no value of %d bits can be this", v.t.Bits)
+			s.Fail(code.Constraint, k.Pos, "no value of %d bits can be this", v.Type.Bits)
 			return fold.Bool(false)
 		}
 		var cond ir.Expr
 		for i, r := range rs {
-			c := within(v.x, r, limit)
+			c := within(v.X, r, limit)
 			if i == 0 {
 				cond = c
 				continue
@@ -67,11 +67,11 @@ func (s *scope) constraint(v val, k *spec.Constraint) ir.Expr {
 	case ir.Bool:
 		if k.Op == spec.IsEq && k.Value.Kind == spec.LitBool {
 			if k.Value.Bool {
-				return v.x
+				return v.X
 			}
-			return fold.Not(v.x)
+			return fold.Not(v.X)
 		}
-		s.fail(code.Type, k.Pos, "a condition is true or false")
+		s.Fail(code.Type, k.Pos, "a condition is true or false")
 		return fold.Bool(false)
 	}
 	return s.bytesConstraint(v, k)
@@ -92,20 +92,20 @@ func within(x ir.Expr, r ir.Range, limit uint64) ir.Expr {
 	return cond
 }
 
-func (s *scope) intLiterals(k *spec.Constraint) bool {
+func (s *Scope) intLiterals(k *spec.Constraint) bool {
 	ok := true
 	for _, a := range k.Args {
 		ok = s.intLiterals(a) && ok
 	}
 	if len(k.Args) == 0 && k.Value.Kind != spec.LitInt {
-		s.fail(code.Type, k.Pos, "this has to be an integer")
+		s.Fail(code.Type, k.Pos, "this has to be an integer")
 		return false
 	}
 	return ok
 }
 
 // bytesConstraint lowers literals, != and disjunctions on addresses, endpoints and bytes.
-func (s *scope) bytesConstraint(v val, k *spec.Constraint) ir.Expr {
+func (s *Scope) bytesConstraint(v Value, k *spec.Constraint) ir.Expr {
 	switch k.Op {
 	case spec.IsAnd, spec.IsOr:
 		var cond ir.Expr
@@ -126,47 +126,47 @@ func (s *scope) bytesConstraint(v val, k *spec.Constraint) ir.Expr {
 	case spec.IsNe:
 		return fold.Not(s.equals(v, k.Value, k.Pos))
 	}
-	s.fail(code.Type, k.Pos, "%s has no order: only values, != and | are possible", v.t.What())
+	s.Fail(code.Type, k.Pos, "%s has no order: only values, != and | are possible", v.Type.What())
 	return fold.Bool(false)
 }
 
-func (s *scope) equals(v val, l spec.Literal, pos diag.Pos) ir.Expr {
+func (s *Scope) equals(v Value, l spec.Literal, pos diag.Pos) ir.Expr {
 	bad := func(hint string) ir.Expr {
-		s.fail(code.Type, pos, "this isn't %s", v.t.What()).WithHint("%s", hint)
+		s.Fail(code.Type, pos, "this isn't %s", v.Type.What()).WithHint("%s", hint)
 		return fold.Bool(false)
 	}
 	if l.Kind != spec.LitString {
 		return bad("write it as a string")
 	}
-	switch v.t.Kind {
+	switch v.Type.Kind {
 	case ir.Addr:
 		if p, err := literal.Prefix(l.Text); err == nil {
-			return &ir.InPrefix{X: v.x, Prefix: literal.Mapped(p)}
+			return &ir.InPrefix{X: v.X, Prefix: literal.Mapped(p)}
 		}
 		a, err := literal.Addr(l.Text)
 		if err != nil {
 			return bad("addresses are written \"192.0.2.1\", prefixes \"192.0.2.0/24\"")
 		}
-		return &ir.BytesEq{X: v.x, Y: addrConst(a)}
+		return &ir.BytesEq{X: v.X, Y: addrConst(a)}
 	case ir.Endpoint:
 		ap, err := literal.Endpoint(l.Text)
 		if err != nil {
 			return bad("endpoints are written \"192.0.2.1:3478\" or \"[2001:db8::1]:3478\"")
 		}
-		return fold.And(&ir.BytesEq{X: v.x, Y: addrConst(ap.Addr())}, fold.Bin(ir.Eq, v.port,
+		return fold.And(&ir.BytesEq{X: v.X, Y: addrConst(ap.Addr())}, fold.Bin(ir.Eq, v.Port,
 			fold.Num(uint64(ap.Port()))))
 	case ir.Mac:
 		m, err := literal.Mac(l.Text)
 		if err != nil {
 			return bad("link-layer addresses are written \"02:00:00:00:00:01\"")
 		}
-		return &ir.BytesEq{X: v.x, Y: &ir.BytesConst{B: m, T: ir.MacType}}
+		return &ir.BytesEq{X: v.X, Y: &ir.BytesConst{B: m, T: ir.MacType}}
 	case ir.Bytes:
-		b, err := literal.Bytes(l.Text, v.t.Size)
-		if v.x == nil || err != nil {
+		b, err := literal.Bytes(l.Text, v.Type.Size)
+		if v.X == nil || err != nil {
 			return bad("bytes of a fixed size are written as hexadecimal digits, two a byte")
 		}
-		return &ir.BytesEq{X: v.x, Y: &ir.BytesConst{B: b, T: v.t}}
+		return &ir.BytesEq{X: v.X, Y: &ir.BytesConst{B: b, T: v.Type}}
 	}
 	return bad("it can't be compared with a literal")
 }

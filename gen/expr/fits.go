@@ -1,4 +1,4 @@
-package gen
+package expr
 
 import (
 	"fmt"
@@ -15,16 +15,16 @@ import (
 
 // This pass proves that integers fit what they are stored in.
 
-// fits checks that an integer fits so many bits. widen says how there would be room for a value of more; "" where there
+// Fits checks that an integer fits so many bits. widen says how there would be room for a value of more; "" where there
 // can't be, as in a header, whose protocol says how wide its fields are. What identifies something must not be cut, so
 // only a number that arithmetic made, and that is no part of a key, is said to be cut with low.
-func (s *scope) fits(v val, width int, what, widen string, key bool) *diag.Diagnostic {
-	if v.max <= ranges.Max(width) {
+func (s *Scope) Fits(v Value, width int, what, widen string, key bool) *diag.Diagnostic {
+	if v.Max <= ranges.Max(width) {
 		return nil
 	}
-	need := bits.Len64(v.max)
-	if c, fixed := fold.Constant(v.x); fixed {
-		return s.fail(code.Range, v.pos, "%d doesn't fit the %d bits of %s", c, width, what).
+	need := bits.Len64(v.Max)
+	if c, fixed := fold.Constant(v.X); fixed {
+		return s.Fail(code.Range, v.Pos, "%d doesn't fit the %d bits of %s", c, width, what).
 			WithHint("it holds 0 to %d", ranges.Max(width))
 	}
 	hint := widen
@@ -32,25 +32,25 @@ func (s *scope) fits(v val, width int, what, widen string, key bool) *diag.Diagn
 		hint = fmt.Sprintf("it can't be made wider: give it a value that always fits, such as a part of this one: … "+
 			">> %d", need-width)
 	}
-	if v.wraps && !key {
+	if v.Wraps && !key {
 		hint += fmt.Sprintf("\na number that may wrap around: low(…, %d)", width)
 	}
-	return s.fail(code.Range, v.pos, "the value may be up to %d, but %s has %d bits", v.max, what, width).
+	return s.Fail(code.Range, v.Pos, "the value may be up to %d, but %s has %d bits", v.Max, what, width).
 		WithHint("%s", hint)
 }
 
 // fitsMember is fits for a member of a table, a group or an event, which a message calls name. Members of a session's
 // table are widened where the session declares them.
-func (s *scope) fitsMember(v val, m *ir.Member, name string) bool {
+func (s *Scope) fitsMember(v Value, m *ir.Member, name string) bool {
 	of, declared, key, index := "", m.Pos, false, false
-	for _, t := range s.p.names.Plan.Tables {
+	for _, t := range s.Program.Names.Plan.Tables {
 		in := slices.Contains(t.Key.Members, m)
 		key, index = key || in, index || in && t.Kind == "array"
 		if t.Session == nil || !in && !slices.Contains(t.Value.Members, m) {
 			continue
 		}
 		of = fmt.Sprintf(" of session %q", t.Session.Name)
-		for _, src := range s.p.names.Spec.Sessions {
+		for _, src := range s.Program.Names.Spec.Sessions {
 			for _, f := range src.Fields {
 				if src.Name.Value == t.Session.Name && f.Name.Value == m.Name {
 					declared = f.Name.Pos
@@ -58,15 +58,15 @@ func (s *scope) fitsMember(v val, m *ir.Member, name string) bool {
 			}
 		}
 	}
-	for _, g := range s.p.names.Plan.Groups {
+	for _, g := range s.Program.Names.Plan.Groups {
 		key = key || slices.Contains(g.Key.Members, m)
 	}
-	wide := max(8, 1<<bits.Len(uint(bits.Len64(v.max)-1))) // 8, 16, 32 or 64
+	wide := max(8, 1<<bits.Len(uint(bits.Len64(v.Max)-1))) // 8, 16, 32 or 64
 	widen := fmt.Sprintf("make %q%s wider: \"u%d\"", m.Name, of, wide)
 	if index && wide > declare.MaxIndex {
 		widen += fmt.Sprintf("; an array's key has at most %d bits: kind: \"hash\"", declare.MaxIndex)
 	}
-	d := s.fits(v, m.Type.Bits, name, widen, key)
+	d := s.Fits(v, m.Type.Bits, name, widen, key)
 	if d != nil {
 		d.WithRelated(declared, "it is declared here")
 	}
