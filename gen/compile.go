@@ -1,23 +1,16 @@
-// Package gen is the compiler: it turns a typed spec into the plan. Compile is pure; its stages run in this order, a
-// package or a file each:
+// Package gen is the compiler: it turns a typed spec into the plan. Compile is pure. Its stages are packages, which run
+// in this order; each says what goes in and what comes out.
 //
-//	declare     what the spec declares: types, layouts of rows, hidden members for next hops. Then for each program:
-//	program.go  its stack becomes a tree of paths, one for each sequence of headers
-//	choose.go   headers that only rows can tell apart
-//	parse.go    one header on one path: where its fields are, what has to hold
-//	rules.go    lookups, rules, actions
-//	congestion.go the hook without a packet
-//	fanout.go   one to many; with extent.go
-//	report.go   events and credits
-//	lets.go     names for values
-//	rewrite.go  the packet that leaves: headers, lengths; with set.go, send.go, resize.go, sums.go and stores.go
-//	push.go     headers that are taken out and put in
+//	declare   what the spec declares: types, layouts of rows, hidden members for next hops. Then for each program:
+//	stack     its stack becomes a tree of paths, one for each sequence of headers, with the checks of each header
+//	rules     on each path: match, lookups, rules, actions, fan-outs
+//	rewrite   for each rule: the packet that leaves, its headers, lengths, checksums and stores
+//	check     what the plan needs of a kernel, and the invariants of its shape
+//	warn      what is declared and not used, what no packet gets to
 //
-// What these work on is package draft: the program as far as it is compiled, and the headers of a path. Expressions and
-// constraints are lowered by package expr. At last come
-//
-//	check       what the plan needs of a kernel, and the invariants of its shape
-//	warn        warnings: what is declared and not used, what no packet gets to
+// What they hand on are declare.Names, a draft.Program with the headers of a path, an expr.Scope, and a trace.Program.
+// All lower expressions with expr, and make those of the plan with fold; ranges computes with sets of values. The codes
+// of messages are in code. always says what a finished plan passes to the stack.
 //
 // A pass that finds a mistake in the spec reports it and goes on with the next independent piece, so that a person sees
 // all mistakes at once.
@@ -27,6 +20,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/check"
 	"github.com/fastrelay/fastrelay-gen/gen/declare"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/stack"
 	"github.com/fastrelay/fastrelay-gen/gen/trace"
 	"github.com/fastrelay/fastrelay-gen/gen/warn"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
@@ -41,7 +35,7 @@ func Compile(s *spec.Spec) (*ir.Plan, *diag.List) {
 	protos := map[*ir.Member]int{}
 	var traces []*trace.Program
 	for _, src := range s.Programs {
-		if p := compileProgram(src, names, protos, diags); p != nil {
+		if p := stack.Compile(src, names, protos, diags); p != nil {
 			plan.Programs = append(plan.Programs, p.Out)
 			traces = append(traces, p.Trace)
 		}

@@ -38,7 +38,7 @@ type Program struct {
 	Each   bool               // the rules of a fan-out are compiled: what stops a packet there ends a receiver's turn
 	Trying bool               // an alternative is tried: what would stop a packet leads to the next one
 	Trace  *trace.Program     // where in the plan the spec's rules and headers are
-	Protos map[*ir.Member]int // of hops of rows: the IP protocol of the packets, see carries
+	Protos map[*ir.Member]int // of hops of rows: the IP protocol of the packets; 0: several
 }
 
 // New returns a program of which nothing is compiled yet. protos is what all programs know of the packets that leave

@@ -1,7 +1,7 @@
 // Package expr is the compiler's pass over expressions and constraints: it gives names their meaning, checks types, and
-// lowers what a spec says to expressions of the plan. A Scope goes in: the headers of a path, the rows found so far, and
-// what is known of them. Values come out. Every integer carries an upper bound, so that a store into a narrower field can
-// be proven. A row of an optional lookup may only be read where a condition in front has made sure that it is there.
+// lowers what a spec says to expressions of the plan. A Scope goes in: the headers of a path, the rows found so far,
+// and what is known of them. Values come out. Every integer carries an upper bound, so that a store into a narrower
+// field can be proven. A row of an optional lookup may only be read where a condition in front has made sure of it.
 package expr
 
 import (

@@ -161,7 +161,7 @@ func (s *Scope) length(call *spec.Expr) (Value, bool) {
 	return Value{}, false
 }
 
-// most bounds the bytes from an offset of the header to an end: a length field bounds the end.
+// longest bounds the bytes from an offset of the header to an end: a length field bounds the end.
 func longest(in *draft.Header, end ir.Expr, from ir.Off) uint64 {
 	v := fold.Var(end)
 	if v == nil || v.Max == 0 {
@@ -176,7 +176,7 @@ func longest(in *draft.Header, end ir.Expr, from ir.Off) uint64 {
 	return v.Max - min(v.Max, uint64(from.Const))
 }
 
-// inner0 is where what the header encloses ends; while the header itself is parsed, where the enclosing one says so.
+// innerOf is where what the header encloses ends; while the header itself is parsed, where the enclosing one says so.
 func innerOf(in *draft.Header) ir.Expr {
 	if in.Inner != nil {
 		return in.Inner

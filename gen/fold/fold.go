@@ -1,5 +1,5 @@
-// Package fold makes expressions of a plan, and computes what is constant in them: a plan says what happens, and not how
-// that was derived.
+// Package fold makes expressions of a plan, and computes what is constant in them: a plan says what happens, and not
+// how that was derived.
 package fold
 
 import (

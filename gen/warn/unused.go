@@ -1,5 +1,6 @@
 // Package warn is the last stage of the compiler: it warns of what is right, and probably not what was meant. Of the
-// names that a spec declares it takes those that nothing uses, and of the traces of its programs what no packet gets to.
+// names that a spec declares it takes those that nothing uses, and of the traces of its programs what no packet gets
+// to.
 package warn
 
 import (

@@ -1,14 +1,12 @@
-package gen
+package stack
 
 import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/draft"
-	"github.com/fastrelay/fastrelay-gen/gen/expr"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
-	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
 // This pass emits what the network stack would look at in a packet that comes in: whom the frame is for (ip_rcv drops
@@ -39,7 +37,7 @@ func notOther(p *draft.Program, pos diag.Pos) ir.Stmt {
 	return &ir.Guard{Cond: fold.Bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, fold.Num(ir.ToOther)), Reason: other, Pos: pos}
 }
 
-// group lets a broadcast or multicast pass to the stack.
+// groupFrame lets a broadcast or multicast pass to the stack.
 func groupFrame(p *draft.Program, blk *[]ir.Stmt, pos diag.Pos) {
 	broadcast := p.Punted("link_broadcast", "a link-layer broadcast", pos)
 	draft.Emit(blk, &ir.Guard{Cond: fold.Bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, fold.Num(ir.ToBroadcast)),
@@ -61,7 +59,7 @@ func received(p *draft.Program, in *draft.Header, path []*draft.Header, blk *[]i
 	}
 	if src != nil {
 		draft.Emit(blk, &ir.Guard{
-			Cond: &ir.Unicast{X: src.Load}, Reason: martianSource(p, src.Decl.Name.Pos), Pos: src.Decl.Name.Pos,
+			Cond: &ir.Unicast{X: src.Load}, Reason: draft.MartianSource(p, src.Decl.Name.Pos), Pos: src.Decl.Name.Pos,
 		})
 		in.Unicast = append(in.Unicast, src)
 	}
@@ -80,7 +78,8 @@ func received(p *draft.Program, in *draft.Header, path []*draft.Header, blk *[]i
 		groupFrame(p, &link.Then, pos)
 		draft.Emit(&branch.Then, link)
 	}
-	draft.Emit(&branch.Else, &ir.Guard{Cond: &ir.Multicast{X: dst.Load}, Reason: martianDestination(p, pos), Pos: pos})
+	draft.Emit(&branch.Else, &ir.Guard{Cond: &ir.Multicast{X: dst.Load}, Reason: draft.MartianDestination(p, pos),
+		Pos: pos})
 	draft.Emit(blk, branch)
 }
 
@@ -89,73 +88,18 @@ func verified(p *draft.Program, in *draft.Header, blk *[]ir.Stmt) {
 	for _, pl := range in.Order {
 		if k := pl.Decl.Checksum; k != nil && k.Verify {
 			draft.Emit(blk, &ir.Guard{
-				Cond: in.SumOK(), Reason: wrongSum(p, in.Decl, pl.Decl), Pos: pl.Decl.Name.Pos,
+				Cond: in.SumOK(), Reason: draft.WrongSum(p, in.Decl, pl.Decl), Pos: pl.Decl.Name.Pos,
 			})
 			in.Verified = true
 		}
 	}
 }
 
-func wrongSum(p *draft.Program, h *spec.Header, f *spec.Field) int {
-	return p.Punted(h.Name.Value+"_"+f.Name.Value, h.Name.Value+": "+f.Name.Value+" is wrong", f.Name.Pos)
-}
-
-func martianSource(p *draft.Program, pos diag.Pos) int {
-	return p.Punted("martian_source", "a source that no other host has: unspecified, loopback, multicast or broadcast",
-		pos)
-}
-
-func multicast(p *draft.Program, pos diag.Pos) int {
-	return p.Punted("multicast", "a multicast or broadcast destination", pos)
-}
-
-func martianDestination(p *draft.Program, pos diag.Pos) int {
-	return p.Punted("martian_destination", "a destination that no other host has: unspecified or loopback", pos)
-}
-
 // unicastTo lets packets pass to the stack whose destination isn't a single host.
 func unicastTo(p *draft.Program, dst ir.Expr, blk *[]ir.Stmt, pos diag.Pos) {
 	branch := &ir.If{Cond: fold.Not(&ir.Unicast{X: dst}), Pos: pos, Note: "not a host's"}
-	draft.Emit(&branch.Then, &ir.Guard{Cond: fold.Not(&ir.Multicast{X: dst}), Reason: multicast(p, pos), Pos: pos},
-		&ir.Up{Reason: martianDestination(p, pos), Pos: pos})
+	draft.Emit(&branch.Then, &ir.Guard{Cond: fold.Not(&ir.Multicast{X: dst}), Reason: draft.Multicast(p, pos),
+		Pos: pos},
+		&ir.Up{Reason: draft.MartianDestination(p, pos), Pos: pos})
 	draft.Emit(blk, branch)
-}
-
-// knownUnicast reports whether an expression is an address of the packet that is known to be a host's.
-func knownUnicast(s *expr.Scope, x ir.Expr) bool {
-	l, ok := x.(*ir.LoadBytes)
-	return ok && slices.ContainsFunc(s.Path, func(in *draft.Header) bool {
-		return slices.ContainsFunc(in.Unicast, func(pl *draft.Field) bool { return pl.Off == l.Off })
-	})
-}
-
-// canLeave makes sure of the addresses of a packet that is sent, as far as no one has: user space looks at the
-// addresses that it finds the hop of, but what the packet itself says, or another row or setting, may be anything.
-func (w *rewriter) canLeave(src, dst ir.Expr, hop *ir.HopRef, pos diag.Pos) {
-	if x := w.unknown(src, hop, pos); x != nil {
-		w.guard(&ir.Unicast{X: x}, martianSource(w.p, pos), pos)
-	}
-	if x := w.unknown(dst, hop, pos); x != nil {
-		w.guard(fold.Not(&ir.Multicast{X: x}), multicast(w.p, pos), pos)
-		w.guard(&ir.Unicast{X: x}, martianDestination(w.p, pos), pos)
-	}
-}
-
-// unknown returns an address that may be no host's, or nil where it is one's.
-func (w *rewriter) unknown(x ir.Expr, hop *ir.HopRef, pos diag.Pos) ir.Expr {
-	switch x := x.(type) {
-	case *ir.LoadBytes:
-		if knownUnicast(w.s, x) {
-			return nil
-		}
-	case *ir.RowMember:
-		if hop.Row == x.Row && (hop.Member.From == x.Member || hop.Member.To == x.Member) {
-			return nil
-		}
-	case *ir.BytesConst:
-		return nil
-	case *ir.SettingRef:
-		return &ir.VarRef{Var: w.p.Let(&w.guards, x.Setting.Name, x, 0, pos)}
-	}
-	return x
 }

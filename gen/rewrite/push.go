@@ -1,4 +1,4 @@
-package gen
+package rewrite
 
 import (
 	"slices"
@@ -16,32 +16,32 @@ import (
 // This pass takes headers out and puts headers in. What the spec doesn't say of a header that is put in follows from
 // its declaration and from what comes after it.
 
-// pop takes a header out.
-func (w *rewriter) pop(a *spec.Action) {
-	in, known := w.s.Find(a.Header.Value)
+// Pop takes a header out.
+func (w *Packet) Pop(a *spec.Action) {
+	in, known := w.Scope.Find(a.Header.Value)
 	if in == nil {
 		if !known {
-			w.s.Fail(code.Push, a.Header.Pos, "no header %q in the stack", a.Header.Value).WithNames(a.Header.Value,
-				w.s.Visible())
+			w.Scope.Fail(code.Push, a.Header.Pos, "no header %q in the stack", a.Header.Value).WithNames(a.Header.Value,
+				w.Scope.Visible())
 		}
 		return // an optional header that isn't there
 	}
 	w.remove(in, a.ZeroChecksum, a.Header.Pos)
 }
 
-func (w *rewriter) remove(in *draft.Header, zero bool, pos diag.Pos) {
+func (w *Packet) remove(in *draft.Header, zero bool, pos diag.Pos) {
 	if in.Meta {
 		w.popTag = true
 		return
 	}
-	i := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return o.old == in })
+	i := slices.IndexFunc(w.hdrs, func(o *Header) bool { return o.old == in })
 	if i < 0 {
-		w.s.Fail(code.Push, pos, "header %q is popped twice", in.Entry)
+		w.Scope.Fail(code.Push, pos, "header %q is popped twice", in.Entry)
 		return
 	}
 	for _, pl := range in.Order {
 		if k := pl.Decl.Checksum; k != nil && k.Offloaded {
-			w.verifyWhole(in, pl, zero || w.mayLack(in, pl.Decl), pos)
+			w.VerifyWhole(in, pl, zero || w.mayLack(in, pl.Decl), pos)
 		}
 	}
 	if w.summedUp(in) {
@@ -49,7 +49,7 @@ func (w *rewriter) remove(in *draft.Header, zero bool, pos diag.Pos) {
 	}
 	for _, f := range in.Decl.Fields {
 		if set, ok := w.hdrs[i].sets[f.Name.Value]; ok {
-			w.s.Fail(code.Target, set, "field %q can't be set: its header is taken out", f.Name.Value).
+			w.Scope.Fail(code.Target, set, "field %q can't be set: its header is taken out", f.Name.Value).
 				WithRelated(pos, "it is taken out here").
 				WithHint("leave one of them out")
 		}
@@ -64,14 +64,15 @@ func (w *rewriter) remove(in *draft.Header, zero bool, pos diag.Pos) {
 
 // popOuter has the kernel take the outermost tag out of the frame. It would move a tag after it into the packet's
 // metadata, and all that follows with it, so there must not be one.
-func (w *rewriter) popOuter(in *draft.Header, pos diag.Pos) {
-	at := slices.Index(w.s.Path, in)
+func (w *Packet) popOuter(in *draft.Header, pos diag.Pos) {
+	at := slices.Index(w.Scope.Path, in)
 	var next *spec.Header
-	if at+1 < len(w.s.Path) {
-		next = w.s.Path[at+1].Decl
+	if at+1 < len(w.Scope.Path) {
+		next = w.Scope.Path[at+1].Decl
 	}
 	if w.popInner || next != nil && next.Metadata == "vlan" {
-		w.s.Fail(code.Push, pos, "header %q can't be taken out: another tag is in front of it or after it", in.Entry).
+		w.Scope.Fail(code.Push, pos, "header %q can't be taken out: another tag is in front of it or after it",
+			in.Entry).
 			WithHint("of two tags in the frame none can be taken out")
 		return
 	}
@@ -80,40 +81,40 @@ func (w *rewriter) popOuter(in *draft.Header, pos diag.Pos) {
 		return // the tag says that something else follows
 	}
 	typ := &ir.Load{Off: in.Off.Plus(2), Bits: 16, Field: in.Decl.Name.Value + ".type"}
-	other := w.p.Punted("vlan_tag", "a VLAN tag that the stack doesn't have", pos)
-	w.guard(fold.Bin(ir.Ne, typ, fold.Num(0x8100)), other, pos)
-	w.guard(fold.Bin(ir.Ne, typ, fold.Num(0x88A8)), other, pos)
+	other := w.Program.Punted("vlan_tag", "a VLAN tag that the stack doesn't have", pos)
+	w.Guard(fold.Bin(ir.Ne, typ, fold.Num(0x8100)), other, pos)
+	w.Guard(fold.Bin(ir.Ne, typ, fold.Num(0x88A8)), other, pos)
 }
 
-// push puts a header in.
-func (w *rewriter) push(a *spec.Action) {
-	h := w.p.Names.Headers[a.Header.Value]
+// Push puts a header in.
+func (w *Packet) Push(a *spec.Action) {
+	h := w.Program.Names.Headers[a.Header.Value]
 	if h == nil {
-		w.s.Fail(code.UnknownName, a.Header.Pos, "no header %q", a.Header.Value).WithNames(a.Header.Value,
-			w.p.Names.HeaderNames())
+		w.Scope.Fail(code.UnknownName, a.Header.Pos, "no header %q", a.Header.Value).WithNames(a.Header.Value,
+			w.Program.Names.HeaderNames())
 		return
 	}
 	if h.Varies() {
-		w.s.Fail(code.Variable, a.Header.Pos, "header %q can't be pushed: its size varies", h.Name.Value).
+		w.Scope.Fail(code.Variable, a.Header.Pos, "header %q can't be pushed: its size varies", h.Name.Value).
 			WithRelated(h.Name.Pos, "the header is declared here")
 		return
 	}
 	if h.Trailer > 0 {
-		w.s.Fail(code.Push, a.Header.Pos, "header %q can't be pushed: it has a trailer, which nothing fills",
+		w.Scope.Fail(code.Push, a.Header.Pos, "header %q can't be pushed: it has a trailer, which nothing fills",
 			h.Name.Value).WithRelated(h.Name.Pos, "the header is declared here")
 		return
 	}
-	o := &outHeader{
+	o := &Header{
 		h: h, entry: h.Name.Value, index: -1, vals: map[string]ir.Expr{}, sets: map[string]diag.Pos{},
-		size: sizeOf(h), pos: a.Header.Pos,
+		size: draft.SizeOf(h), pos: a.Header.Pos,
 	}
 	at := len(w.hdrs)
 	if a.Before != nil {
-		in, _ := w.s.Find(a.Before.Value)
-		at = slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return in != nil && o.old == in })
-		if at < 0 || at == 0 && w.p.Out.L2 {
-			w.s.Fail(code.Push, a.Before.Pos, "no header %q in the stack to push in front of",
-				a.Before.Value).WithNames(a.Before.Value, w.s.Visible())
+		in, _ := w.Scope.Find(a.Before.Value)
+		at = slices.IndexFunc(w.hdrs, func(o *Header) bool { return in != nil && o.old == in })
+		if at < 0 || at == 0 && w.Program.Out.L2 {
+			w.Scope.Fail(code.Push, a.Before.Pos, "no header %q in the stack to push in front of",
+				a.Before.Value).WithNames(a.Before.Value, w.Scope.Visible())
 			return
 		}
 	}
@@ -123,11 +124,12 @@ func (w *rewriter) push(a *spec.Action) {
 		if i < 0 {
 			var names []string
 			for _, f := range h.Fields {
-				if !sets(a.Set, f.Name.Value) {
+				if !Sets(a.Set, f.Name.Value) {
 					names = append(names, f.Name.Value)
 				}
 			}
-			w.s.Fail(code.UnknownName, as.Target.Pos, "no field %q in header %q", name, h.Name.Value).WithNames(name,
+			w.Scope.Fail(code.UnknownName, as.Target.Pos, "no field %q in header %q", name,
+				h.Name.Value).WithNames(name,
 				names).
 				WithRelated(h.Name.Pos, "the header is declared here")
 			continue
@@ -139,16 +141,16 @@ func (w *rewriter) push(a *spec.Action) {
 }
 
 // pushed gives a field of a pushed header the value that the spec gives.
-func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
+func (w *Packet) pushed(o *Header, f *spec.Field, as *spec.Assign) {
 	if f.Checksum != nil && w.chooses(o, f, as) {
 		return
 	}
-	v, ok := w.withEffects(as.Value)
+	v, ok := w.WithEffects(as.Value)
 	if !ok {
 		return
 	}
 	if f.Counts != nil || f.Checksum != nil {
-		w.s.Fail(code.Target, as.Target.Pos, "field %q follows from the packet", f.Name.Value).
+		w.Scope.Fail(code.Target, as.Target.Pos, "field %q follows from the packet", f.Name.Value).
 			WithHint("leave it out: lengths and checksums are always right")
 		return
 	}
@@ -158,13 +160,13 @@ func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
 	if f.Is != nil && f.Kind == spec.FieldUint {
 		if c, fixed := fold.Constant(v.X); fixed {
 			if !ranges.Of(f.Is, ranges.Max(f.Bits)).Has(c) {
-				w.s.Fail(code.Constraint, as.Value.Pos, "field %q can't be %d", f.Name.Value, c).
+				w.Scope.Fail(code.Constraint, as.Value.Pos, "field %q can't be %d", f.Name.Value, c).
 					WithRelated(f.Is.Pos, "its values are declared here")
 			}
-		} else if cond := w.s.Constraint(expr.Value{Type: ir.UintType(f.Bits), X: v.X, Max: ranges.Max(f.Bits),
+		} else if cond := w.Scope.Constraint(expr.Value{Type: ir.UintType(f.Bits), X: v.X, Max: ranges.Max(f.Bits),
 			Pos: v.Pos},
 			f.Is); cond != nil {
-			w.guard(cond, w.p.Unfit(o.h, f, impossible), as.Value.Pos)
+			w.Guard(cond, w.Program.Unfit(o.h, f, draft.Impossible), as.Value.Pos)
 		}
 	}
 	o.vals[f.Name.Value], o.sets[f.Name.Value] = v.X, as.Target.Pos
@@ -172,7 +174,7 @@ func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
 
 // complete gives the fields of pushed headers that the spec gives no value the one that their declarations determine:
 // fixed values, and what the next header announces. It reports a field that has none.
-func (w *rewriter) complete() bool {
+func (w *Packet) complete() bool {
 	ok := true
 	for _, o := range w.hdrs {
 		if o.index >= 0 {
@@ -187,7 +189,7 @@ func (w *rewriter) complete() bool {
 			case f.Origin != nil && f.Kind == spec.FieldUint:
 				o.vals[f.Name.Value] = fold.Num(*f.Origin)
 			default:
-				w.s.Fail(code.Push, o.pos, "field %q of the pushed header %q needs a value", f.Name.Value,
+				w.Scope.Fail(code.Push, o.pos, "field %q of the pushed header %q needs a value", f.Name.Value,
 					o.h.Name.Value).
 					WithRelated(f.Name.Pos, "the field is declared here")
 				ok = false
@@ -232,18 +234,18 @@ func mayAnnounce(parent, next *spec.Header, f *spec.Field, value uint64) bool {
 // announce makes neighbours that are new to each other fit: the field in front says what follows. Where nothing in the
 // spec says what that is, the header that was taken out between them may have said so: a VLAN tag has the EtherType of
 // what it is in front of. (A port may stay: what it stands for is a matter of the endpoints.)
-func (w *rewriter) announce() bool {
+func (w *Packet) announce() bool {
 	for i, a := range w.hdrs {
 		known := i+1 < len(w.hdrs) && (len(w.hdrs[i+1].h.After) > 0 || w.hdrs[i+1].old == nil)
 		if gone := w.takenOut(i); gone != nil && !known {
-			if pl := announcer(a.old, w.s.Path[a.index+1].Decl); pl != nil {
+			if pl := draft.Announcer(a.old, w.Scope.Path[a.index+1].Decl); pl != nil {
 				same := gone.Fields[pl.Decl.Name.Value]
 				switch {
 				case a.vals[pl.Decl.Name.Value] != nil || isPort(a.h, pl.Decl):
 				case same != nil && same.Decl.Kind == spec.FieldUint && same.Decl.Bits == pl.Decl.Bits:
 					a.vals[pl.Decl.Name.Value] = same.Load
 				default:
-					w.s.Fail(code.Push, w.pos, "header %q can't be popped: %s.%s would still say that it follows",
+					w.Scope.Fail(code.Push, w.pos, "header %q can't be popped: %s.%s would still say that it follows",
 						gone.Entry, a.entry, pl.Decl.Name.Value).
 						WithRelated(gone.Decl.Name.Pos, "the header is declared here").
 						WithHint("set it after the pop, if it is known what follows then")
@@ -266,14 +268,14 @@ func (w *rewriter) announce() bool {
 		for _, f := range a.h.Fields {
 			if x := announced(a.h, b.h, f); x != nil {
 				if set, given := a.sets[f.Name.Value]; given && a.old != nil {
-					w.s.Fail(code.Target, set, "field %q can't be set: it says which header follows, which is %q",
+					w.Scope.Fail(code.Target, set, "field %q can't be set: it says which header follows, which is %q",
 						f.Name.Value, b.entry).
 						WithHint("leave it out: it follows from the headers that are pushed and popped")
 				}
 				if v, set := a.vals[f.Name.Value]; !set || a.old != nil {
 					a.vals[f.Name.Value] = x
 				} else if c, fixed := fold.Constant(v); fixed && !isPort(a.h, f) && !mayAnnounce(a.h, b.h, f, c) {
-					w.s.Fail(code.Target, a.sets[f.Name.Value], "field %q of the pushed header %q can't be %d: it "+
+					w.Scope.Fail(code.Target, a.sets[f.Name.Value], "field %q of the pushed header %q can't be %d: it "+
 						"says "+
 						"which header follows, which is %q", f.Name.Value, a.entry, c, b.entry).
 						WithRelated(b.h.Name.Pos, "what it comes after is declared here").
@@ -283,7 +285,7 @@ func (w *rewriter) announce() bool {
 			}
 		}
 		if !found {
-			w.s.Fail(code.Push, b.pos, "header %q can't follow %q", b.h.Name.Value, a.h.Name.Value).
+			w.Scope.Fail(code.Push, b.pos, "header %q can't follow %q", b.h.Name.Value, a.h.Name.Value).
 				WithRelated(b.h.Name.Pos, "what it comes after is declared here")
 			return false
 		}
@@ -300,16 +302,16 @@ func isPort(h *spec.Header, f *spec.Field) bool {
 
 // takenOut returns the last header of the frame that was taken out between the i-th one that leaves and what follows
 // it, or nil.
-func (w *rewriter) takenOut(i int) *draft.Header {
+func (w *Packet) takenOut(i int) *draft.Header {
 	a := w.hdrs[i]
 	if a.old == nil {
 		return nil
 	}
-	end := len(w.s.Path)
+	end := len(w.Scope.Path)
 	if i+1 < len(w.hdrs) && w.hdrs[i+1].index >= 0 {
 		end = w.hdrs[i+1].index
 	}
-	for _, in := range slices.Backward(w.s.Path[a.index+1 : max(end, a.index+1)]) {
+	for _, in := range slices.Backward(w.Scope.Path[a.index+1 : max(end, a.index+1)]) {
 		if !in.Meta {
 			return in
 		}
@@ -317,7 +319,7 @@ func (w *rewriter) takenOut(i int) *draft.Header {
 	return nil
 }
 
-// sets reports whether a field of this name is given a value: then no other name was meant to be it.
-func sets(set []*spec.Assign, name string) bool {
+// Sets reports whether a field of this name is given a value: then no other name was meant to be it.
+func Sets(set []*spec.Assign, name string) bool {
 	return slices.ContainsFunc(set, func(as *spec.Assign) bool { return as.Target.Path[0].Value == name })
 }

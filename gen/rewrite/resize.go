@@ -1,4 +1,4 @@
-package gen
+package rewrite
 
 import (
 	"slices"
@@ -14,7 +14,7 @@ import (
 
 // resizeKind decides how room is made. The kernel remembers where a partial checksum begins (csum_start), and that
 // doesn't follow a header that moves inside the packet; so a header whose checksum may be partial stays where it is.
-func (w *rewriter) resizeKind(rw *ir.Rewrite, first, kept int, pos diag.Pos) bool {
+func (w *Packet) resizeKind(rw *ir.Rewrite, first, kept int, pos diag.Pos) bool {
 	grown := rw.NewFront.Const - rw.OldFront.Const
 	switch {
 	case w.family == 4:
@@ -60,15 +60,16 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first, kept int, pos diag.Pos) boo
 		rw.Unmoved = w.hdrs[change-1].old.End
 	}
 	// all in front of the change stays where it is
-	atEnd := !slices.ContainsFunc(w.hdrs[change:], func(o *outHeader) bool { return o.old != nil })
-	stays := slices.ContainsFunc(w.hdrs, func(o *outHeader) bool { return isIP(o.h) })
+	atEnd := !slices.ContainsFunc(w.hdrs[change:], func(o *Header) bool { return o.old != nil })
+	stays := slices.ContainsFunc(w.hdrs, func(o *Header) bool { return isIP(o.h) })
 	outer := w.outermost()
 	headers := isIP(outer) && stays && static
 	switch {
 	case outer != nil && outer.Metadata == "vlan" && !(partial && w.family == 0 && change == len(w.hdrs)):
-		draft.Emit(w.blk, &ir.Up{
-			Reason: w.p.Punted("tag_in_frame", "the kernel can't resize a packet with a VLAN tag in the frame", pos),
-			Pos:    pos,
+		draft.Emit(w.Blk, &ir.Up{
+			Reason: w.Program.Punted("tag_in_frame", "the kernel can't resize a packet with a VLAN tag in the frame",
+				pos),
+			Pos: pos,
 		})
 		return false
 	case partial && headers:
@@ -84,7 +85,7 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first, kept int, pos diag.Pos) boo
 		} else if !isIP(outer) || !stays {
 			why = "the packet is not IP"
 		}
-		w.s.Fail(code.Resize, pos, "the packet can't be resized safely here: %s", why)
+		w.Scope.Fail(code.Resize, pos, "the packet can't be resized safely here: %s", why)
 		return false
 	}
 	return true
@@ -97,14 +98,14 @@ func isIP(h *spec.Header) bool {
 
 // sameFamily reports whether two IP headers are of one version.
 func sameFamily(a, b *spec.Header) bool {
-	return role(a, "destination").Bytes == role(b, "destination").Bytes
+	return Role(a, "destination").Bytes == Role(b, "destination").Bytes
 }
 
 // outermost is the header that the kernel takes a packet for when it resizes it: the first one in the frame after the
 // link-layer header, once a tag that goes away has gone.
-func (w *rewriter) outermost() *spec.Header {
-	for i, in := range w.s.Path {
-		if in.Meta || i == 0 && w.p.Out.L2 || w.popInner && in.Decl.Metadata == "vlan" {
+func (w *Packet) outermost() *spec.Header {
+	for i, in := range w.Scope.Path {
+		if in.Meta || i == 0 && w.Program.Out.L2 || w.popInner && in.Decl.Metadata == "vlan" {
 			continue
 		}
 		return in.Decl
@@ -114,13 +115,13 @@ func (w *rewriter) outermost() *spec.Header {
 
 // otherFamily returns the IP version of the packet that leaves, where it isn't that of the packet that came: 4, 6, or
 // 0. The kernel keeps a packet's version beside it, and its stack drops one whose header says otherwise.
-func (w *rewriter) otherFamily() int {
-	i := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return isIP(o.h) })
+func (w *Packet) otherFamily() int {
+	i := slices.IndexFunc(w.hdrs, func(o *Header) bool { return isIP(o.h) })
 	came := w.outermost()
 	if i < 0 || !isIP(came) || sameFamily(came, w.hdrs[i].h) {
 		return 0
 	}
-	if role(w.hdrs[i].h, "destination").Bytes == 16 {
+	if Role(w.hdrs[i].h, "destination").Bytes == 16 {
 		return 6
 	}
 	return 4
@@ -128,11 +129,11 @@ func (w *rewriter) otherFamily() int {
 
 // skipsOnlyTags reports whether all headers of the path between two indices are tags that have gone away by other
 // means.
-func (w *rewriter) skipsOnlyTags(from, to int) bool {
+func (w *Packet) skipsOnlyTags(from, to int) bool {
 	if from < 0 || to <= from+1 {
 		return false
 	}
-	for _, in := range w.s.Path[from+1 : to] {
+	for _, in := range w.Scope.Path[from+1 : to] {
 		if in.Decl.Metadata != "vlan" || !(in.Meta || w.popInner) {
 			return false
 		}

@@ -1,4 +1,4 @@
-package gen
+package stack
 
 import (
 	"slices"
@@ -13,9 +13,6 @@ import (
 // A header is inside of the one in front of it, unless its entry of the stack says that it begins after the payload of
 // another one (`after`): such as a second frame of a QUIC packet. Then that one has a length, and what follows its
 // payload is the header, and all of it: either it has a length that fits, or it takes the rest.
-
-// maxStart is where such a header may begin at most.
-const maxStart = 2047
 
 // checkFollowers reports entries that can't begin where they say.
 func checkFollowers(p *draft.Program) {
@@ -65,8 +62,8 @@ func ends(p *draft.Program, h *spec.Header, e *spec.StackEntry) {
 // begin returns where a header begins after the payload of another one.
 func begin(p *draft.Program, e *spec.StackEntry, host *draft.Header, blk *[]ir.Stmt) ir.Off {
 	far := p.Punted(e.Var.Value+"_far", "header "+e.Var.Value+" begins after the first 2,047 bytes", e.Pos)
-	draft.Emit(blk, &ir.Guard{Cond: fold.Bin(ir.Le, host.Inner, fold.Num(maxStart)), Reason: far, Pos: e.Pos})
-	start := p.Let(blk, e.Var.Value+"_start", host.Inner, maxStart, e.Pos)
+	draft.Emit(blk, &ir.Guard{Cond: fold.Bin(ir.Le, host.Inner, fold.Num(draft.MaxStart)), Reason: far, Pos: e.Pos})
+	start := p.Let(blk, e.Var.Value+"_start", host.Inner, draft.MaxStart, e.Pos)
 	p.Least[start], p.Starts[start] = p.AtLeast(host.End), true
 	return ir.Off{Base: start}
 }

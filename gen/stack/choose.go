@@ -1,4 +1,4 @@
-package gen
+package stack
 
 import (
 	"slices"

@@ -1,4 +1,4 @@
-package gen
+package rewrite
 
 import (
 	"slices"
@@ -19,9 +19,9 @@ import (
 const maxTail = 64
 
 // sums come from the inside out: one that covers another counts what becomes of that.
-func (w *rewriter) sums(rw *ir.Rewrite, end ir.Expr) ([]*ir.Sum, bool) {
+func (w *Packet) sums(rw *ir.Rewrite, end ir.Expr) ([]*ir.Sum, bool) {
 	var out []*ir.Sum
-	w.computed = map[*outHeader]*ir.Sum{}
+	w.computed = map[*Header]*ir.Sum{}
 	for i, o := range slices.Backward(w.hdrs) {
 		for _, f := range o.h.Fields {
 			if f.Checksum == nil {
@@ -47,14 +47,14 @@ func (w *rewriter) sums(rw *ir.Rewrite, end ir.Expr) ([]*ir.Sum, bool) {
 }
 
 // fieldOff is where a field of a header of fixed size is.
-func (o *outHeader) fieldOff(f *spec.Field) ir.Off {
+func (o *Header) fieldOff(f *spec.Field) ir.Off {
 	places := o.h.Layout()
 	i := slices.IndexFunc(places, func(at spec.Place) bool { return at.Field == f })
 	return o.off.Plus(places[i].Bit / 8)
 }
 
 // freshSum is the checksum of a header that is new.
-func (w *rewriter) freshSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) (*ir.Sum, bool) {
+func (w *Packet) freshSum(i int, o *Header, f *spec.Field, rw *ir.Rewrite) (*ir.Sum, bool) {
 	if f.Checksum.Covers != "header" {
 		return w.wholeSum(i, o, f, rw)
 	}
@@ -71,11 +71,12 @@ func (w *rewriter) freshSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) 
 }
 
 // freshPseudo gives the checksum of a header that is new its pseudo-header.
-func (w *rewriter) freshPseudo(s *ir.Sum, i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) bool {
+func (w *Packet) freshPseudo(s *ir.Sum, i int, o *Header, f *spec.Field, rw *ir.Rewrite) bool {
 	for _, e := range f.Checksum.Pseudo {
 		t, ok := w.pseudoNow(e, i, o, rw)
 		if !ok {
-			w.s.Fail(code.Push, o.pos, "header %q can't be pushed here: its checksum needs what no header in front of "+
+			w.Scope.Fail(code.Push, o.pos, "header %q can't be pushed here: its checksum needs what no header in "+
+				"front of "+
 				"it has", o.h.Name.Value).
 				WithRelated(f.Name.Pos, "the checksum is declared here")
 			return false
@@ -90,15 +91,15 @@ func absentOver(f *spec.Field, parent *spec.Header) bool {
 }
 
 // changedSum is the checksum of a header that came; nil where the rewrite leaves it as it is.
-func (w *rewriter) changedSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite, end ir.Expr) (*ir.Sum, bool) {
+func (w *Packet) changedSum(i int, o *Header, f *spec.Field, rw *ir.Rewrite, end ir.Expr) (*ir.Sum, bool) {
 	k := f.Checksum
 	at := o.old.Fields[f.Name.Value]
 	s := &ir.Sum{
 		Name: o.entry + "." + f.Name.Value, Old: at.Off, New: o.moved(at.Off), Optional: k.Optional,
 		Offloaded: k.Offloaded, Pos: f.Name.Pos,
 	}
-	first := slices.Index(w.s.Path, o.old)
-	oldParentAbsent := first > 0 && absentOver(f, w.s.Path[first-1].Decl)
+	first := slices.Index(w.Scope.Path, o.old)
+	oldParentAbsent := first > 0 && absentOver(f, w.Scope.Path[first-1].Decl)
 	newParentAbsent := i > 0 && absentOver(f, w.hdrs[i-1].h)
 	s.Absent = oldParentAbsent && newParentAbsent
 	if k.Covers == "header" {
@@ -133,7 +134,7 @@ func (w *rewriter) changedSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite
 }
 
 // swap holds where the payload's position after the header changes its parity.
-func swap(rw *ir.Rewrite, o *outHeader) ir.Expr {
+func swap(rw *ir.Rewrite, o *Header) ir.Expr {
 	was := fold.Bin(ir.Sub, fold.Off(rw.OldFront), fold.Off(o.old.Off))
 	now := fold.Bin(ir.Sub, fold.Off(rw.NewFront), fold.Off(o.off))
 	odd := fold.Bin(ir.And, fold.Bin(ir.Xor, was, now), fold.Num(1))
@@ -151,14 +152,14 @@ func swap(rw *ir.Rewrite, o *outHeader) ir.Expr {
 
 // tail returns where the bytes that the header covered after the payload ended, whether the payload's end was at an odd
 // position, and how many bytes of tail there may be. It returns nil where there are none.
-func (w *rewriter) tail(o *outHeader, end ir.Expr) (*ir.Off, ir.Expr, int) {
+func (w *Packet) tail(o *Header, end ir.Expr) (*ir.Off, ir.Expr, int) {
 	limit := o.old.Inner
 	if v, e := fold.Var(limit), fold.Var(end); v == e && (v != nil || fold.IsFrame(limit) && fold.IsFrame(end)) {
 		return nil, nil, 0
 	}
-	_, net := w.datagram()
+	_, net := w.Datagram()
 	slack, open := 0, false // how many bytes there may be, and whether the spec leaves that open
-	for _, in := range w.s.Path[slices.Index(w.s.Path, o.old)+1:] {
+	for _, in := range w.Scope.Path[slices.Index(w.Scope.Path, o.old)+1:] {
 		if k := in.Slack; k != nil && (!k.Data || w.index(in) <= net) { // data is cut off with the datagram around it
 			open = open || k.Slack < 0
 			slack += max(0, k.Slack)
@@ -169,14 +170,14 @@ func (w *rewriter) tail(o *outHeader, end ir.Expr) (*ir.Off, ir.Expr, int) {
 	}
 	if open {
 		slack = maxTail
-		w.guard(fold.Bin(ir.Le, fold.Bin(ir.Sub, limit, end), fold.Num(maxTail)), paddingHere(w.s, w.pos), w.pos)
+		w.Guard(fold.Bin(ir.Le, fold.Bin(ir.Sub, limit, end), fold.Num(maxTail)), PaddingHere(w.Scope, w.pos), w.pos)
 	}
 	if slack == 0 {
 		return nil, nil, 0
 	}
 	v := fold.Var(limit)
 	if v == nil {
-		v = w.p.Let(&w.guards, o.entry+"_limit", limit, 0xFFFF, w.pos)
+		v = w.Program.Let(&w.Guards, o.entry+"_limit", limit, 0xFFFF, w.pos)
 	}
 	odd := fold.Bin(ir.And, fold.Bin(ir.Sub, end, fold.Off(o.old.Off)), fold.Num(1))
 	return &ir.Off{Base: v}, fold.Bin(ir.Ne, odd, fold.Num(0)), slack
@@ -184,7 +185,7 @@ func (w *rewriter) tail(o *outHeader, end ir.Expr) (*ir.Off, ir.Expr, int) {
 
 // coveredTerms sums up what changes in a header and in what it encloses: fields of headers that stay, headers that go
 // and headers that come.
-func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) {
+func (w *Packet) coveredTerms(s *ir.Sum, i int, o *Header, first int) {
 	for _, n := range w.hdrs[i:] {
 		if n.old == nil {
 			for _, p := range w.pieces(n) {
@@ -196,14 +197,14 @@ func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) {
 			}
 			continue
 		}
-		if !w.p.Encloses(o.old, n.old, w.s.Path) {
+		if !w.Program.Encloses(o.old, n.old, w.Scope.Path) {
 			continue
 		}
 		was, now := w.keptTerms(n, o, s.Swap != nil)
 		s.OldTerms = append(s.OldTerms, was...)
 		s.NewTerms = append(s.NewTerms, now...)
 	}
-	for j, in := range w.s.Path {
+	for j, in := range w.Scope.Path {
 		if j <= first || w.header(in) != nil || in.Meta {
 			continue
 		}
@@ -236,7 +237,7 @@ func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) {
 // keptTerms sums up what changes in a header that stays, for the checksum of header c. Where it moved by an odd number
 // of bytes, or may have, all of it counts; so it does (all) where what follows moved so, since the bytes of everything
 // that doesn't count are swapped then.
-func (w *rewriter) keptTerms(n, c *outHeader, all bool) (was, now []ir.Term) {
+func (w *Packet) keptTerms(n, c *Header, all bool) (was, now []ir.Term) {
 	if n.blank && n.size < 0 {
 		odd, oddIf := oddness(n.old.Off, c.old.Off)
 		return []ir.Term{{
@@ -278,7 +279,7 @@ func (w *rewriter) keptTerms(n, c *outHeader, all bool) (was, now []ir.Term) {
 
 // variableTerms are a header's fields of variable length or presence, which stay as they are, where the header is at
 // off, in a sum that begins at start. Those that change are pieces.
-func variableTerms(o *outHeader, off, start ir.Off) []ir.Term {
+func variableTerms(o *Header, off, start ir.Off) []ir.Term {
 	var out []ir.Term
 	for _, pl := range o.old.Order {
 		if pl.Segment < 0 && pl.Size != nil && o.vals[pl.Decl.Name.Value] == nil {
@@ -345,8 +346,8 @@ func oldTerms(p piece, start ir.Off) []ir.Term {
 }
 
 // pseudo gives one summand of the pseudo-header, before and after.
-func (w *rewriter) pseudo(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) (was, now ir.Term, ok bool) {
-	inside := &expr.Scope{Program: w.p, Path: w.s.UpTo(o.old), Self: o.old}
+func (w *Packet) pseudo(e *spec.Expr, i int, o *Header, rw *ir.Rewrite) (was, now ir.Term, ok bool) {
+	inside := &expr.Scope{Program: w.Program, Path: w.Scope.UpTo(o.old), Self: o.old}
 	v, ok := inside.Value(e)
 	if !ok {
 		return was, now, false
@@ -363,7 +364,7 @@ func (w *rewriter) pseudo(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) (wa
 	}
 	now, ok = w.pseudoNow(e, i, o, rw)
 	if !ok {
-		w.s.Fail(code.Push, w.pos, "the checksum of %q needs a header that is popped", o.entry).
+		w.Scope.Fail(code.Push, w.pos, "the checksum of %q needs a header that is popped", o.entry).
 			WithRelated(e.Pos, "needed here")
 		return was, now, false
 	}
@@ -375,7 +376,7 @@ func (w *rewriter) pseudo(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) (wa
 
 // pseudoNow gives one summand of the pseudo-header of the i-th header, in the packet that leaves. checkHeaders has made
 // sure of its form.
-func (w *rewriter) pseudoNow(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) (ir.Term, bool) {
+func (w *Packet) pseudoNow(e *spec.Expr, i int, o *Header, rw *ir.Rewrite) (ir.Term, bool) {
 	switch e.Op {
 	case spec.OpInt:
 		return pseudoTerm(expr.Value{Type: ir.UintType(64), X: fold.Num(e.Int), Max: e.Int}), true
@@ -433,7 +434,7 @@ func pseudoTerm(v expr.Value) ir.Term {
 }
 
 // meant returns the i-th header, o, if a name stands for it, or the nearest one around it that the name stands for.
-func (w *rewriter) meant(o *outHeader, i int, name string) *outHeader {
+func (w *Packet) meant(o *Header, i int, name string) *Header {
 	if name == o.h.Name.Value {
 		return o
 	}
@@ -441,9 +442,9 @@ func (w *rewriter) meant(o *outHeader, i int, name string) *outHeader {
 }
 
 // enclosing returns the nearest header in front of the i-th that a name stands for.
-func (w *rewriter) enclosing(i int, name string) *outHeader {
+func (w *Packet) enclosing(i int, name string) *Header {
 	for j := i - 1; j >= 0; j-- {
-		if o := w.hdrs[j]; o.h.Name.Value == name || w.p.Names.InGroup(o.h, name) {
+		if o := w.hdrs[j]; o.h.Name.Value == name || w.Program.Names.InGroup(o.h, name) {
 			return o
 		}
 	}

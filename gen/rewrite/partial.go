@@ -1,4 +1,4 @@
-package gen
+package rewrite
 
 import (
 	"slices"
@@ -17,11 +17,11 @@ import (
 // must not follow that. Such packets pass to the stack. One that begins after all headers of the stack, as in a tunnel,
 // stays where it is while headers move; unless it is cut off with bytes that belong to nothing.
 
-// unknownPartial lets packets pass to the stack that have such a checksum, which a rewrite would spoil.
-func (w *rewriter) unknownPartial(blk *[]ir.Stmt, rw *ir.Rewrite, pos diag.Pos) {
-	partial := &ir.VarRef{Var: w.p.Let(blk, "partial", &ir.Meta{Kind: ir.Partial}, 0, pos)}
+// UnknownPartial lets packets pass to the stack that have such a checksum, which a rewrite would spoil.
+func (w *Packet) UnknownPartial(blk *[]ir.Stmt, rw *ir.Rewrite, pos diag.Pos) {
+	partial := &ir.VarRef{Var: w.Program.Let(blk, "partial", &ir.Meta{Kind: ir.Partial}, 0, pos)}
 	ok := fold.Bin(ir.Eq, partial, fold.Num(0))
-	for _, in := range w.s.Path {
+	for _, in := range w.Scope.Path {
 		if w.header(in) == nil {
 			continue // nothing is left to complete it in
 		}
@@ -41,28 +41,29 @@ func (w *rewriter) unknownPartial(blk *[]ir.Stmt, rw *ir.Rewrite, pos diag.Pos) 
 		}
 		ok = fold.Or(ok, after)
 	}
-	draft.Emit(blk, &ir.Guard{Cond: ok, Reason: partialChecksum(w.s, pos), Pos: pos})
+	draft.Emit(blk, &ir.Guard{Cond: ok, Reason: partialChecksum(w.Scope, pos), Pos: pos})
 }
 
-// cutsAt lets packets pass to the stack that can't be cut off at end, the datagram's: they would lose the field of a
+// CutsAt lets packets pass to the stack that can't be cut off at end, the datagram's: they would lose the field of a
 // checksum that is left to a device, or bytes that a header in front of the datagram counts.
-func (w *rewriter) cutsAt(end ir.Expr, pos diag.Pos) {
+func (w *Packet) CutsAt(end ir.Expr, pos diag.Pos) {
 	if end == nil {
 		return
 	}
-	datagram, _ := w.datagram()
-	w.counted(w.s.Path[:datagram], end, pos)
+	datagram, _ := w.Datagram()
+	w.counted(w.Scope.Path[:datagram], end, pos)
 	field := fold.Bin(ir.And, &ir.Meta{Kind: ir.Partial}, fold.Num(0xFFFF))
 	whole := fold.Bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, end)
-	w.guard(fold.Or(whole, fold.Bin(ir.Lt, field, fold.Bin(ir.Sub, end, fold.Num(1)))), partialChecksum(w.s, pos), pos)
+	w.Guard(fold.Or(whole, fold.Bin(ir.Lt, field, fold.Bin(ir.Sub, end, fold.Num(1)))), partialChecksum(w.Scope, pos),
+		pos)
 }
 
 // counted lets packets pass to the stack in which one of these headers, in front of the datagram, counts bytes after
 // its end.
-func (w *rewriter) counted(ins []*draft.Header, end ir.Expr, pos diag.Pos) {
+func (w *Packet) counted(ins []*draft.Header, end ir.Expr, pos diag.Pos) {
 	for _, in := range ins {
 		if !fold.IsFrame(in.Inner) {
-			w.guard(fold.Bin(ir.Le, in.Inner, end), paddingHere(w.s, pos), pos)
+			w.Guard(fold.Bin(ir.Le, in.Inner, end), PaddingHere(w.Scope, pos), pos)
 		}
 	}
 }
@@ -72,10 +73,10 @@ func partialChecksum(s *expr.Scope, pos diag.Pos) int {
 }
 
 // readdressed reports whether the packet's addresses change.
-func (w *rewriter) readdressed() bool {
-	return slices.ContainsFunc(w.hdrs, func(o *outHeader) bool {
+func (w *Packet) readdressed() bool {
+	return slices.ContainsFunc(w.hdrs, func(o *Header) bool {
 		for _, name := range []string{"source", "destination"} {
-			if f := role(o.h, name); f != nil && o.vals[f.Name.Value] != nil {
+			if f := Role(o.h, name); f != nil && o.vals[f.Name.Value] != nil {
 				return true
 			}
 		}
@@ -83,15 +84,15 @@ func (w *rewriter) readdressed() bool {
 	})
 }
 
-// superPackets returns the guard against GSO packets that the path can't take: nil where it takes all. The kernel cuts
+// SuperPackets returns the guard against GSO packets that the path can't take: nil where it takes all. The kernel cuts
 // them into segments, and repeats in front of each the headers up to the transport header; of a tunnel, up to the inner
 // one's.
-func superPackets(s *expr.Scope, pos diag.Pos) ir.Stmt {
+func SuperPackets(s *expr.Scope, pos diag.Pos) ir.Stmt {
 	transports, own := 0, false
 	for _, in := range s.Path {
 		switch {
 		case !in.Decl.Segmented || transports > 1:
-			return ordinary(s, pos)
+			return draft.Ordinary(s.Program, pos)
 		case !in.Decl.Std:
 			own = true
 		case slices.ContainsFunc(in.Order, func(pl *draft.Field) bool {
@@ -103,7 +104,7 @@ func superPackets(s *expr.Scope, pos diag.Pos) ir.Stmt {
 	if !own && transports < 2 {
 		return nil
 	}
-	g := ordinary(s, pos).(*ir.Guard)
+	g := draft.Ordinary(s.Program, pos).(*ir.Guard)
 	g.Cond = fold.Or(g.Cond, &ir.Meta{Kind: ir.Encapsulated})
 	return g
 }

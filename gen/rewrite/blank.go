@@ -1,4 +1,4 @@
-package gen
+package rewrite
 
 import (
 	"slices"
@@ -13,18 +13,18 @@ import (
 // This pass makes zeros of headers: a frame of a protocol becomes padding. A header of fixed size is a matter of its
 // fields, which all get the value 0. One of variable size stays where it is (Rewrite.Blanks).
 
-// blank makes zeros of a header.
-func (w *rewriter) blank(a *spec.Action) {
-	in, known := w.s.Find(a.Header.Value)
+// Blank makes zeros of a header.
+func (w *Packet) Blank(a *spec.Action) {
+	in, known := w.Scope.Find(a.Header.Value)
 	if in == nil {
 		if !known {
-			w.s.Fail(code.Push, a.Header.Pos, "no header %q in the stack", a.Header.Value).WithNames(a.Header.Value,
-				w.s.Visible())
+			w.Scope.Fail(code.Push, a.Header.Pos, "no header %q in the stack", a.Header.Value).WithNames(a.Header.Value,
+				w.Scope.Visible())
 		}
 		return // an optional header that isn't there
 	}
 	no := func(code diag.Code, format string, args ...any) {
-		w.s.Fail(code, a.Header.Pos, "header %q can't be blanked: "+format, append([]any{in.Entry}, args...)...)
+		w.Scope.Fail(code, a.Header.Pos, "header %q can't be blanked: "+format, append([]any{in.Entry}, args...)...)
 	}
 	o := w.header(in)
 	switch {

@@ -1,4 +1,4 @@
-package gen
+package rewrite
 
 import (
 	"slices"
@@ -17,14 +17,14 @@ import (
 
 // superPacketsOut returns the checks that a rewrite of another size needs in front of all others, and notes in it which
 // tunnel the GSO packets enter that pass them.
-func (w *rewriter) superPacketsOut(rw *ir.Rewrite, hop *ir.HopRef, end ir.Expr) (guards []ir.Stmt) {
+func (w *Packet) superPacketsOut(rw *ir.Rewrite, hop *ir.HopRef, end ir.Expr) (guards []ir.Stmt) {
 	pos, single := rw.Pos, fold.Bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, fold.Num(0))
 	rw.Encap = w.encap()
 	if rw.Encap == nil || hop == nil {
 		rw.Encap = nil
-		return []ir.Stmt{ordinary(w.s, pos)}
+		return []ir.Stmt{draft.Ordinary(w.Program, pos)}
 	}
-	front := &ir.VarRef{Var: w.p.Let(&guards, "segment_front", &ir.Meta{Kind: ir.SegmentFront}, 0, pos)}
+	front := &ir.VarRef{Var: w.Program.Let(&guards, "segment_front", &ir.Meta{Kind: ir.SegmentFront}, 0, pos)}
 	grows := uint64(rw.NewFront.Const - rw.OldFront.Const)
 	largest := 0xFFFF + uint64(rw.L2) - grows // the headers in front say how long all of it is, in 16 bits
 	cond := fold.And(fold.Bin(ir.Ne, front, fold.Num(0)), fold.Bin(ir.Le, &ir.Meta{Kind: ir.FrameLen},
@@ -32,31 +32,31 @@ func (w *rewriter) superPacketsOut(rw *ir.Rewrite, hop *ir.HopRef, end ir.Expr) 
 	if !fold.IsFrame(end) { // to cut something off a GSO packet would make it an ordinary one
 		cond = fold.And(cond, fold.Bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, end))
 	}
-	draft.Emit(&guards, &ir.Guard{Cond: fold.Or(single, cond), Reason: w.p.SuperPacket(pos), Pos: pos})
+	draft.Emit(&guards, &ir.Guard{Cond: fold.Or(single, cond), Reason: w.Program.SuperPacket(pos), Pos: pos})
 	rw.Encap.Front = fold.Bin(ir.Add, front, fold.Num(grows-uint64(rw.L2)))
 	return guards
 }
 
 // encap is the tunnel whose headers are put in front of all that came, where the kernel can cut such packets; or nil.
-func (w *rewriter) encap() *ir.Encap {
-	at := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return o.index < 0 })
+func (w *Packet) encap() *ir.Encap {
+	at := slices.IndexFunc(w.hdrs, func(o *Header) bool { return o.index < 0 })
 	switch {
-	case at < 0 || w.popInner || w.s.Each != nil || superPackets(w.s, w.pos) != nil:
+	case at < 0 || w.popInner || w.Scope.Each != nil || SuperPackets(w.Scope, w.pos) != nil:
 		return nil
-	case len(w.fx.Allocs) > 0: // a number is for one packet
+	case len(w.Effects.Allocs) > 0: // a number is for one packet
 		return nil
 	}
-	n := at + slices.IndexFunc(w.hdrs[at:], func(o *outHeader) bool { return o.index >= 0 })
+	n := at + slices.IndexFunc(w.hdrs[at:], func(o *Header) bool { return o.index >= 0 })
 	if n < at || !w.unchanged(slices.Concat(w.hdrs[:at], w.hdrs[n:])) {
 		return nil
 	}
 	outside, inside := w.hdrs[at:n], w.hdrs[n]
 	ip := outside[0]
-	if !isIP(ip.h) || !isIP(inside.h) || w.p.Out.L2 != (at == 1) {
+	if !isIP(ip.h) || !isIP(inside.h) || w.Program.Out.L2 != (at == 1) {
 		return nil
 	}
 	e := &ir.Encap{Family: 4}
-	if role(ip.h, "destination").Bytes == 16 {
+	if Role(ip.h, "destination").Bytes == 16 {
 		e.Family = 6
 	}
 	if len(outside) == 1 {
@@ -66,7 +66,7 @@ func (w *rewriter) encap() *ir.Encap {
 		return e
 	}
 	udp := outside[1]
-	sum := sumOver(udp.h)
+	sum := SumOver(udp.h)
 	if !udp.h.Std || udp.h.Name.Value != "udp" || !says(ip, udp) || !w.noSum(at+1, udp, sum) {
 		return nil
 	}
@@ -84,13 +84,13 @@ func (w *rewriter) encap() *ir.Encap {
 }
 
 // unchanged reports whether headers are those that came, all of them.
-func (w *rewriter) unchanged(hdrs []*outHeader) bool {
-	came := slices.DeleteFunc(slices.Clone(w.s.Path), func(in *draft.Header) bool { return in.Meta })
-	return slices.EqualFunc(hdrs, came, func(o *outHeader, in *draft.Header) bool { return o.old == in })
+func (w *Packet) unchanged(hdrs []*Header) bool {
+	came := slices.DeleteFunc(slices.Clone(w.Scope.Path), func(in *draft.Header) bool { return in.Meta })
+	return slices.EqualFunc(hdrs, came, func(o *Header, in *draft.Header) bool { return o.old == in })
 }
 
 // says reports whether a header that is put in says what is after it: the kernel goes by that.
-func says(o, next *outHeader) bool {
+func says(o, next *Header) bool {
 	found := false
 	for _, f := range o.h.Fields {
 		want := announced(o.h, next.h, f)

@@ -1,4 +1,8 @@
-package gen
+// Package rules compiles what a program does with a packet whose headers are known: match, lookups, rules, actions. The
+// first rule that applies runs. Its actions are put in an order of their own: whatever can fail, then state (learn,
+// count), then the packet, which package rewrite makes. A scope goes in that has a path; what is compiled is appended
+// to a block, which then has an end.
+package rules
 
 import (
 	"maps"
@@ -10,17 +14,14 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/gen/ranges"
+	"github.com/fastrelay/fastrelay-gen/gen/rewrite"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// This pass compiles what a program does with a packet whose headers are known: match, lookups, rules, actions. The
-// first rule that applies runs. Its actions are put in an order of their own: whatever can fail, then state (learn,
-// count), then the packet.
-
-// checkRules reports what is wrong with rules whatever the path.
-func checkRules(p *draft.Program, rules []*spec.Rule) {
+// Check reports what is wrong with rules whatever the path.
+func Check(p *draft.Program, rules []*spec.Rule) {
 	for i, r := range rules {
 		checkActions(p, r)
 		if i < len(rules)-1 && len(r.Match) == 0 && r.When == nil && !slices.ContainsFunc(r.Lookups,
@@ -37,7 +38,7 @@ func checkRules(p *draft.Program, rules []*spec.Rule) {
 					p.Diags.Add(code.Action, a.Pos, "%s ends a rule: nothing can follow it", a.Kind)
 				}
 				if a.FanOut != nil {
-					checkRules(p, a.FanOut.Rules)
+					Check(p, a.FanOut.Rules)
 				}
 			case spec.ActSet, spec.ActPush, spec.ActPop, spec.ActBlank, spec.ActMark, spec.ActAdmit:
 				if r.Do[len(r.Do)-1].Kind == spec.ActDrop {
@@ -48,8 +49,8 @@ func checkRules(p *draft.Program, rules []*spec.Rule) {
 	}
 }
 
-// rules compiles all that a program does on one path. The block ends in a terminal.
-func compileRules(s *expr.Scope, blk *[]ir.Stmt) {
+// Compile compiles all that a program does on one path. The block ends in a terminal.
+func Compile(s *expr.Scope, blk *[]ir.Stmt) {
 	src := s.Program.Src
 	s.Searches(blk)
 	if done := require(s, matches(s, src.Match), src.MatchPos(), blk); done {
@@ -122,7 +123,7 @@ func requireWhen(s *expr.Scope, e *spec.Expr, blk *[]ir.Stmt) bool {
 	return done
 }
 
-// lookups finds rows. A packet whose row is missing passes to the stack, unless nest is given: what follows then is
+// lookUp finds rows. A packet whose row is missing passes to the stack, unless nest is given: what follows then is
 // where the row is there.
 func lookUp(s *expr.Scope, ls []*spec.Lookup, blk **[]ir.Stmt, nest func(ir.Expr, diag.Pos)) {
 	for _, l := range ls {
@@ -182,10 +183,11 @@ func narrow(s *expr.Scope, t *ir.Table, key []*spec.Expr) {
 	}
 }
 
-// rule compiles one rule; it returns true where the block has ended with it. As in a program, a condition that doesn't
-// ask for what the rule looks up comes before the lookups, so that they may rely on it. A rule that can't apply on this
-// path leaves nothing there: what it says of headers that the path doesn't have is not looked at. A row that is missing
-// leads on to the following rules; where none of them can apply on this path, it is why the packet passes to the stack.
+// compileRule compiles one rule; it returns true where the block has ended with it. As in a program, a condition that
+// doesn't ask for what the rule looks up comes before the lookups, so that they may rely on it. A rule that can't apply
+// on this path leaves nothing there: what it says of headers that the path doesn't have is not looked at. A row that is
+// missing leads on to the following rules; where none of them can apply on this path, it is why the packet passes to
+// the stack.
 func compileRule(s *expr.Scope, r *spec.Rule, next []*spec.Rule, outer *[]ir.Stmt) bool {
 	cond := matches(s, r.Match)
 	if fold.IsFalse(cond) && cond != nil {
@@ -261,10 +263,10 @@ func applies(s *expr.Scope, r *spec.Rule) bool {
 	return !ok || !fold.IsFalse(cond)
 }
 
-// actions compiles a rule's actions and ends the block.
+// compileActions compiles a rule's actions and ends the block.
 func compileActions(s *expr.Scope, r *spec.Rule, blk *[]ir.Stmt) {
 	errors := s.Program.Diags.Len()
-	w := newRewriter(s, blk, r.Pos)
+	w := rewrite.New(s, blk, r.Pos)
 	var learns, counts []ir.Stmt
 	var end *spec.Action
 	for _, a := range r.Do {
@@ -277,25 +279,25 @@ func compileActions(s *expr.Scope, r *spec.Rule, blk *[]ir.Stmt) {
 		}
 		switch a.Kind {
 		case spec.ActSet:
-			w.set(a)
+			w.Set(a)
 		case spec.ActPush:
-			w.push(a)
+			w.Push(a)
 		case spec.ActPop:
-			w.pop(a)
+			w.Pop(a)
 		case spec.ActBlank:
-			w.blank(a)
+			w.Blank(a)
 		case spec.ActMark:
-			w.mark(a)
+			w.Mark(a)
 		case spec.ActLet:
-			w.lets(a)
+			lets(w, a)
 		case spec.ActAdmit:
-			w.admit(a)
+			admit(w, a)
 		case spec.ActEmit:
-			w.emit(a)
+			report(w, a)
 		case spec.ActLearn:
-			learns = append(learns, w.learn(a)...)
+			learns = append(learns, learn(w, a)...)
 		case spec.ActCount:
-			if c := count(w.s, a); c != nil {
+			if c := count(w.Scope, a); c != nil {
 				counts = append(counts, c)
 			}
 		default:
@@ -308,11 +310,11 @@ func compileActions(s *expr.Scope, r *spec.Rule, blk *[]ir.Stmt) {
 	state := append(learns, counts...)
 	switch {
 	case end != nil && end.Kind == spec.ActFanOut:
-		w.fanOut(end, r, state)
+		fanOut(w, end, r, state)
 	case end != nil && end.Kind == spec.ActDrop:
-		w.drop(end, state)
+		drop(w, end, state)
 	case end != nil && end.Kind == spec.ActSend:
-		w.send(end, state)
+		w.Send(end, state)
 	case s.Each != nil:
 		s.Program.Diags.Add(code.FanOut, r.Pos, "a rule of a fan-out ends with send or drop: it says what the "+
 			"receiver "+
@@ -322,45 +324,47 @@ func compileActions(s *expr.Scope, r *spec.Rule, blk *[]ir.Stmt) {
 		if end != nil {
 			pos = end.Pos
 		}
-		w.finish(nil, state, pos)
+		w.Finish(nil, state, pos)
 	}
 }
 
 // drop ends a rule without a packet.
-func (w *rewriter) drop(a *spec.Action, state []ir.Stmt) {
-	if len(w.fx.Allocs) > 0 {
-		w.s.Fail(code.Alloc, w.fx.Allocs[0].Pos, "a number is allocated for a packet that leaves, and this rule drops "+
+func drop(w *rewrite.Packet, a *spec.Action, state []ir.Stmt) {
+	if len(w.Effects.Allocs) > 0 {
+		w.Scope.Fail(code.Alloc, w.Effects.Allocs[0].Pos, "a number is allocated for a packet that leaves, and this "+
+			"rule drops "+
 			"it")
 		return
 	}
-	draft.Emit(w.blk, w.guards...)
-	draft.Emit(w.blk, w.fx.Late...)
-	draft.Emit(w.blk, state...)
-	if w.s.Each != nil {
-		if len(w.fx.Emits) > 0 {
-			w.s.Fail(code.Event, w.fx.Emits[0].Pos, "the receiver gets no copy: there is nothing to report")
+	draft.Emit(w.Blk, w.Guards...)
+	draft.Emit(w.Blk, w.Effects.Late...)
+	draft.Emit(w.Blk, state...)
+	if w.Scope.Each != nil {
+		if len(w.Effects.Emits) > 0 {
+			w.Scope.Fail(code.Event, w.Effects.Emits[0].Pos, "the receiver gets no copy: there is nothing to report")
 			return
 		}
-		draft.Emit(w.blk, &ir.Skip{
-			Reason: w.p.Reason(a.Reason.Value, ir.Declined, "no copy, as the spec says", a.Reason.Pos), Pos: a.Pos,
+		draft.Emit(w.Blk, &ir.Skip{
+			Reason: w.Program.Reason(a.Reason.Value, ir.Declined, "no copy, as the spec says", a.Reason.Pos),
+			Pos:    a.Pos,
 		})
 		return
 	}
-	draft.Emit(w.blk, &ir.Drop{
-		Effects: w.fx.Effects, Reason: w.p.Reason(a.Reason.Value, ir.Dropped, "dropped, as the spec says",
+	draft.Emit(w.Blk, &ir.Drop{
+		Effects: w.Effects.Effects, Reason: w.Program.Reason(a.Reason.Value, ir.Dropped, "dropped, as the spec says",
 			a.Reason.Pos),
 		Pos: a.Pos,
 	})
 }
 
-func (w *rewriter) learn(a *spec.Action) []ir.Stmt {
-	t := w.p.Names.Tables[a.Table.Value]
+func learn(w *rewrite.Packet, a *spec.Action) []ir.Stmt {
+	t := w.Program.Names.Tables[a.Table.Value]
 	if t == nil {
-		w.p.Names.NoTable(a.Table, w.p.Diags)
+		w.Program.Names.NoTable(a.Table, w.Program.Diags)
 		return nil
 	}
 	bad := func(why string) []ir.Stmt {
-		w.p.Diags.Add(code.Learn, a.Table.Pos, "table %q can't be learned into: %s", t.Name, why).
+		w.Program.Diags.Add(code.Learn, a.Table.Pos, "table %q can't be learned into: %s", t.Name, why).
 			WithRelated(t.Pos, "the table is declared here")
 		return nil
 	}
@@ -380,45 +384,45 @@ func (w *rewriter) learn(a *spec.Action) []ir.Stmt {
 			return bad("its value \"" + m.Name + "\" has one for each level of priority")
 		}
 	}
-	key, ok1 := w.s.Values("table", t.Name, t.Pos, &t.Key, a.Key, a.Pos, "key")
-	value, ok2 := w.s.Values("table", t.Name, t.Pos, &t.Value, a.Value, a.Pos, "value")
-	owner, ok3 := w.learnedWith(a, t)
-	if !ok1 || !ok2 || !ok3 || !w.believe(a) {
+	key, ok1 := w.Scope.Values("table", t.Name, t.Pos, &t.Key, a.Key, a.Pos, "key")
+	value, ok2 := w.Scope.Values("table", t.Name, t.Pos, &t.Value, a.Value, a.Pos, "value")
+	owner, ok3 := learnedWith(w, a, t)
+	if !ok1 || !ok2 || !ok3 || !believe(w, a) {
 		return nil
 	}
 	return []ir.Stmt{
 		&ir.Learn{
 			Table: t, Key: key, Value: append(value, owner...),
-			Full: w.p.Punted("full_"+t.Name, "table "+t.Name+" is full", a.Pos), Pos: a.Pos,
+			Full: w.Program.Punted("full_"+t.Name, "table "+t.Name+" is full", a.Pos), Pos: a.Pos,
 		},
 	}
 }
 
 // learnedWith are the values that tie a row that is learned to the session of another row.
-func (w *rewriter) learnedWith(a *spec.Action, t *ir.Table) (values []ir.MemberValue, ok bool) {
+func learnedWith(w *rewrite.Packet, a *spec.Action, t *ir.Table) (values []ir.MemberValue, ok bool) {
 	if a.With == nil {
 		if t.Bound() {
-			w.s.Fail(code.Learn, a.Pos, "other rows of table %q are learned with a session, and this one isn't",
+			w.Scope.Fail(code.Learn, a.Pos, "other rows of table %q are learned with a session, and this one isn't",
 				t.Name).
 				WithHint("say whose it is (with: \"ROW\"), or learn into another table")
 		}
 		return nil, !t.Bound()
 	}
-	r := w.s.Rows[a.With.Value]
+	r := w.Scope.Rows[a.With.Value]
 	switch {
-	case r == nil && w.p.Lost[a.With.Value]: // its lookup is reported
+	case r == nil && w.Program.Lost[a.With.Value]: // its lookup is reported
 		return nil, false
 	case r == nil:
-		w.s.Fail(code.Learn, a.With.Pos, "no row %q is looked up here", a.With.Value).WithNames(a.With.Value,
-			slices.Sorted(maps.Keys(w.s.Rows))).
+		w.Scope.Fail(code.Learn, a.With.Pos, "no row %q is looked up here", a.With.Value).WithNames(a.With.Value,
+			slices.Sorted(maps.Keys(w.Scope.Rows))).
 			WithHint("look a row of the session up: lookup: %s: TABLE: […]", a.With.Value)
 		return nil, false
-	case !r.Table.Bound() || w.p.Names.Plan.Slots == 0:
-		w.s.Fail(code.Learn, a.With.Pos, "row %q is of no session, so nothing can end with it", a.With.Value).
+	case !r.Table.Bound() || w.Program.Names.Plan.Slots == 0:
+		w.Scope.Fail(code.Learn, a.With.Pos, "row %q is of no session, so nothing can end with it", a.With.Value).
 			WithRelated(r.Table.Pos, "table %q is declared here", r.Table.Name)
 		return nil, false
-	case r.Optional && !w.s.Facts[r]:
-		w.s.Fail(code.Maybe, a.With.Pos, "row %q may be missing here", a.With.Value).
+	case r.Optional && !w.Scope.Facts[r]:
+		w.Scope.Fail(code.Maybe, a.With.Pos, "row %q may be missing here", a.With.Value).
 			WithHint("ask for it in the rule's condition: when")
 		return nil, false
 	}
@@ -466,8 +470,8 @@ func count(s *expr.Scope, a *spec.Action) *ir.Count {
 	return &ir.Count{Row: v.Row, Member: v.Member, By: by.X, Pos: a.Pos}
 }
 
-// checkLapsed reports a program that would send packets without a lease.
-func checkLapsed(p *draft.Program) {
+// CheckLapsed reports a program that would send packets without a lease.
+func CheckLapsed(p *draft.Program) {
 	if !p.Asks(expr.LapsedName) {
 		return
 	}
@@ -478,3 +482,75 @@ func checkLapsed(p *draft.Program) {
 		}
 	}
 }
+
+// believe makes sure of the checksum that a rule asks for before it learns. Where it asks for none, although there is
+// one, that is pointed out.
+func believe(w *rewrite.Packet, a *spec.Action) bool {
+	if a.Verified == nil {
+		i := slices.IndexFunc(w.Scope.Path, func(in *draft.Header) bool { return rewrite.SumOver(in.Decl) != nil })
+		if i >= 0 && !a.Unverified && w.Program.Ingress() {
+			w.Program.Diags.Warn(code.Unverified, a.Pos, "what is learned isn't verified: a packet with a wrong "+
+				"checksum "+
+				"changes table %q, too", a.Table.Value).
+				WithHint("verify it: verified: %q; or say that it does no harm: verified: false", w.Scope.Path[i].Entry)
+		}
+		return true
+	}
+	name := a.Verified.Value
+	in, known := w.Scope.Find(name)
+	switch {
+	case in == nil && !known:
+		w.Scope.Fail(code.Learn, a.Verified.Pos, "no header %q in the stack", name).WithNames(name, w.Scope.Visible())
+		return false
+	case in == nil:
+		w.Scope.Fail(code.Learn, a.Verified.Pos, "header %q can't be verified: not every packet of this rule has it",
+			name).
+			WithHint("ask for it in the rule: match, when")
+		return false
+	case rewrite.SumOver(in.Decl) == nil:
+		w.Scope.Fail(code.Learn, a.Verified.Pos, "header %q can't be verified: it has no checksum over what follows it",
+			name).
+			WithRelated(in.Decl.Name.Pos, "the header is declared here")
+		return false
+	}
+	w.Summable(fold.Bin(ir.Sub, in.Inner, fold.Off(in.Off)), a.Verified.Pos)
+	w.VerifyWhole(in, in.Fields[rewrite.SumOver(in.Decl).Name.Value], false, a.Verified.Pos)
+	return true
+}
+
+// checkActions reports actions that a rule of this hook can't have.
+func checkActions(p *draft.Program, r *spec.Rule) {
+	if !p.Congestion() {
+		return
+	}
+	for _, a := range r.Do {
+		if a.Else != nil {
+			p.Diags.Add(code.Congestion, a.Else.Pos, "nothing can be dropped at %s: there is no packet",
+				ir.Congestion)
+		}
+		switch a.Kind {
+		case spec.ActSet, spec.ActLet, spec.ActCount, spec.ActLearn, spec.ActEmit, spec.ActAdmit, spec.ActPass:
+		default:
+			p.Diags.Add(code.Congestion, a.Pos, "%s has no meaning at %s: there is no packet", a.Kind, ir.Congestion).
+				WithHint("there are set, let, count, learn, emit, admit and pass")
+		}
+	}
+}
+
+// checkRow reports a table whose rows a program of this hook can't look up. It may be interrupted by another one on the
+// same processor, so what it reads is copied to its stack, where each access has to be aligned.
+func checkRow(s *expr.Scope, t *ir.Table, l *spec.Lookup) {
+	if !s.Program.Congestion() || t.Kind == "lpm" {
+		return
+	}
+	for _, m := range t.Value.Members {
+		if k := m.Type.One().Kind; k != ir.Uint && k != ir.Bool && !k.IsIndex() || t.Value.Size > maxRow {
+			s.Fail(code.Congestion, l.Pos, "at %s rows consist of integers, of at most %d bytes together",
+				ir.Congestion,
+				maxRow).WithRelated(t.Pos, "the table is declared here")
+			return
+		}
+	}
+}
+
+const maxRow = 64 // bytes of a row on the stack

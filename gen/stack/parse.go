@@ -1,9 +1,8 @@
-package gen
+package stack
 
 import (
 	"fmt"
 	"maps"
-	"math/bits"
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
@@ -12,6 +11,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/gen/ranges"
+	"github.com/fastrelay/fastrelay-gen/gen/rewrite"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -28,7 +28,7 @@ func fixed(at spec.Place, seg ir.Off, in *draft.Header) *draft.Field {
 	pl := &draft.Field{Decl: f, Off: seg.Plus(at.Bit / 8), Bit: at.Bit % 8, Segment: at.Segment, Parent: in}
 	name := in.Decl.Name.Value + "." + f.Name.Value
 	if f.Kind == spec.FieldBytes {
-		pl.Load = &ir.LoadBytes{Off: pl.Off, N: f.Bytes, T: bytesType(f), Field: name}
+		pl.Load = &ir.LoadBytes{Off: pl.Off, N: f.Bytes, T: draft.BytesType(f), Field: name}
 		return pl
 	}
 	pl.Load = &ir.Load{Off: pl.Off, Bit: pl.Bit, Bits: f.Bits, Little: f.Little, Field: name}
@@ -36,30 +36,12 @@ func fixed(at spec.Place, seg ir.Off, in *draft.Header) *draft.Field {
 	return pl
 }
 
-func bytesType(f *spec.Field) ir.Type {
-	switch f.Type {
-	case "ip":
-		return ir.AddrType
-	case "mac":
-		return ir.MacType
-	}
-	return ir.Type{Kind: ir.Bytes, Size: f.Bytes}
-}
-
-// sizeOf returns the size of a header in bytes, or -1 where it varies.
-func sizeOf(h *spec.Header) int {
-	if h.Varies() {
-		return -1
-	}
-	return h.MaxBytes()
-}
-
 // inMetadata returns parent as it looks where header h is in the packet's metadata: the name of the field that
 // announces h is the tag's protocol there, while its place in the frame holds what announces the header after h.
 func inMetadata(parent *draft.Header, h *spec.Header) *draft.Header {
 	q := *parent
 	q.Fields = maps.Clone(parent.Fields)
-	if pl := announcer(parent, h); pl != nil {
+	if pl := draft.Announcer(parent, h); pl != nil {
 		q.Fields[pl.Decl.Name.Value] = &draft.Field{
 			Decl: pl.Decl, Load: &ir.Meta{Kind: ir.VLANProto}, Max: 0xFFFF, Parent: &q, Segment: -1,
 		}
@@ -67,36 +49,22 @@ func inMetadata(parent *draft.Header, h *spec.Header) *draft.Header {
 	return &q
 }
 
-// announcer returns the field of parent that says that h follows, or nil.
-func announcer(parent *draft.Header, h *spec.Header) *draft.Field {
-	for _, a := range h.After {
-		if a.Parent.Value == parent.Decl.Name.Value {
-			for _, m := range a.Match {
-				if pl := parent.Fields[m.Field.Path[0].Value]; pl != nil {
-					return pl
-				}
-			}
-		}
-	}
-	return nil
-}
-
 // parse lays a header out at off and emits its checks. path is changed where the header is in the metadata.
 func parse(p *draft.Program, e *spec.StackEntry, a arm, path []*draft.Header, off ir.Off, end ir.Expr,
 	blk *[]ir.Stmt) *draft.Header {
 	in := &draft.Header{
-		Entry: e.Var.Value, Decl: a.h, Meta: a.meta, Off: off, Size: sizeOf(a.h), Limit: end,
+		Entry: e.Var.Value, Decl: a.h, Meta: a.meta, Off: off, Size: draft.SizeOf(a.h), Limit: end,
 		Fields: map[string]*draft.Field{},
 	}
 	if p.Starts[off.Base] {
-		in.Far = maxStart
+		in.Far = draft.MaxStart
 	} else if len(path) > 0 {
 		in.Far = path[len(path)-1].Far
 	}
 	s := &expr.Scope{Program: p, Path: append(path[:len(path):len(path)], in), Self: in}
 	if a.meta {
 		parent := path[len(path)-1]
-		typ := announcer(parent, a.h)
+		typ := draft.Announcer(parent, a.h)
 		path[len(path)-1] = inMetadata(parent, a.h)
 		in.Size, in.End = 0, off
 		for _, at := range a.h.Layout() {
@@ -120,7 +88,7 @@ func parse(p *draft.Program, e *spec.StackEntry, a arm, path []*draft.Header, of
 			return
 		}
 		to := seg.Plus(bits / 8)
-		draft.Emit(blk, &ir.NeedBytes{End: to, Part: part(a.h, seg, in.Order[first:]), Reason: p.Truncated(pos),
+		draft.Emit(blk, &ir.NeedBytes{End: to, Part: draft.Part(a.h, seg, in.Order[first:]), Reason: p.Truncated(pos),
 			Pos: pos})
 		p.Pull(to)
 		if !fold.IsFrame(end) {
@@ -215,7 +183,7 @@ func parse(p *draft.Program, e *spec.StackEntry, a arm, path []*draft.Header, of
 				Pos: f.Name.Pos})
 		}
 		if f.SizedUint() {
-			if word := powerOf2(f.Max); p.AtLeast(at) < word {
+			if word := draft.PowerOf2(f.Max); p.AtLeast(at) < word {
 				p.Diags.Add(code.Variable, f.Name.Pos, "field %q may begin %s after the start of the packet: an "+
 					"integer of variable size has to have %d bytes in front of it", f.Name.Value,
 					diag.Plural(p.AtLeast(at), "byte"), word)
@@ -240,24 +208,6 @@ func parse(p *draft.Program, e *spec.StackEntry, a arm, path []*draft.Header, of
 	lengths(p, in, end, blk)
 	received(p, in, path, blk)
 	return in
-}
-
-// powerOf2 is the smallest power of two that isn't below n.
-func powerOf2(n int) int { return 1 << bits.Len(uint(n-1)) }
-
-// part names fields that begin at off.
-func part(h *spec.Header, off ir.Off, fields []*draft.Field) *ir.HeaderPart {
-	out := &ir.HeaderPart{Header: h.Name.Value, At: off}
-	for _, pl := range fields {
-		if pl.Segment >= 0 {
-			out.Fields = append(out.Fields, partField(pl.Decl))
-		}
-	}
-	return out
-}
-
-func partField(f *spec.Field) ir.HeaderField {
-	return ir.HeaderField{Name: f.Name.Value, Bits: f.Width(), Bytes: f.Kind == spec.FieldBytes}
 }
 
 // fixedValues emits the checks of the fields from index first on that have to have certain values.
@@ -322,9 +272,6 @@ func isNot(f *spec.Field) string {
 	return "is not " + strings.Join(values, " or ")
 }
 
-// impossible says why a value is unfit.
-const impossible = "would get a value that it can't have"
-
 // most is an upper bound of where something ends; 0: none is known.
 func most(end ir.Expr) uint64 {
 	if v := fold.Var(end); v != nil {
@@ -347,7 +294,7 @@ func lengths(p *draft.Program, in *draft.Header, end ir.Expr, blk *[]ir.Stmt) {
 			draft.Emit(blk, &ir.Guard{Cond: pl.UnlessAbsent(cond), Reason: reason, Pos: f.Name.Pos})
 		}
 		ends := func(cond ir.Expr) { // the length of a GSO packet may be that of a segment
-			if role(in.Decl, "destination") == nil {
+			if rewrite.Role(in.Decl, "destination") == nil {
 				ordinary := pl.UnlessAbsent(fold.Or(cond, fold.Bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, fold.Num(0))))
 				draft.Emit(blk, &ir.Guard{Cond: ordinary, Reason: p.SuperPacket(f.Name.Pos), Pos: f.Name.Pos})
 			}

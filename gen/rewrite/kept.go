@@ -1,4 +1,4 @@
-package gen
+package rewrite
 
 import (
 	"slices"
@@ -14,9 +14,10 @@ import (
 // may be of variable length. A tunnel's inner packet is such a one.
 
 // kept returns the index of the first header that leaves with everything that came after it.
-func (w *rewriter) kept() int {
+func (w *Packet) kept() int {
 	k := len(w.hdrs)
-	for i := len(w.s.Path) - 1; i >= 0 && k > 0 && !w.s.Path[i].Meta && w.hdrs[k-1].old == w.s.Path[i]; i-- {
+	for i := len(w.Scope.Path) - 1; i >= 0 && k > 0 && !w.Scope.Path[i].Meta &&
+		w.hdrs[k-1].old == w.Scope.Path[i]; i-- {
 		k--
 	}
 	if k == 0 || !w.resized && !w.popInner {
@@ -26,7 +27,7 @@ func (w *rewriter) kept() int {
 }
 
 // moveKept gives a header that is kept its place: all of it is as far from its start as it was.
-func (w *rewriter) moveKept(o *outHeader, off ir.Off) bool {
+func (w *Packet) moveKept(o *Header, off ir.Off) bool {
 	o.off = off
 	switch {
 	case off == o.old.Off:
@@ -36,17 +37,17 @@ func (w *rewriter) moveKept(o *outHeader, off ir.Off) bool {
 	case o.size >= 0:
 		o.end = off.Plus(o.size)
 	case slices.ContainsFunc(o.old.Order, func(pl *draft.Field) bool { return pl.Segment > 0 }):
-		w.s.Fail(code.Resize, w.pos, "header %q has a variable length and would have to move", o.entry)
+		w.Scope.Fail(code.Resize, w.pos, "header %q has a variable length and would have to move", o.entry)
 		return false // by a distance that varies, too: nothing says where its last fields are
 	default:
 		end := fold.Bin(ir.Add, fold.Off(off), fold.Distance(o.old.End, o.old.Off))
-		o.end = ir.Off{Base: w.p.Let(&w.guards, o.entry+"_new_end", end, maxStart, w.pos)}
+		o.end = ir.Off{Base: w.Program.Let(&w.Guards, o.entry+"_new_end", end, draft.MaxStart, w.pos)}
 	}
 	return true
 }
 
 // keep has a rewrite move the headers from the k-th on with the payload.
-func (w *rewriter) keep(rw *ir.Rewrite, k int) {
+func (w *Packet) keep(rw *ir.Rewrite, k int) {
 	if k == len(w.hdrs) {
 		return
 	}

@@ -1,4 +1,4 @@
-package gen
+package rewrite
 
 import (
 	"slices"
@@ -14,20 +14,20 @@ import (
 
 // This pass gives fields of headers that leave their values: set and mark.
 
-// set gives fields of the stack values.
-func (w *rewriter) set(a *spec.Action) {
+// Set gives fields of the stack values.
+func (w *Packet) Set(a *spec.Action) {
 	for _, as := range a.Set {
-		target, ok := w.s.Value(as.Target)
+		target, ok := w.Scope.Value(as.Target)
 		if !ok {
 			continue
 		}
-		v, ok := w.withEffects(as.Value)
+		v, ok := w.WithEffects(as.Value)
 		if !ok {
 			continue
 		}
 		if target.Type.Kind == ir.Endpoint && target.Field != nil && target.PortAt != nil {
 			if v.Type.Kind != ir.Endpoint {
-				w.s.Fail(code.Type, as.Value.Pos, "this is %s, where an endpoint is wanted", v.Type.What())
+				w.Scope.Fail(code.Type, as.Value.Pos, "this is %s, where an endpoint is wanted", v.Type.What())
 				continue
 			}
 			w.store(target.Field, expr.Value{Type: ir.AddrType, X: v.X, Pos: v.Pos}, as)
@@ -35,7 +35,7 @@ func (w *rewriter) set(a *spec.Action) {
 			continue
 		}
 		if target.Field == nil {
-			w.s.Fail(code.Target, as.Target.Pos, "only fields of headers can be set")
+			w.Scope.Fail(code.Target, as.Target.Pos, "only fields of headers can be set")
 			continue
 		}
 		w.store(target.Field, v, as)
@@ -43,15 +43,15 @@ func (w *rewriter) set(a *spec.Action) {
 }
 
 // store gives one field a value.
-func (w *rewriter) store(pl *draft.Field, v expr.Value, as *spec.Assign) {
+func (w *Packet) store(pl *draft.Field, v expr.Value, as *spec.Assign) {
 	f := pl.Decl
 	no := func(why, hint string) {
-		w.s.Fail(code.Target, as.Target.Pos, "field %q can't be set: %s", f.Name.Value, why).WithHint("%s", hint)
+		w.Scope.Fail(code.Target, as.Target.Pos, "field %q can't be set: %s", f.Name.Value, why).WithHint("%s", hint)
 	}
 	o := w.header(pl.Parent)
 	switch {
-	case w.p.Congestion() && !decides(pl):
-		no("it says what the kernel knows", "what can be set are "+decisions(pl.Parent.Decl.Name.Value))
+	case w.Program.Congestion() && !draft.Decides(pl):
+		no("it says what the kernel knows", "what can be set are "+draft.Decisions(pl.Parent.Decl.Name.Value))
 		return
 	case pl.Parent.Meta || pl.Segment < 0 && pl.Value == nil && pl.Size == nil:
 		no("it is in the packet's metadata", "send removes the tag")
@@ -72,7 +72,7 @@ func (w *rewriter) store(pl *draft.Field, v expr.Value, as *spec.Assign) {
 		w.storeVariable(o, pl, v, as)
 		return
 	case pl.Segment < 0:
-		w.s.Fail(code.Variable, as.Target.Pos, "field %q can't be set: its size or presence varies", f.Name.Value)
+		w.Scope.Fail(code.Variable, as.Target.Pos, "field %q can't be set: its size or presence varies", f.Name.Value)
 		return
 	case shapes(pl.Parent.Decl, f):
 		no("the size or presence of another field depends on it", "")
@@ -93,10 +93,10 @@ func (w *rewriter) store(pl *draft.Field, v expr.Value, as *spec.Assign) {
 }
 
 // again reports a field that a rule sets twice: only the last value would count.
-func (w *rewriter) again(o *outHeader, f *spec.Field, as *spec.Assign) bool {
+func (w *Packet) again(o *Header, f *spec.Field, as *spec.Assign) bool {
 	first, set := o.sets[f.Name.Value]
 	if set {
-		w.s.Fail(code.Target, as.Target.Pos, "field %q is set twice", f.Name.Value).
+		w.Scope.Fail(code.Target, as.Target.Pos, "field %q is set twice", f.Name.Value).
 			WithRelated(first, "the other value is here").
 			WithHint("leave one of them out")
 	}
@@ -104,7 +104,7 @@ func (w *rewriter) again(o *outHeader, f *spec.Field, as *spec.Assign) bool {
 }
 
 // allows reports whether the header of a field allows it a value; where only the packet shows that, a guard decides.
-func (w *rewriter) allows(h *spec.Header, f *spec.Field, v expr.Value) bool {
+func (w *Packet) allows(h *spec.Header, f *spec.Field, v expr.Value) bool {
 	if f.Is == nil {
 		return true
 	}
@@ -114,68 +114,70 @@ func (w *rewriter) allows(h *spec.Header, f *spec.Field, v expr.Value) bool {
 	if f.Is.Op == spec.IsEq || f.Kind != spec.FieldUint {
 		return false
 	}
-	cond := w.s.Constraint(expr.Value{Type: ir.UintType(f.Bits), X: v.X, Max: ranges.Max(f.Bits), Pos: v.Pos}, f.Is)
+	cond := w.Scope.Constraint(expr.Value{Type: ir.UintType(f.Bits), X: v.X, Max: ranges.Max(f.Bits), Pos: v.Pos}, f.Is)
 	if cond != nil {
-		w.guard(cond, w.p.Unfit(h, f, impossible), v.Pos)
+		w.Guard(cond, w.Program.Unfit(h, f, draft.Impossible), v.Pos)
 	}
 	return true
 }
 
 // takes makes sure that a field can hold a value, and that an address is of the field's family.
-func (w *rewriter) takes(f *spec.Field, v expr.Value, as *spec.Assign) bool {
+func (w *Packet) takes(f *spec.Field, v expr.Value, as *spec.Assign) bool {
 	switch {
 	case f.Kind == spec.FieldUint && v.Type.Kind != ir.Uint:
-		w.s.Fail(code.Type, as.Value.Pos, "this is %s, where an integer is wanted", v.Type.What())
+		w.Scope.Fail(code.Type, as.Value.Pos, "this is %s, where an integer is wanted", v.Type.What())
 		return false
 	case f.Kind == spec.FieldUint:
 		name := as.Target.String()
 		if len(as.Target.Path) == 1 {
 			name = "field \"" + name + "\""
 		}
-		return w.s.Fits(v, f.Bits, name, "", false) == nil
-	case v.Type.Kind != bytesType(f).Kind || v.Type.Size != bytesType(f).Size || v.X == nil:
-		w.s.Fail(code.Type, as.Value.Pos, "this is %s, but field %q is %s", v.Type.What(), f.Name.Value,
-			bytesType(f).What())
+		return w.Scope.Fits(v, f.Bits, name, "", false) == nil
+	case v.Type.Kind != draft.BytesType(f).Kind || v.Type.Size != draft.BytesType(f).Size || v.X == nil:
+		w.Scope.Fail(code.Type, as.Value.Pos, "this is %s, but field %q is %s", v.Type.What(), f.Name.Value,
+			draft.BytesType(f).What())
 		return false
 	case f.Type == "ip":
-		w.guard(fold.Bin(ir.Eq, fold.IsV4(v.X), fold.Bool(f.Bytes == 4)),
-			w.p.Punted("address_family", "an address of the other IP version", as.Value.Pos), as.Value.Pos)
+		w.Guard(fold.Bin(ir.Eq, fold.IsV4(v.X), fold.Bool(f.Bytes == 4)),
+			w.Program.Punted("address_family", "an address of the other IP version", as.Value.Pos), as.Value.Pos)
 	}
 	return true
 }
 
 // storeVariable gives an integer of variable size a value. It keeps the size that it came with: a packet whose integer
 // is missing, or too small for the value, is declined.
-func (w *rewriter) storeVariable(o *outHeader, pl *draft.Field, v expr.Value, as *spec.Assign) {
+func (w *Packet) storeVariable(o *Header, pl *draft.Field, v expr.Value, as *spec.Assign) {
 	f := pl.Decl
 	if shapes(pl.Parent.Decl, f) || f.Is != nil {
-		w.s.Fail(code.Target, as.Target.Pos, "field %q can't be set: other fields of its header depend on it, or it "+
+		w.Scope.Fail(code.Target, as.Target.Pos, "field %q can't be set: other fields of its header depend on it, or "+
+			"it "+
 			"has "+
 			"to keep its value", f.Name.Value)
 		return
 	}
 	if v.Type.Kind != ir.Uint {
-		w.s.Fail(code.Type, as.Value.Pos, "this is %s, where an integer is wanted", v.Type.What())
+		w.Scope.Fail(code.Type, as.Value.Pos, "this is %s, where an integer is wanted", v.Type.What())
 		return
 	}
 	if c, fixed := fold.Constant(v.X); fixed && c > pl.Max {
-		w.s.Fail(code.Range, as.Value.Pos, "%d doesn't fit %s, which has %d bits at most", c, as.Target, f.MaxBits())
+		w.Scope.Fail(code.Range, as.Value.Pos, "%d doesn't fit %s, which has %d bits at most", c, as.Target,
+			f.MaxBits())
 		return
 	}
 	if w.again(o, f, as) {
 		return
 	}
-	reason := w.p.Unfit(pl.Parent.Decl, f, "isn't there, or has no room for its new value")
+	reason := w.Program.Unfit(pl.Parent.Decl, f, "isn't there, or has no room for its new value")
 	if pl.Present != nil {
-		w.guard(pl.Present, reason, as.Target.Pos)
+		w.Guard(pl.Present, reason, as.Target.Pos)
 	}
 	if v.FitsIn != pl && !(f.Kind == spec.FieldVarint && v.Max <= ranges.Max(6)) {
-		if f.SizedUint() && expr.Reads(v.X, w.fx.Allocated) {
-			w.s.Fail(code.Alloc, as.Target.Pos, undecidable).
+		if f.SizedUint() && expr.Reads(v.X, w.Effects.Allocated) {
+			w.Scope.Fail(code.Alloc, as.Target.Pos, undecidable).
 				WithHint("low(…, %s) is as much of a number as the field has room for", as.Target)
 			return
 		}
-		w.guard(fold.Bin(ir.Le, v.X, pl.Room()), reason, as.Target.Pos)
+		w.Guard(fold.Bin(ir.Le, v.X, pl.Room()), reason, as.Target.Pos)
 	}
 	o.vals[f.Name.Value], o.sets[f.Name.Value] = v.X, as.Target.Pos
 }
@@ -195,26 +197,27 @@ func names(e *spec.Expr, f *spec.Field) bool {
 }
 
 // announces reports whether the field says which header of the path follows its own.
-func (w *rewriter) announces(pl *draft.Field) bool {
-	i := slices.IndexFunc(w.s.Path, func(in *draft.Header) bool { return in.Entry == pl.Parent.Entry })
-	return i >= 0 && i+1 < len(w.s.Path) && announcer(pl.Parent, w.s.Path[i+1].Decl) == pl &&
-		(w.s.Path[i+1].Meta || w.header(w.s.Path[i+1]) != nil)
+func (w *Packet) announces(pl *draft.Field) bool {
+	i := slices.IndexFunc(w.Scope.Path, func(in *draft.Header) bool { return in.Entry == pl.Parent.Entry })
+	return i >= 0 && i+1 < len(w.Scope.Path) && draft.Announcer(pl.Parent, w.Scope.Path[i+1].Decl) == pl &&
+		(w.Scope.Path[i+1].Meta || w.header(w.Scope.Path[i+1]) != nil)
 }
 
-func (w *rewriter) mark(a *spec.Action) {
+// Mark gives a packet its DSCP, ECN and the marks that the kernel keeps beside it.
+func (w *Packet) Mark(a *spec.Action) {
 	for _, as := range a.Set {
 		name := as.Target.Path[0].Value
-		v, ok := w.withEffects(as.Value)
+		v, ok := w.WithEffects(as.Value)
 		if !ok {
 			continue
 		}
 		if v.Type.Kind != ir.Uint {
-			w.s.Fail(code.Type, as.Value.Pos, "this is %s, where an integer is wanted", v.Type.What())
+			w.Scope.Fail(code.Type, as.Value.Pos, "this is %s, where an integer is wanted", v.Type.What())
 			continue
 		}
 		switch name {
 		case "priority", "mark":
-			if w.s.Fits(v, 32, name, "", false) != nil {
+			if w.Scope.Fits(v, 32, name, "", false) != nil {
 				continue
 			}
 			if name == "priority" {
@@ -224,15 +227,15 @@ func (w *rewriter) mark(a *spec.Action) {
 			}
 		default: // dscp, ecn
 			has := func(in *draft.Header) bool { return in.Fields[name] != nil && in.Fields[name].Load != nil }
-			i := slices.IndexFunc(w.s.Path, func(in *draft.Header) bool { return has(in) && w.header(in) != nil })
+			i := slices.IndexFunc(w.Scope.Path, func(in *draft.Header) bool { return has(in) && w.header(in) != nil })
 			if i < 0 { // popped, all of them
-				i = slices.IndexFunc(w.s.Path, has)
+				i = slices.IndexFunc(w.Scope.Path, has)
 			}
 			if i < 0 {
-				w.s.Fail(code.Action, as.Target.Pos, "no header of the stack has a field %q", name)
+				w.Scope.Fail(code.Action, as.Target.Pos, "no header of the stack has a field %q", name)
 				continue
 			}
-			w.store(w.s.Path[i].Fields[name], v, as)
+			w.store(w.Scope.Path[i].Fields[name], v, as)
 		}
 	}
 }

@@ -1,4 +1,8 @@
-package gen
+// Package stack turns a program's stack into the tree of its paths. Where the stack leaves a choice (IPv4 or IPv6, a
+// tag or none) the tree branches, and everything after the branch is compiled once for each branch, so that offsets and
+// sizes are as fixed as they can be. A leaf of the tree is a path: one sequence of headers, on which package rules
+// compiles what the program does. A program of the spec and the names that the spec declares go in, a draft comes out.
+package stack
 
 import (
 	"math"
@@ -12,21 +16,19 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/expr"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/rewrite"
+	"github.com/fastrelay/fastrelay-gen/gen/rules"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
-
-// This pass turns a program's stack into a tree. Where the stack leaves a choice (IPv4 or IPv6, a tag or none) the tree
-// branches, and everything after the branch is compiled once for each branch, so that offsets and sizes are as fixed as
-// they can be. A leaf of the tree is a path: one sequence of headers, and the rules compiled for it.
 
 const (
 	maxPaths = 64
 	maxOrder = 7 // entries of a stack whose right order is looked for
 )
 
-// compileProgram compiles a program. It returns nil where something is wrong with it.
-func compileProgram(src *spec.Program, names *declare.Names, protos map[*ir.Member]int,
+// Compile compiles a program. It returns nil where something is wrong with it.
+func Compile(src *spec.Program, names *declare.Names, protos map[*ir.Member]int,
 	diags *diag.List) *draft.Program {
 	p := draft.New(src, names, protos, diags)
 	p.Reason("sent", ir.Sent, "rewritten and sent", src.Name.Pos)
@@ -37,11 +39,11 @@ func compileProgram(src *spec.Program, names *declare.Names, protos map[*ir.Memb
 	}
 	errors := diags.Len()
 	known := names.CheckStack(src.Stack, diags)
-	checkRules(p, src.Rules)
+	rules.Check(p, src.Rules)
 	checkFollowers(p)
 	checkChoice(p)
 	checkHook(p, known)
-	checkLapsed(p)
+	rules.CheckLapsed(p)
 	blk := &p.Out.Body
 	if inactive >= 0 {
 		draft.Emit(blk, &ir.Guard{Cond: &ir.Meta{Kind: ir.LeaseValid}, Reason: inactive, Pos: src.Name.Pos})
@@ -408,7 +410,7 @@ func leaf(p *draft.Program, path []*draft.Header, blk *[]ir.Stmt) {
 		Lists: map[string]*expr.List{},
 	}
 	if !p.Congestion() {
-		if guard := superPackets(s, unsegmented); guard != nil {
+		if guard := rewrite.SuperPackets(s, unsegmented); guard != nil {
 			draft.Emit(blk, guard)
 		}
 	}
@@ -424,11 +426,5 @@ func leaf(p *draft.Program, path []*draft.Header, blk *[]ir.Stmt) {
 			Pos:    last.Decl.Name.Pos,
 		})
 	}
-	compileRules(s, blk)
-}
-
-// ordinary declines GSO packets.
-func ordinary(s *expr.Scope, pos diag.Pos) ir.Stmt {
-	return &ir.Guard{Cond: fold.Bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, fold.Num(0)), Reason: s.Program.SuperPacket(pos),
-		Pos: pos}
+	rules.Compile(s, blk)
 }

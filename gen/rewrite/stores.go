@@ -1,4 +1,4 @@
-package gen
+package rewrite
 
 import (
 	"cmp"
@@ -52,7 +52,7 @@ func (u *unit) atomic() bool {
 }
 
 // pieces cuts a header that leaves.
-func (w *rewriter) pieces(o *outHeader) []piece {
+func (w *Packet) pieces(o *Header) []piece {
 	var out []piece
 	runs := map[int][]*unit{}
 	if o.old == nil {
@@ -244,13 +244,14 @@ func whole(u *unit, off ir.Off, old *draft.Header, came ir.Off) []piece {
 const maxFront = 2 * 512
 
 // cells returns what has to be written: all of the front, or what changes.
-func (w *rewriter) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool) {
+func (w *Packet) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool) {
 	var out []ir.Store
 	again := 0 // bytes that are written as they came
 	for i, o := range w.hdrs {
 		full := full && i < kept
 		if full && o.size < 0 {
-			w.s.Fail(code.Resize, w.pos, "header %q has a variable length and would have to be written again", o.entry)
+			w.Scope.Fail(code.Resize, w.pos, "header %q has a variable length and would have to be written again",
+				o.entry)
 			return nil, false
 		}
 		for _, p := range w.pieces(o) {
@@ -259,7 +260,7 @@ func (w *rewriter) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool)
 				again += p.size
 			}
 			if i >= kept && p.changed && o.off.Base != o.old.Off.Base && p.was.Base != o.old.Off.Base {
-				w.s.Fail(code.Resize, p.pos, "header %q has a variable length and would have to move", o.entry)
+				w.Scope.Fail(code.Resize, p.pos, "header %q has a variable length and would have to move", o.entry)
 				return nil, false
 			}
 			if p.now == nil && o.old != nil && w.computed[o] == nil {
@@ -279,13 +280,13 @@ func (w *rewriter) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool)
 				c.Value, c.If = p.value, p.there
 			}
 			if p.field.SizedUint() {
-				c.Plain, c.Size = true, powerOf2(p.field.Max)
+				c.Plain, c.Size = true, draft.PowerOf2(p.field.Max)
 			}
 			out = append(out, c)
 		}
 	}
 	if again > maxFront {
-		w.s.Fail(code.Resize, w.pos, "this rule writes %d bytes of headers again, and a program's stack has 512",
+		w.Scope.Fail(code.Resize, w.pos, "this rule writes %d bytes of headers again, and a program's stack has 512",
 			again).
 			WithHint("fewer or smaller headers fit, or a rule that doesn't change the packet's size")
 		return nil, false
