@@ -30,9 +30,9 @@ const (
 type subject struct {
 	results.PacketCost
 	kernel  *ebpf.Program
-	counts  *runtime.Program // that counts how packets ended; nil: by hand
-	verdict uint32           // that a program by hand has to return
-	context any              // of a run
+	counts  *runtime.AnyProgram // that counts how packets ended; nil: by hand
+	verdict uint32              // that a program by hand has to return
+	context any                 // of a run
 	frame   []byte
 	rounds  []float64
 }
@@ -96,7 +96,7 @@ func measureCost(rounds int) (*results.Cost, error) {
 		}
 	}
 	cost := &results.Cost{}
-	for _, p := range []*runtime.Program{relay.ToPeer.Program, relay.ToClient.Program} {
+	for _, p := range []*runtime.AnyProgram{relay.ToPeer.AnyProgram, relay.ToClient.AnyProgram} {
 		size, err := sizeOf(p)
 		if err != nil {
 			return nil, err
@@ -120,7 +120,7 @@ func makeSubjects(line *testnet.Line, relay *turnrelay.Relay) (list []*subject, 
 			Relayed: netip.AddrPortFrom(line.RelayOutAddr.Of(f.peer), 50000+uint16(i)),
 			Peer:    netip.AddrPortFrom(line.PeerAddr.Of(f.peer), 7000),
 		}
-		if _, err := relay.OpenChannel(ch); err != nil {
+		if _, err := relay.Channel.Open(ch); err != nil {
 			return nil, err
 		}
 		what := fmt.Sprintf("IPv%d to IPv%d", f.client, f.peer)
@@ -136,8 +136,8 @@ func makeSubjects(line *testnet.Line, relay *turnrelay.Relay) (list []*subject, 
 				return nil, err
 			}
 			list = append(list,
-				ofRelay(relay.ToPeer.Program, line.RelayIn, up, what, size, "sent"),
-				ofRelay(relay.ToClient.Program, line.RelayOut, down, "back, "+what, size, "sent"))
+				ofRelay(relay.ToPeer.AnyProgram, line.RelayIn, up, what, size, "sent"),
+				ofRelay(relay.ToClient.AnyProgram, line.RelayOut, down, "back, "+what, size, "sent"))
 		}
 	}
 	stranger, err := turnlab.UDPFrame(line.ClientDev.MAC, line.RelayIn.MAC,
@@ -147,13 +147,13 @@ func makeSubjects(line *testnet.Line, relay *turnrelay.Relay) (list []*subject, 
 		return nil, err
 	}
 	return append(list,
-		ofRelay(relay.ToPeer.Program, line.RelayIn, stranger, "a stranger's", 120, "no_by_channel"),
-		ofRelay(relay.ToClient.Program, line.RelayIn, stranger, "a stranger's", 120, "no_by_peer"),
+		ofRelay(relay.ToPeer.AnyProgram, line.RelayIn, stranger, "a stranger's", 120, "no_by_channel"),
+		ofRelay(relay.ToClient.AnyProgram, line.RelayIn, stranger, "a stranger's", 120, "no_by_peer"),
 	), nil
 }
 
 // ofRelay is a packet that comes to a device, for a program of the generated relay.
-func ofRelay(p *runtime.Program, dev *testnet.Dev, frame []byte, what string, size int, outcome string) *subject {
+func ofRelay(p *runtime.AnyProgram, dev *testnet.Dev, frame []byte, what string, size int, outcome string) *subject {
 	return &subject{
 		PacketCost: results.PacketCost{
 			By: results.Generated, Program: p.Name(), What: what, Size: size, Outcome: outcome,
@@ -251,7 +251,7 @@ func (s *subject) count() (uint64, error) {
 }
 
 // outcomes lists the reasons that applied, for a message.
-func outcomes(p *runtime.Program) any {
+func outcomes(p *runtime.AnyProgram) any {
 	counts, err := p.Counts()
 	if err != nil {
 		return err
@@ -265,7 +265,7 @@ func outcomes(p *runtime.Program) any {
 	return m
 }
 
-func sizeOf(p *runtime.Program) (results.ProgramSize, error) {
+func sizeOf(p *runtime.AnyProgram) (results.ProgramSize, error) {
 	info, err := p.Kernel().Info()
 	if err != nil {
 		return results.ProgramSize{}, err

@@ -44,7 +44,7 @@ func (r *Relay) adopt() error {
 		r.counters.keep(used)
 	}
 	for _, k := range r.groups {
-		k.eachLive((*Receiver).takeState)
+		k.eachLive((*AnyReceiver).takeState)
 	}
 	for _, s := range r.sessions {
 		s.takeState()
@@ -123,16 +123,13 @@ func (r *Relay) adoptSessions() error {
 	}
 	for _, at := range ids {
 		sd := &r.desc.Sessions[at.kind]
-		s := &Session{
+		s := &AnySession{
 			relay: r, desc: sd, kind: at.kind, slot: at.slot, gen: at.gen, born: at.gen, queued: -1,
 			done: make(chan struct{}),
 		}
-		fields := make([][]byte, len(sd.Fields))
-		for i, f := range sd.Fields {
-			fields[i] = make([]byte, f.Size)
-		}
+		fields := make([]byte, s.of().size)
 		s.fields.Store(&fields)
-		s.state = make([]byte, 4*len(s.stateKind().members))
+		s.state = make([]byte, s.of().size)
 		for _, p := range parts[at] {
 			t := r.tables[sd.Rows[p.row].Table]
 			s.recover(p.key, t.desc.Key, sd.Rows[p.row].Key)
@@ -171,7 +168,7 @@ func (r *Relay) adoptSessions() error {
 		}
 	}
 	for k, used := range blocks {
-		b := r.sessionState[k].blocks
+		b := r.sessionKinds[k].blocks
 		b.free = slices.DeleteFunc(b.free, func(block uint32) bool { return used[block] })
 	}
 	r.slots.free = r.slots.free[:0]
@@ -192,23 +189,23 @@ func (row *tableRow) refersTo(value []byte) bool {
 }
 
 // recover reads fields back out of a key or value.
-func (s *Session) recover(buf []byte, members []abi.Member, fields []int) {
-	all := *s.fields.Load()
+func (s *AnySession) recover(buf []byte, members []abi.Member, fields []int) {
+	k := s.of()
 	for i, m := range visible(members) {
-		at, f := buf[m.Off:m.Off+m.Size], fields[i]
+		at, field := buf[m.Off:m.Off+m.Size], k.part(*s.fields.Load(), fields[i])
 		switch {
 		case m.Kind.IsState():
-			copy(s.state[4*f:], at)
+			copy(k.part(s.state, fields[i]), at)
 		case m.Kind == abi.KindUint && m.Levels == 0:
-			putUint(all[f], getUint(at))
+			putUint(field, getUint(at))
 		default:
-			copy(all[f], at)
+			copy(field, at)
 		}
 	}
 }
 
 // adoptSession enters a session that is whole; was are the values of its rows.
-func (r *Relay) adoptSession(s *Session, was [][]byte) error {
+func (r *Relay) adoptSession(s *AnySession, was [][]byte) error {
 	for i, row := range s.rows {
 		row.link(s.slot, s.gen)
 		if err := r.adoptRow(row, was[i]); err != nil {
@@ -224,7 +221,7 @@ func (r *Relay) adoptSession(s *Session, was [][]byte) error {
 
 // adoptEnds finds out when a session ends. The kernel has one deadline: where there is an idle time, it may be that
 // one's, and the lifetime begins anew, so that no session ends that is used.
-func (s *Session) adoptEnds() error {
+func (s *AnySession) adoptEnds() error {
 	r, now := s.relay, time.Now()
 	if s.desc.Lifetime > 0 {
 		s.expires = now.Add(s.desc.Lifetime)
@@ -251,7 +248,7 @@ func (s *Session) adoptEnds() error {
 }
 
 // adoptHops follows the hops in the rows of a table that is no session's.
-func (r *Relay) adoptHops(t *Table) error {
+func (r *Relay) adoptHops(t *AnyTable) error {
 	rows, err := t.scan()
 	if err != nil {
 		return err
@@ -331,7 +328,7 @@ func (r *Relay) adoptLinks() error {
 }
 
 // adoptable says what a pinned link attaches; nil where its interface or its program is gone.
-func (r *Relay) adoptable(l *pins.Link) (*attachment, *Program) {
+func (r *Relay) adoptable(l *pins.Link) (*attachment, *AnyProgram) {
 	p := r.Program(l.Program)
 	info, err := l.Info()
 	if p == nil || err != nil || info.TCX() == nil || info.TCX().Ifindex == 0 {

@@ -27,7 +27,7 @@ func (r *Relay) adoptGroups() error {
 				continue
 			}
 			r.log.Warn("a group can't be adopted, and is closed", "relay", r.desc.Name, "group",
-				(&Group{kind: k, key: key}).String(), "error", err)
+				(&AnyGroup{kind: k, key: key}).String(), "error", err)
 			if err := k.outer.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 				return fmt.Errorf("%s: %w", k.where(), err)
 			}
@@ -49,7 +49,7 @@ func (r *Relay) adoptGroups() error {
 }
 
 // keys returns the keys of all lists.
-func (k *GroupKind) keys() (keys [][]byte, err error) {
+func (k *AnyGroups) keys() (keys [][]byte, err error) {
 	var cursor any
 	for {
 		next, err := k.outer.NextKeyBytes(cursor)
@@ -65,7 +65,7 @@ func (k *GroupKind) keys() (keys [][]byte, err error) {
 }
 
 // adopt reads a list.
-func (k *GroupKind) adopt(key []byte, used map[uint32]bool) (_ *Group, err error) {
+func (k *AnyGroups) adopt(key []byte, used map[uint32]bool) (_ *AnyGroup, err error) {
 	var id ebpf.MapID
 	if err := k.outer.Lookup(key, &id); err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func (k *GroupKind) adopt(key []byte, used map[uint32]bool) (_ *Group, err error
 	if int(n) > k.desc.Max {
 		return nil, fmt.Errorf("it has %d receivers", n)
 	}
-	g := &Group{kind: k, key: key, installed: true, inner: inner}
+	g := &AnyGroup{kind: k, key: key, installed: true, inner: inner}
 	rows := map[uint32]bool{}
 	for i := range n {
 		at := abi.Order.Uint32(list[4+4*i:])
@@ -103,7 +103,7 @@ func (k *GroupKind) adopt(key []byte, used map[uint32]bool) (_ *Group, err error
 		if err != nil {
 			return nil, fmt.Errorf("row %d: %w", at, err)
 		}
-		if slices.ContainsFunc(g.list, func(o *Receiver) bool { return o.id == v.id }) {
+		if slices.ContainsFunc(g.list, func(o *AnyReceiver) bool { return o.id == v.id }) {
 			return nil, fmt.Errorf("two receivers are number %d", v.id)
 		}
 		v.at = at
@@ -127,8 +127,8 @@ func (k *GroupKind) adopt(key []byte, used map[uint32]bool) (_ *Group, err error
 }
 
 // adoptReceiver reads a receiver's row.
-func (k *GroupKind) adoptReceiver(g *Group, value []byte) (*Receiver, error) {
-	v := &Receiver{group: g, state: make([]byte, len(value)), applied: slices.Clone(value)}
+func (k *AnyGroups) adoptReceiver(g *AnyGroup, value []byte) (*AnyReceiver, error) {
+	v := &AnyReceiver{group: g, state: make([]byte, len(value)), applied: slices.Clone(value)}
 	for _, m := range k.desc.Receiver {
 		switch {
 		case m.Kind == abi.KindHop:
@@ -158,7 +158,7 @@ func (k *GroupKind) adoptReceiver(g *Group, value []byte) (*Receiver, error) {
 }
 
 // adoptState enters the credits and translations of a table's rows; counters are found by countersInUse.
-func (r *Relay) adoptState(t *Table) error {
+func (r *Relay) adoptState(t *AnyTable) error {
 	if !t.state {
 		return nil
 	}

@@ -66,9 +66,9 @@ func (r *Relay) inNamespace(f func() error) error {
 	return err
 }
 
-func (p *Program) attach(name string, index int) error { return p.attachAt(name, index, false, "") }
+func (p *AnyProgram) attach(name string, index int) error { return p.attachAt(name, index, false, "") }
 
-func (p *Program) attachAt(name string, index int, first bool, before string) error {
+func (p *AnyProgram) attachAt(name string, index int, first bool, before string) error {
 	r := p.relay
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -130,7 +130,7 @@ func (p *Program) attachAt(name string, index int, first bool, before string) er
 	return nil
 }
 
-func (r *Relay) attachedTo(p *Program, index int) *attachment {
+func (r *Relay) attachedTo(p *AnyProgram, index int) *attachment {
 	for _, a := range r.attachments {
 		if a.program == p.desc.Name && a.index == index {
 			return a
@@ -143,7 +143,7 @@ func (r *Relay) attachedTo(p *Program, index int) *attachment {
 var errNoEthernet = errors.New("its frames have no Ethernet header")
 
 // attachTo attaches a program to an interface. r.mu is held, and the thread is in the relay's network namespace.
-func (r *Relay) attachTo(p *Program, a *attachment, dev *netlink.LinkAttrs) error {
+func (r *Relay) attachTo(p *AnyProgram, a *attachment, dev *netlink.LinkAttrs) error {
 	if p.desc.L2 && !routes.HasEthernet(dev) {
 		return fmt.Errorf("%w (%s), and the spec's stack begins with one", errNoEthernet, dev.EncapType)
 	}
@@ -196,7 +196,7 @@ func findLink(name string, index int) (netlink.Link, error) {
 	return nil, errors.New(text)
 }
 
-func (r *Relay) attachTCX(p *Program, a *attachment) error {
+func (r *Relay) attachTCX(p *AnyProgram, a *attachment) error {
 	at := ebpf.AttachTCXIngress
 	if a.egress {
 		at = ebpf.AttachTCXEgress
@@ -250,7 +250,7 @@ func filterParent(egress bool) uint32 {
 }
 
 // attachFilter adds a clsact filter after those that are there, so that the order is that of TCX.
-func (r *Relay) attachFilter(p *Program, a *attachment) error {
+func (r *Relay) attachFilter(p *AnyProgram, a *attachment) error {
 	l := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: a.index, Name: a.name}}
 	made, err := addClsact(l, a.egress)
 	if err != nil {

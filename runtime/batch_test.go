@@ -316,7 +316,7 @@ func TestCloseSessions(t *testing.T) {
 	r, other := load(t, Options{}), load(t, Options{})
 	broken := errors.New("broken")
 	for _, fail := range []string{"", "by_client", "by_peer"} {
-		var all []*Session
+		var all []*AnySession
 		for n := range 8 {
 			all = append(all, open(t, r, n))
 		}
@@ -356,9 +356,9 @@ func TestCloseSessions(t *testing.T) {
 func TestTranslationsOfMany(t *testing.T) {
 	r := loadGroups(t, Options{})
 	g := openGroup(t, r, 1)
-	ids := func(v *Receiver) *Translation { return v.State(3).(*Translation) }
-	var receivers []*Receiver
-	err := g.Change(bg, func(c *Change) error {
+	ids := func(v *AnyReceiver) *Translation { return v.State(3).(*Translation) }
+	var receivers []*AnyReceiver
+	err := g.Change(bg, func(c *AnyChange) error {
 		for n := range 64 {
 			v, err := c.Add(subscriber(n, 0)...)
 			if err != nil {
@@ -376,7 +376,7 @@ func TestTranslationsOfMany(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = g.Change(bg, func(c *Change) error {
+	err = g.Change(bg, func(c *AnyChange) error {
 		for _, v := range receivers[1:] {
 			c.Remove(v)
 		}

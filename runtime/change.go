@@ -8,17 +8,17 @@ import (
 	"slices"
 )
 
-// A Change is several changes of one group in one step, collected by [Group.Change].
-type Change struct {
-	group *Group
+// AnyChange is several changes of one group in one step, collected by [AnyGroup.Change].
+type AnyChange struct {
+	group *AnyGroup
 	ops   []op
-	added []*Receiver
+	added []*AnyReceiver
 	done  bool
 }
 
 // op is one change. values makes the new row of the old one; nil: the receiver is removed.
 type op struct {
-	receiver *Receiver
+	receiver *AnyReceiver
 	add      bool
 	values   func(old []byte) ([]byte, error)
 }
@@ -32,16 +32,16 @@ var errDone = errors.New("the function that was given this Change has returned")
 //
 // Change waits until the kernel has the change and no program sees the receivers from before it: a grace period of RCU,
 // some milliseconds, and longer after other changes. If ctx ends first, Change returns an error that wraps ctx's, and
-// the change goes on: it comes into force soon, or is undone where the kernel refuses it; [Group.Receivers] shows
+// the change goes on: it comes into force soon, or is undone where the kernel refuses it; [AnyGroup.Receivers] shows
 // which. If ctx has ended before, nothing is changed.
 //
-// Other errors are those of [Group.Add], and [ErrClosed] for a receiver that was removed meanwhile; nothing was changed
-// then.
-func (g *Group) Change(ctx context.Context, f func(c *Change) error) error {
+// Other errors are those of [AnyGroup.Add], and [ErrClosed] for a receiver that was removed meanwhile; nothing was
+// changed then.
+func (g *AnyGroup) Change(ctx context.Context, f func(c *AnyChange) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	c := &Change{group: g}
+	c := &AnyChange{group: g}
 	undo := func() {
 		for _, v := range c.added {
 			g.kind.relay.lists.free(v)
@@ -73,13 +73,18 @@ func (g *Group) Change(ctx context.Context, f func(c *Change) error) error {
 	return err
 }
 
-// Add adds a receiver after the others; see [Group.Add].
-func (c *Change) Add(values ...any) (*Receiver, error) {
+// Add adds a receiver after the others; see [AnyGroup.Add].
+func (c *AnyChange) Add(values ...any) (*AnyReceiver, error) {
+	return c.add(c.group.kind.rowLayout().encodeAny(values))
+}
+
+// add is Add of values that were laid out.
+func (c *AnyChange) add(values values, err error) (*AnyReceiver, error) {
 	if c.done {
 		return nil, errDone
 	}
 	k := c.group.kind
-	row, err := k.encode(values)
+	row, err := k.check(values, err)
 	if err != nil {
 		return nil, err
 	}
@@ -94,12 +99,18 @@ func (c *Change) Add(values ...any) (*Receiver, error) {
 	return v, nil
 }
 
-// Set gives a receiver new values; see [Receiver.Set].
-func (c *Change) Set(v *Receiver, values ...any) error {
+// Set gives a receiver new values; see [AnyReceiver.Set].
+func (c *AnyChange) Set(v *AnyReceiver, values ...any) error {
+	row, err := c.group.kind.rowLayout().encodeAny(values)
+	return c.set(v, row, err)
+}
+
+// set is Set of values that were laid out.
+func (c *AnyChange) set(v *AnyReceiver, values values, err error) error {
 	if err := c.mine(v); err != nil {
 		return err
 	}
-	row, err := c.group.kind.encode(values)
+	row, err := c.group.kind.check(values, err)
 	if err != nil {
 		return err
 	}
@@ -108,12 +119,18 @@ func (c *Change) Set(v *Receiver, values ...any) error {
 	return nil
 }
 
-// Update changes a receiver's values; see [Receiver.Update]. f is called after the function that was given to Change
+// Update changes a receiver's values; see [AnyReceiver.Update]. f is called after the function that was given to Change
 // has returned, perhaps more than once.
-func (c *Change) Update(v *Receiver, f func(values []any) []any) {
+func (c *AnyChange) Update(v *AnyReceiver, f func(values []any) []any) {
+	l := c.group.kind.rowLayout()
+	c.update(v, func(old []byte) (values, error) { return l.encodeAny(f(l.decodeAny(old, nil))) })
+}
+
+// update is Update of rows as bytes.
+func (c *AnyChange) update(v *AnyReceiver, f func(old []byte) (values, error)) {
 	k := c.group.kind
 	c.ops = append(c.ops, op{receiver: v, values: func(old []byte) ([]byte, error) {
-		row, err := k.encode(f(decodeMembers(k.plain, old, nil)))
+		row, err := k.check(f(old))
 		if err != nil {
 			return nil, err
 		}
@@ -122,9 +139,9 @@ func (c *Change) Update(v *Receiver, f func(values []any) []any) {
 }
 
 // Remove removes a receiver; one that is removed already is left alone.
-func (c *Change) Remove(v *Receiver) { c.ops = append(c.ops, op{receiver: v}) }
+func (c *AnyChange) Remove(v *AnyReceiver) { c.ops = append(c.ops, op{receiver: v}) }
 
-func (c *Change) mine(v *Receiver) error {
+func (c *AnyChange) mine(v *AnyReceiver) error {
 	switch {
 	case c.done:
 		return errDone
@@ -135,7 +152,7 @@ func (c *Change) mine(v *Receiver) error {
 }
 
 // apply plans the changes, and waits until they are in force.
-func (c *Change) apply(ctx context.Context) error {
+func (c *AnyChange) apply(ctx context.Context) error {
 	f, g := c.group.kind.relay.lists, c.group
 	for _, o := range c.ops {
 		if o.receiver.group != g {
@@ -146,12 +163,12 @@ func (c *Change) apply(ctx context.Context) error {
 		// What changes are made of is read and encoded without the lock. Where another change came
 		// between, it is done again.
 		f.mu.Lock()
-		before := map[*Receiver][]byte{}
+		before := map[*AnyReceiver][]byte{}
 		for _, o := range c.ops {
 			before[o.receiver] = o.receiver.planned
 		}
 		f.mu.Unlock()
-		after := map[*Receiver][]byte{}
+		after := map[*AnyReceiver][]byte{}
 		for v, row := range before {
 			after[v] = row
 		}
@@ -188,7 +205,7 @@ func (c *Change) apply(ctx context.Context) error {
 }
 
 // plan makes the changes what is planned. lists.mu is held.
-func (c *Change) plan(after map[*Receiver][]byte) (wait waitFunc, err error) {
+func (c *AnyChange) plan(after map[*AnyReceiver][]byte) (wait waitFunc, err error) {
 	f, g := c.group.kind.relay.lists, c.group
 	if f.over || g.over || g.closing {
 		if !slices.ContainsFunc(c.ops, func(o op) bool { return o.values != nil }) {
@@ -225,7 +242,7 @@ func (c *Change) plan(after map[*Receiver][]byte) (wait waitFunc, err error) {
 		v.planned = row
 	}
 	if gone {
-		g.plan = slices.DeleteFunc(g.plan, func(v *Receiver) bool { return v.planned == nil })
+		g.plan = slices.DeleteFunc(g.plan, func(v *AnyReceiver) bool { return v.planned == nil })
 	}
 	if !changed {
 		return f.wait(g), nil // for another goroutine's change, if need be
@@ -238,25 +255,24 @@ func same(a, b []byte) bool {
 	return (a == nil) == (b == nil) && (a == nil || &a[0] == &b[0])
 }
 
-// encode lays the plain values of a receiver out as a row.
-func (k *GroupKind) encode(values []any) ([]byte, error) {
-	where := k.where() + ", receiver"
-	row, err := encodeMembers(where, k.plain, k.desc.ReceiverSize, values)
+// check returns the row of a receiver whose plain values were laid out, or what is wrong with them.
+func (k *AnyGroups) check(values values, err error) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := specified(where, k.plain, row); err != nil {
+	l, row := k.rowLayout(), values.data
+	if err := l.specified(row); err != nil {
 		return nil, err
 	}
 	// Only to check that both ends of a hop are of one family.
-	if err := (&tableRow{receiver: &Receiver{group: &Group{kind: k}}, value: row}).findHops(); err != nil {
-		return nil, fmt.Errorf("%s: %w", where, err)
+	if err := (&tableRow{receiver: &AnyReceiver{group: &AnyGroup{kind: k}}, value: row}).findHops(); err != nil {
+		return nil, fmt.Errorf("%s: %w", l.where, err)
 	}
 	return row, nil
 }
 
 // fill writes what is no value into a row.
-func (k *GroupKind) fill(row []byte, v *Receiver) []byte {
+func (k *AnyGroups) fill(row []byte, v *AnyReceiver) []byte {
 	for _, m := range k.plain {
 		if m.Hidden {
 			copy(row[m.Off:m.Off+m.Size], v.state[m.Off:])

@@ -21,7 +21,7 @@ func TestChangesUnderTraffic(t *testing.T) {
 	r := loadRing(t, 1<<22)
 	g := openGroup(t, r, 7)
 	const receivers = 12
-	var all []*Receiver
+	var all []*AnyReceiver
 	for n := range receivers {
 		all = append(all, add(t, g, n, 0))
 	}
@@ -47,7 +47,7 @@ func TestChangesUnderTraffic(t *testing.T) {
 	var enough atomic.Bool
 	changes.Go(func() {
 		for ; !enough.Load(); version++ {
-			err := g.Change(bg, func(c *Change) error {
+			err := g.Change(bg, func(c *AnyChange) error {
 				old := rand.IntN(len(all))
 				c.Remove(all[old])
 				all = slices.Delete(all, old, old+1)
@@ -69,7 +69,7 @@ func TestChangesUnderTraffic(t *testing.T) {
 	for range 2 {
 		changes.Go(func() {
 			for n := 0; !enough.Load(); n++ {
-				err := g.Change(bg, func(c *Change) error {
+				err := g.Change(bg, func(c *AnyChange) error {
 					for i, v := range g.Receivers() {
 						if i%3 == n%3 {
 							c.Update(v, func(values []any) []any { values[1] = subscriber(n%200, 0)[1]; return values })
@@ -88,7 +88,7 @@ func TestChangesUnderTraffic(t *testing.T) {
 	go func() { changes.Wait(); close(done) }()
 	type packet struct {
 		value, of uint64
-		seen      map[*Receiver]bool
+		seen      map[*AnyReceiver]bool
 	}
 	open := map[uint64]*packet{}
 	whole, values := 0, map[uint64]bool{}
@@ -101,7 +101,7 @@ func TestChangesUnderTraffic(t *testing.T) {
 	for ev := range read(r, ctx) {
 		p := open[ev.Uint(0)]
 		if p == nil {
-			p = &packet{ev.Uint(2), ev.Uint(3), map[*Receiver]bool{}}
+			p = &packet{ev.Uint(2), ev.Uint(3), map[*AnyReceiver]bool{}}
 			open[ev.Uint(0)] = p
 		}
 		switch {
@@ -204,31 +204,31 @@ func TestChangeIsAllOrNothing(t *testing.T) {
 		return fmt.Sprint(len(k.free), len(k.ids), len(k.live), len(r.counters.free), len(r.spaces.all))
 	}
 	before := free()
-	var kept *Change
+	var kept *AnyChange
 	wrong := errors.New("wrong")
 	var value *ValueError
 	var full *FullError
 	for _, tt := range []struct {
 		name string
-		f    func(c *Change) error
+		f    func(c *AnyChange) error
 		is   func(error) bool
 	}{
-		{"an error of its own", func(c *Change) error {
+		{"an error of its own", func(c *AnyChange) error {
 			c.Add(subscriber(2, 2)...)
 			c.Remove(v)
 			kept = c
 			return wrong
 		}, func(err error) bool { return err == wrong }},
-		{"a family", func(c *Change) error {
+		{"a family", func(c *AnyChange) error {
 			c.Add(subscriber(2, 2)...)
 			return c.Set(v, netip.MustParseAddrPort("[2001:db8::1]:1"), netip.MustParseAddrPort("192.0.2.1:1"), 1)
 		}, func(err error) bool { return errors.As(err, &value) }},
-		{"an unspecified address", func(c *Change) error {
+		{"an unspecified address", func(c *AnyChange) error {
 			_, err := c.Add(netip.MustParseAddrPort("0.0.0.0:1"), netip.MustParseAddrPort("192.0.2.1:1"), 1)
 			return err
 		},
 			func(err error) bool { return errors.As(err, &value) && strings.Contains(err.Error(), "unspecified") }},
-		{"too many", func(c *Change) error {
+		{"too many", func(c *AnyChange) error {
 			for n := range 64 {
 				if _, err := c.Add(subscriber(n, n)...); err != nil {
 					return err
@@ -238,7 +238,7 @@ func TestChangeIsAllOrNothing(t *testing.T) {
 		}, func(err error) bool {
 			return errors.As(err, &full) && strings.Contains(err.Error(), "subs id=0x7") && full.Size == 64
 		}},
-		{"too many in all", func(c *Change) error {
+		{"too many in all", func(c *AnyChange) error {
 			for n := range 128 {
 				if _, err := c.Add(subscriber(n, n)...); err != nil {
 					return err
@@ -248,16 +248,17 @@ func TestChangeIsAllOrNothing(t *testing.T) {
 		}, func(err error) bool {
 			return errors.As(err, &full) && full.Size == 128 && strings.Contains(err.Error(), "receivers of group")
 		}},
-		{"another group's", func(c *Change) error { c.Add(subscriber(2, 2)...); c.Remove(other); return nil },
+		{"another group's", func(c *AnyChange) error { c.Add(subscriber(2, 2)...); c.Remove(other); return nil },
 			func(err error) bool { return strings.Contains(err.Error(), "is no receiver of") }},
-		{"another group's values", func(c *Change) error {
+		{"another group's values", func(c *AnyChange) error {
 			return c.Set(other, subscriber(2, 2)...)
 		}, func(err error) bool { return strings.Contains(err.Error(), "is no receiver of") }},
 	} {
 		if err := g.Change(bg, tt.f); err == nil || !tt.is(err) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
-		if got := free(); got != before || !slices.Equal(g.Receivers(), []*Receiver{v}) || v.Values()[2] != uint64(1) {
+		if got := free(); got != before || !slices.Equal(g.Receivers(), []*AnyReceiver{v}) ||
+			v.Values()[2] != uint64(1) {
 			t.Errorf("%s: free %s, was %s; receivers %v", tt.name, got, before, g.Receivers())
 		}
 	}
@@ -265,7 +266,7 @@ func TestChangeIsAllOrNothing(t *testing.T) {
 		t.Error("a change was changed after its function had returned")
 	}
 	// One that comes and goes in one step leaves nothing; a panic neither.
-	if err := g.Change(bg, func(c *Change) error {
+	if err := g.Change(bg, func(c *AnyChange) error {
 		v, err := c.Add(subscriber(3, 3)...)
 		c.Remove(v)
 		return err
@@ -274,7 +275,7 @@ func TestChangeIsAllOrNothing(t *testing.T) {
 	}
 	func() {
 		defer func() { recover() }()
-		g.Change(bg, func(c *Change) error { c.Add(subscriber(3, 3)...); panic("a test") })
+		g.Change(bg, func(c *AnyChange) error { c.Add(subscriber(3, 3)...); panic("a test") })
 	}()
 	if free() != before {
 		t.Errorf("after a panic free %s, was %s", free(), before)
@@ -310,7 +311,7 @@ func TestChangeFails(t *testing.T) {
 				t.Errorf("%s: %v", step, err)
 			}
 		} else {
-			err := g.Change(bg, func(c *Change) error {
+			err := g.Change(bg, func(c *AnyChange) error {
 				if _, err := c.Add(subscriber(3, 3)...); err != nil {
 					return err
 				}
@@ -353,7 +354,7 @@ func TestGroupLimits(t *testing.T) {
 	// Two full groups, all of whose rows change at once, again and again.
 	for n := range 2 {
 		g := must(k.Get(n))
-		if err := g.Change(bg, func(c *Change) error {
+		if err := g.Change(bg, func(c *AnyChange) error {
 			for n := range 64 {
 				if _, err := c.Add(subscriber(n, n)...); err != nil {
 					return err
@@ -371,7 +372,7 @@ func TestGroupLimits(t *testing.T) {
 	for n := range 2 {
 		wg.Go(func() {
 			for round := range 3 {
-				err := found(k.Get(n)).Change(bg, func(c *Change) error {
+				err := found(k.Get(n)).Change(bg, func(c *AnyChange) error {
 					for i, v := range found(k.Get(n)).Receivers() {
 						if err := c.Set(v, subscriber(i, 1000*(round+1)+i)...); err != nil {
 							return err
@@ -463,7 +464,7 @@ func BenchmarkChange(b *testing.B) {
 		}
 	})
 	b.Run("64 at once", func(b *testing.B) {
-		var vs []*Receiver
+		var vs []*AnyReceiver
 		for n := range 60 {
 			vs = append(vs, add(b, g, n, 0))
 		}

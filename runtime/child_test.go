@@ -98,7 +98,7 @@ func changeForever(object []byte, opt Options) int {
 	fmt.Println("ready")
 	for n := 1; err == nil; n++ {
 		g := must(r.GroupKind("subs").Get(7))
-		err = g.Change(bg, func(c *Change) error {
+		err = g.Change(bg, func(c *AnyChange) error {
 			all := g.Receivers()
 			if len(all) > 20 {
 				c.Remove(all[n%20])

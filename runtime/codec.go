@@ -1,9 +1,8 @@
 package runtime
 
 import (
+	"errors"
 	"fmt"
-	"iter"
-	"math"
 	"net"
 	"net/netip"
 	"reflect"
@@ -14,334 +13,279 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// encodeLevels is encode for a value for each of some levels of priority: an array or a slice of them. 0 levels are a
-// single value.
-func encodeLevels(buf []byte, kind abi.Kind, bits, levels int, v any) error {
-	if levels == 0 {
-		return encode(buf, kind, bits, v)
+// A Codec lays values out as the kernel has them, or reads them. Generated code has one function for each key, row and
+// list of fields, which serves both ways: it calls what fits the kind of each member, in the order of the spec.
+//
+//	func peersRow(c *runtime.Codec, row *PeersRow) {
+//		c.Addr(&row.Local)
+//		runtime.Uint(c, &row.VNI)
+//		runtime.Each(c, row.Credit[:], (*runtime.Codec).Credit) // one for each level of priority
+//	}
+//
+// A value that doesn't fit makes what calls the function fail with a [*ValueError].
+type Codec struct {
+	layout
+	values
+	reading bool
+	refer   func(member, level int) handle // reading: what a member refers to
+
+	member int // of the layout: the one whose turn it is
+	level  int // -1: all of the member
+	err    error
+}
+
+// layout is where values are in memory.
+type layout struct {
+	where   string // for errors
+	members []abi.Member
+	size    int
+}
+
+// values are those of the members of a layout.
+type values struct {
+	data  []byte
+	given [][]handle // by member: what is given for those that refer to state; nil: nothing
+}
+
+// part is the memory of a member.
+func (l layout) part(data []byte, member int) []byte {
+	m := &l.members[member]
+	return data[m.Off : m.Off+m.Size]
+}
+
+// wrong is the error for the value of a member.
+func (l layout) wrong(m *abi.Member, v any, reason string) error {
+	return &ValueError{Where: l.where + ", " + strconv.Quote(m.Name), Value: v, Reason: reason}
+}
+
+// encode lays values out.
+func (l layout) encode(write func(c *Codec)) (values, error) {
+	c := Codec{layout: l, values: values{data: make([]byte, l.size)}, member: -1, level: -1}
+	write(&c)
+	return c.values, c.err
+}
+
+// decode reads values. Members that refer to state have what refer says.
+func (l layout) decode(data []byte, refer func(member, level int) handle, read func(c *Codec)) {
+	read(&Codec{layout: l, values: values{data: data}, reading: true, refer: refer, member: -1, level: -1})
+}
+
+// next turns to the next member, unless its levels are being visited, and returns it with its bytes.
+func (c *Codec) next() (*abi.Member, []byte) {
+	if c.level < 0 {
+		for c.member++; c.member < len(c.members) && c.members[c.member].Hidden; c.member++ {
+		}
 	}
-	list := reflect.ValueOf(v)
-	if !list.IsValid() || list.Kind() != reflect.Array && list.Kind() != reflect.Slice {
-		return typeError(v, fmt.Sprintf("an array of %d values, one for each level of priority,", levels))
+	if c.member >= len(c.members) {
+		c.fail(nil, errors.New("is one more than the spec has"))
+		return nil, nil
 	}
-	if list.Len() != levels {
-		return fmt.Errorf("has %d values, must have %d: one for each level of priority", list.Len(), levels)
+	m := &c.members[c.member]
+	b := c.part(c.data, c.member)
+	if c.level >= 0 && !m.Kind.IsState() {
+		size := m.Size / m.Levels
+		b = b[c.level*size : (c.level+1)*size]
 	}
-	size := len(buf) / levels
+	return m, b
+}
+
+// fail notes the first error.
+func (c *Codec) fail(v any, err error) {
+	if c.err != nil {
+		return
+	}
+	m := &abi.Member{} // there is no such member
+	if c.member < len(c.members) {
+		m = &c.members[c.member]
+	}
+	reason := err.Error()
+	if c.level >= 0 {
+		reason += fmt.Sprintf(" (level %d)", c.level)
+	}
+	c.err = c.wrong(m, v, reason)
+}
+
+// plain is what is done with a value that is in the memory itself.
+func plain[T any](c *Codec, v *T, put func([]byte, T) error, get func([]byte) T) {
+	m, b := c.next()
+	switch {
+	case m == nil:
+	case c.reading:
+		*v = get(b)
+	default:
+		if err := put(b, *v); err != nil {
+			c.fail(*v, err)
+		}
+	}
+}
+
+// Uint is an integer.
+func Uint[T uint8 | uint16 | uint32 | uint64](c *Codec, v *T) {
+	m, b := c.next()
+	switch {
+	case m == nil:
+	case c.reading:
+		*v = T(getUint(b))
+	default:
+		if err := putBits(b, m.Bits, uint64(*v)); err != nil {
+			c.fail(*v, err)
+		}
+	}
+}
+
+// Each is a member that has a value for each level of priority; one is what a single one would be.
+func Each[T any](c *Codec, levels []T, one func(*Codec, *T)) {
+	m, _ := c.next()
+	if m == nil {
+		return
+	}
+	if len(levels) != m.Levels {
+		c.fail(levels, wrongLevels(len(levels), m.Levels))
+		return
+	}
 	for i := range levels {
-		if err := encode(buf[i*size:(i+1)*size], kind, bits, list.Index(i).Interface()); err != nil {
-			return fmt.Errorf("%w (level %d)", err, i)
-		}
+		c.level = i
+		one(c, &levels[i])
 	}
-	return nil
+	c.level = -1
 }
 
-// decodeLevels is the inverse of encodeLevels.
-func decodeLevels(buf []byte, kind abi.Kind, levels int) any {
-	if levels == 0 {
-		return decode(buf, kind)
-	}
-	var out []any
-	for one := range slices.Chunk(buf, len(buf)/levels) {
-		out = append(out, decode(one, kind))
-	}
-	return out
+func wrongLevels(given, want int) error {
+	return fmt.Errorf("has %d values, must have %d: one for each level of priority", given, want)
 }
 
-// Levels gives the values of a member that has one for each level of priority their type. Generated packages call it.
-func Levels[T any](values any, one func(value any) T) (all []T) {
-	for _, v := range values.([]any) {
-		all = append(all, one(v))
-	}
-	return all
+// Bool is a bool.
+func (c *Codec) Bool(v *bool) { plain(c, v, putBool, getBool) }
+
+// Bytes is bytes of a fixed number.
+func (c *Codec) Bytes(v []byte) {
+	plain(c, &v, putBytes, func(b []byte) []byte { copy(v, b); return v })
 }
 
-// encode writes v into buf (of the kind's size), checked against its range.
-func encode(buf []byte, kind abi.Kind, bits int, v any) error {
-	switch kind {
-	case abi.KindUint:
-		n, err := toUint(v, bits)
-		if err != nil {
-			return err
-		}
-		putUint(buf, n)
-	case abi.KindBool:
-		b, ok := v.(bool)
-		if !ok {
-			return typeError(v, "bool")
-		}
-		buf[0] = 0
-		if b {
-			buf[0] = 1
-		}
-	case abi.KindBytes:
-		b, ok := toBytes(v)
-		if !ok {
-			return typeError(v, "[]byte")
-		}
-		if len(b) != len(buf) {
-			return fmt.Errorf("has %d bytes, must have %d", len(b), len(buf))
-		}
-		copy(buf, b)
-	case abi.KindMAC:
-		b, ok := toBytes(v)
-		if !ok {
-			return typeError(v, "net.HardwareAddr")
-		}
-		if len(b) != 6 {
-			return fmt.Errorf("has %d bytes, must have 6", len(b))
-		}
-		copy(buf, b)
-	case abi.KindAddr:
-		a, ok := v.(netip.Addr)
-		if !ok {
-			return typeError(v, "netip.Addr")
-		}
-		return putAddr(buf, a)
-	case abi.KindEndpoint:
-		ep, ok := v.(netip.AddrPort)
-		if !ok {
-			return typeError(v, "netip.AddrPort")
-		}
-		if err := putAddr(buf, ep.Addr()); err != nil {
-			return err
-		}
-		abi.Order.PutUint16(buf[abi.EndpointPort:], ep.Port())
-	case abi.KindPrefix:
-		p, ok := v.(netip.Prefix)
-		if !ok {
-			return typeError(v, "netip.Prefix")
-		}
-		if !p.IsValid() {
-			return fmt.Errorf("is not a prefix")
-		}
-		n := p.Bits()
-		switch addr := p.Addr(); {
-		case addr.Is4():
-			n += 96
-		case addr.Is4In6() && n < 96:
-			return fmt.Errorf("covers more than the IPv4-mapped addresses; write it as an IPv4 prefix")
-		}
-		if masked := p.Masked(); masked.Addr() != p.Addr() {
-			return fmt.Errorf("has bits set beyond its length; did you mean %v?", masked)
-		}
-		abi.Order.PutUint32(buf, uint32(n))
-		a := p.Addr().As16()
-		copy(buf[abi.PrefixAddr:], a[:])
-	case abi.KindNextHop:
-		a, ok := v.(netip.Addr)
-		if !ok {
-			return typeError(v, "netip.Addr")
-		}
-		return putAddr(buf[abi.NextHopAddr:], a)
-	default:
-		return fmt.Errorf("can't be given a value")
-	}
-	return nil
-}
+// MAC is a link-layer address.
+func (c *Codec) MAC(v *net.HardwareAddr) { plain(c, v, putMAC, getMAC) }
 
-// decode reads a value of the kind from buf. abi.KindCounter and hidden kinds have no value of their own.
-func decode(buf []byte, kind abi.Kind) any {
-	switch kind {
-	case abi.KindUint:
-		return getUint(buf)
-	case abi.KindBool:
-		return buf[0] != 0
-	case abi.KindBytes:
-		return append([]byte(nil), buf...)
-	case abi.KindMAC:
-		return net.HardwareAddr(append([]byte(nil), buf...))
-	case abi.KindAddr:
-		return getAddr(buf)
-	case abi.KindEndpoint:
-		return netip.AddrPortFrom(getAddr(buf), abi.Order.Uint16(buf[abi.EndpointPort:]))
-	case abi.KindPrefix:
-		addr := netip.AddrFrom16([16]byte(buf[abi.PrefixAddr:abi.PrefixSize]))
-		n := int(abi.Order.Uint32(buf))
-		if addr.Is4In6() && n >= 96 {
-			return netip.PrefixFrom(addr.Unmap(), n-96)
-		}
-		return netip.PrefixFrom(addr, n)
-	case abi.KindNextHop:
-		return getAddr(buf[abi.NextHopAddr:])
-	}
-	return nil
-}
+// Addr is an address.
+func (c *Codec) Addr(v *netip.Addr) { plain(c, v, putAddr, getAddr) }
 
-func putAddr(buf []byte, a netip.Addr) error {
+// AddrPort is an endpoint.
+func (c *Codec) AddrPort(v *netip.AddrPort) { plain(c, v, putEndpoint, getEndpoint) }
+
+// Prefix is a prefix.
+func (c *Codec) Prefix(v *netip.Prefix) { plain(c, v, putPrefix, getPrefix) }
+
+// NextHop is the address of a next hop.
+func (c *Codec) NextHop(v *netip.Addr) { plain(c, v, putNextHop, getNextHop) }
+
+// refers is what is done with a member that refers to state.
+func refers[T any](c *Codec, v **T, to func(h *handle) **T) {
+	m, _ := c.next()
 	switch {
-	case !a.IsValid():
-		return fmt.Errorf("is not an address")
-	case a.Zone() != "":
-		return fmt.Errorf("has a zone, which no packet carries")
-	}
-	b := a.As16()
-	copy(buf, b[:])
-	return nil
-}
-
-// notCarried says why no packet that a relay takes or sends carries an address, or "".
-func notCarried(a netip.Addr) string {
-	switch a = a.Unmap(); {
-	case a.IsUnspecified():
-		return "is unspecified: packets carry the address of this host, not the one that a listener was given"
-	case a.IsLoopback():
-		return "is a loopback address: packets from and to other hosts carry another one"
-	case a.Is4() && a.As4()[0] == 0:
-		return "is in 0.0.0.0/8: no host has such an address"
-	}
-	return ""
-}
-
-// notAHost says why an address can't be the source or the destination of a packet that a relay sends, or "".
-func notAHost(a netip.Addr) string {
-	switch a = a.Unmap(); {
-	case a.IsMulticast():
-		return "is a multicast address: a relay sends from and to single hosts"
-	case a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return "is the broadcast address: a relay sends from and to single hosts"
-	case a.Is6() && a.IsLinkLocalUnicast():
-		return "is a link-local address, and nothing says of which link; use one that is unique"
-	}
-	return notCarried(a)
-}
-
-func getAddr(buf []byte) netip.Addr { return netip.AddrFrom16([16]byte(buf[:16])).Unmap() }
-
-func putUint(buf []byte, n uint64) {
-	switch len(buf) {
-	case 1:
-		buf[0] = byte(n)
-	case 2:
-		abi.Order.PutUint16(buf, uint16(n))
-	case 4:
-		abi.Order.PutUint32(buf, uint32(n))
-	default:
-		abi.Order.PutUint64(buf, n)
+	case m == nil:
+	case c.reading:
+		h := c.refer(c.member, max(c.level, 0))
+		*v = *to(&h)
+	case *v != nil:
+		*to(c.give(m, max(c.level, 0))) = *v
 	}
 }
 
-func getUint(buf []byte) uint64 {
-	switch len(buf) {
-	case 1:
-		return uint64(buf[0])
-	case 2:
-		return uint64(abi.Order.Uint16(buf))
-	case 4:
-		return uint64(abi.Order.Uint32(buf))
+// give returns the handle of a level of a member, which a caller gives.
+func (c *Codec) give(m *abi.Member, level int) *handle {
+	if c.given == nil {
+		c.given = make([][]handle, len(c.members))
 	}
-	return abi.Order.Uint64(buf)
+	if c.given[c.member] == nil {
+		c.given[c.member] = make([]handle, m.Count())
+	}
+	return &c.given[c.member][level]
 }
 
-// toUint accepts every integer type of Go, since a person writes 3478 and not uint64(3478).
-func toUint(v any, bits int) (uint64, error) {
-	rv := reflect.ValueOf(v)
-	var n uint64
-	switch {
-	case v == nil:
-		return 0, typeError(v, "an integer")
-	case rv.CanUint():
-		n = rv.Uint()
-	case rv.CanInt():
-		if rv.Int() < 0 {
-			return 0, fmt.Errorf("is negative")
-		}
-		n = uint64(rv.Int())
-	default:
-		return 0, typeError(v, "an integer")
-	}
-	if limit := maxUint(bits); n > limit {
-		return 0, fmt.Errorf("doesn't fit in %d bits (at most %d)", bits, limit)
-	}
-	return n, nil
+// Counter is a counter. Where one is given it has to be the row's own; nil stands for it.
+func (c *Codec) Counter(v **Counter) { refers(c, v, func(h *handle) **Counter { return &h.counter }) }
+
+// Credit is a credit: the row's own, nil, which stands for it, or what [NewCredit] returned.
+func (c *Codec) Credit(v **Credit) { refers(c, v, func(h *handle) **Credit { return &h.credit }) }
+
+// Bucket is a bucket: the row's own, nil, which stands for it, or what [NewBucket] returned.
+func (c *Codec) Bucket(v **Bucket) { refers(c, v, func(h *handle) **Bucket { return &h.bucket }) }
+
+// Translation is a translation. Where one is given it has to be the row's own; nil stands for it.
+func (c *Codec) Translation(v **Translation) {
+	refers(c, v, func(h *handle) **Translation { return &h.translation })
 }
 
-func maxUint(bits int) uint64 {
-	if bits <= 0 || bits >= 64 {
-		return math.MaxUint64
+// encodeAny lays out values without types, in the order of the members that are not hidden.
+func (l layout) encodeAny(list []any) (values, error) {
+	if names := memberNames(l.members); len(list) != len(names) {
+		return values{}, fmt.Errorf("%s: %d values given, %d needed (%s)", l.where, len(list), len(names),
+			strings.Join(names, ", "))
 	}
-	return 1<<bits - 1
-}
-
-func toBytes(v any) ([]byte, bool) {
-	switch b := v.(type) {
-	case []byte:
-		return b, true
-	case net.HardwareAddr:
-		return b, true
-	}
-	// Generated code passes fixed arrays: [8]byte.
-	rv := reflect.ValueOf(v)
-	if rv.IsValid() && rv.Kind() == reflect.Array && rv.Type().Elem().Kind() == reflect.Uint8 {
-		b := make([]byte, rv.Len())
-		reflect.Copy(reflect.ValueOf(b), rv)
-		return b, true
-	}
-	return nil, false
-}
-
-func typeError(v any, want string) error {
-	if v == nil {
-		return fmt.Errorf("is missing, %s is needed", want)
-	}
-	return fmt.Errorf("is a %T, %s is needed", v, want)
-}
-
-// encodeMembers writes values, in the order of the members that are not hidden, into a new buffer.
-func encodeMembers(where string, members []abi.Member, size int, values []any) ([]byte, error) {
-	want := 0
-	for range visible(members) {
-		want++
-	}
-	if len(values) != want {
-		return nil, fmt.Errorf("%s: %d values given, %d needed (%s)", where, len(values), want, memberNames(members))
-	}
-	buf := make([]byte, size)
-	for i, m := range visible(members) {
-		if m.Kind.IsState() {
-			continue // allocated by the table
-		}
-		if err := encodeLevels(buf[m.Off:m.Off+m.Size], m.Kind, m.Bits, m.Levels, values[i]); err != nil {
-			return nil, &ValueError{Where: where + ", " + strconv.Quote(m.Name), Value: values[i], Reason: err.Error()}
-		}
-	}
-	return buf, nil
-}
-
-// decodeMembers is the inverse of encodeMembers; state finds what an index stands for.
-func decodeMembers(members []abi.Member, buf []byte, state func(m abi.Member, index uint32) any) []any {
-	var out []any
-	for _, m := range visible(members) {
-		b := buf[m.Off : m.Off+m.Size]
-		if m.Kind.IsState() {
-			out = append(out, state(m, abi.Order.Uint32(b)))
-			continue
-		}
-		out = append(out, decodeLevels(b, m.Kind, m.Levels))
-	}
-	return out
-}
-
-// visible yields the members that users give values for, numbered among themselves.
-func visible(members []abi.Member) iter.Seq2[int, abi.Member] {
-	return func(yield func(int, abi.Member) bool) {
-		i := 0
-		for _, m := range members {
-			if m.Hidden {
-				continue
+	return l.encode(func(c *Codec) {
+		for _, v := range list {
+			if m, b := c.next(); m.Kind.IsState() {
+				c.giveAny(m, v)
+			} else if m.Levels == 0 {
+				if err := encode(b, m.Kind, m.Bits, v); err != nil {
+					c.fail(v, err)
+				}
+			} else {
+				c.eachAny(m, v)
 			}
-			if !yield(i, m) {
-				return
-			}
-			i++
 		}
+	})
+}
+
+// eachAny is Each for a value without a type: an array or a slice.
+func (c *Codec) eachAny(m *abi.Member, v any) {
+	levels := reflect.ValueOf(v)
+	if !levels.IsValid() || levels.Kind() != reflect.Array && levels.Kind() != reflect.Slice {
+		c.fail(v, typeError(v, fmt.Sprintf("an array of %d values, one for each level of priority,", m.Levels)))
+		return
+	}
+	if levels.Len() != m.Levels {
+		c.fail(v, wrongLevels(levels.Len(), m.Levels))
+		return
+	}
+	for c.level = range m.Levels {
+		_, b := c.next()
+		if err := encode(b, m.Kind, m.Bits, levels.Index(c.level).Interface()); err != nil {
+			c.fail(v, err)
+		}
+	}
+	c.level = -1
+}
+
+// giveAny notes what is given for a member that refers to state.
+func (c *Codec) giveAny(m *abi.Member, v any) {
+	all, err := handlesOf(m, v)
+	if err != nil {
+		c.fail(v, err)
+		return
+	}
+	for level, h := range all {
+		*c.give(m, level) = h
 	}
 }
 
-func memberNames(members []abi.Member) string {
-	var names []string
-	for _, m := range visible(members) {
-		names = append(names, m.Name)
-	}
-	return strings.Join(names, ", ")
+// decodeAny is the inverse of encodeAny.
+func (l layout) decodeAny(data []byte, refer func(member, level int) handle) (list []any) {
+	l.decode(data, refer, func(c *Codec) {
+		for range memberNames(l.members) {
+			m, b := c.next()
+			switch {
+			case m.Kind.IsState():
+				list = append(list, anyState(m, func(level int) handle { return refer(c.member, level) }))
+			case m.Levels == 0:
+				list = append(list, decode(b, m.Kind))
+			default:
+				var all []any
+				for one := range slices.Chunk(b, m.Size/m.Levels) {
+					all = append(all, decode(one, m.Kind))
+				}
+				list = append(list, all)
+			}
+		}
+	})
+	return list
 }

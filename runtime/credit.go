@@ -27,7 +27,7 @@ type balance struct {
 	index  uint32
 	levels int
 	gone   atomic.Bool
-	first  any // of one that is in no row: what the row that is given it begins with, as checkState returns it
+	first  *first // of one that is in no row: what the row that is given it begins with
 }
 
 func (b *balance) retire() { b.gone.Store(true) }
@@ -35,7 +35,7 @@ func (b *balance) retire() { b.gone.Store(true) }
 func (b *balance) alive() bool { return b != nil && !b.gone.Load() }
 
 // begins returns first.
-func (b *balance) begins() any {
+func (b *balance) begins() *first {
 	if b == nil {
 		return nil
 	}
@@ -87,11 +87,11 @@ type Credit struct{ *balance }
 
 // NewCredit returns a value for a new row or session, whose credit has that limit before a packet finds it. What is
 // returned is no credit: it reads 0, and spends nothing.
-func NewCredit(limit uint64) *Credit { return &Credit{newBalance(limit)} }
+func NewCredit(limit uint64) *Credit { return &Credit{newBalance(first{n: limit})} }
 
 // newBalance is one that is in no row.
-func newBalance(first any) *balance {
-	b := &balance{first: first}
+func newBalance(f first) *balance {
+	b := &balance{first: &f}
 	b.retire()
 	return b
 }
@@ -192,7 +192,7 @@ type Rate struct {
 
 // NewBucket returns a value for a new row or session, whose bucket has that rate before a packet finds it. What is
 // returned is no bucket: it reads 0, and spends nothing.
-func NewBucket(r Rate) *Bucket { return &Bucket{newBalance(r)} }
+func NewBucket(r Rate) *Bucket { return &Bucket{newBalance(first{rate: r})} }
 
 // SetRate sets how many units refill in a second, and how many may be spent at once after a pause. A packet that comes
 // while SetRate runs may see the one without the other.
@@ -413,7 +413,7 @@ func layCredits(c *credits, desc *abi.Desc) (tables, groups, sessions []*creditB
 	}
 	for i := range desc.Sessions {
 		d := &desc.Sessions[i]
-		sessions = append(sessions, free(lay(stateMembers(d), d.Size), d.Size))
+		sessions = append(sessions, free(lay(fieldLayout(d).members, d.Size), d.Size))
 	}
 	return tables, groups, sessions
 }
@@ -484,30 +484,18 @@ func (c *credits) make(m abi.Member, index uint32) {
 	}
 }
 
-// get returns what a member of a row refers to: a *Credit, a *Bucket, or a slice of them, one for each level; nil
-// pointers where the index is not in use.
-func (c *credits) get(m abi.Member, index uint32) any {
-	if m.Kind == abi.KindBucket {
-		return find[Bucket](c, m, index)
+// get returns what a level of a member of a row refers to; no pointer where the index is not in use.
+func (c *credits) get(m *abi.Member, index uint32, level int) (h handle) {
+	if c == nil || index == 0 {
+		return h
 	}
-	return find[Credit](c, m, index)
-}
-
-func find[T any](c *credits, m abi.Member, index uint32) any {
-	all := make([]*T, m.Count())
-	if c != nil && index != 0 {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		for i := range all {
-			if at := int(index) + i; at < len(c.all) {
-				all[i], _ = any(c.all[at]).(*T)
-			}
-		}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if at := int(index) + level; at < len(c.all) {
+		h.credit, _ = c.all[at].(*Credit)
+		h.bucket, _ = c.all[at].(*Bucket)
 	}
-	if m.Levels > 0 {
-		return all
-	}
-	return all[0]
+	return h
 }
 
 func (c *credits) closeAll() {

@@ -335,7 +335,7 @@ func TestTranslation(t *testing.T) {
 			break
 		}
 	}
-	for _, v := range []*Receiver{v, other} {
+	for _, v := range []*AnyReceiver{v, other} {
 		if err := v.Remove(bg); err != nil {
 			t.Fatal(err)
 		}
@@ -356,9 +356,14 @@ func TestTranslation(t *testing.T) {
 // code has an array for them, and all of them nil.
 func TestCreditsOfNoRow(t *testing.T) {
 	c := &credits{all: make([]interface{ retire() }, 8)}
-	m := abi.Member{Kind: abi.KindCredit, Levels: 4, Size: 4}
+	r := &Relay{credits: c}
+	l := layout{members: []abi.Member{{Name: "credit", Kind: abi.KindCredit, Levels: 4, Size: 4}}}
 	for _, index := range []uint32{0, 1, 6, 100} {
-		got := [4]*Credit(c.get(m, index).([]*Credit))
+		row := abi.Order.AppendUint32(nil, index)
+		got := [4]*Credit{{}, {}, {}, {}}
+		l.decode(row, (&AnyTable{relay: r, desc: &abi.Table{Value: l.members}}).refersTo(row), func(c *Codec) {
+			Each(c, got[:], (*Codec).Credit)
+		})
 		if got != [4]*Credit{} || got[0].Available() != 0 || got[3].Spend(1) == nil {
 			t.Errorf("index %d: %v", index, got)
 		}

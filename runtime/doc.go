@@ -1,6 +1,9 @@
 // Package runtime is what generated Go imports: it loads a compiled relay into the kernel, attaches its programs, keeps
-// its tables and sessions, and reads its counters. It knows a relay only by its [abi.Desc], so it serves relays without
-// generated code as well.
+// its tables and sessions, and reads its counters.
+//
+// Tables, sessions and groups of a generated package have types: they are instances of [Table], [Sessions] and
+// [Groups]. Each stands on one without types, such as [AnyTable], since the runtime knows a relay only by its
+// [abi.Desc]. So it serves tools and relays without generated code as well:
 //
 //	relay, err := runtime.Load(desc, object, runtime.Options{Settings: map[string]any{"port": 3478}})
 //	defer relay.Close()
@@ -16,9 +19,9 @@
 //
 // # Values
 //
-// Settings, the members of keys and values, and the fields of sessions are passed as the Go types named at [abi.Kind].
-// Integers may be of any Go integer type and are checked against their range. Results always have the types named
-// there.
+// Without types, settings, the members of keys and values, and the fields of sessions are passed as the Go types named
+// at [abi.Kind]. Integers may be of any Go integer type and are checked against their range; bytes may be an array.
+// Results always have the types named there.
 //
 // # The lease
 //

@@ -76,7 +76,7 @@ func TestDrainGroups(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- r.Drain(t.Context()) }()
 	until(t, 5*time.Second, "the relay is being drained", r.Draining)
-	if err := g.Change(t.Context(), func(c *Change) error {
+	if err := g.Change(t.Context(), func(c *AnyChange) error {
 		_, err := c.Add(v.Values()...)
 		return err
 	}); !errors.Is(err, ErrDraining) {

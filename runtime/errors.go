@@ -43,8 +43,8 @@ func (e *FullError) Is(target error) bool { return target == ErrFull }
 // CollisionError says that a session can't be opened because one of its rows belongs to another session.
 type CollisionError struct {
 	Table string
-	Key   string   // the key, readable
-	Other *Session // the session that has the row
+	Key   string      // the key, readable
+	Other *AnySession // the session that has the row
 }
 
 func (e *CollisionError) Error() string {
@@ -53,7 +53,7 @@ func (e *CollisionError) Error() string {
 
 // ExistsError says that a group can't be opened because one with that key is open.
 type ExistsError struct {
-	Group *Group // the one that is open
+	Group *AnyGroup // the one that is open
 }
 
 func (e *ExistsError) Error() string { return fmt.Sprintf("%v is %v", e.Group, ErrExists) }

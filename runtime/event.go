@@ -25,7 +25,7 @@ const calibrateEvery = 1024
 // Event is a record that a program emitted. It is valid until the next step of the iteration that it comes from.
 type Event struct {
 	ID       int           // from 1 on, in the order of the spec
-	Receiver *Receiver     // that the packet was sent to; nil: none, or one of a former process that is gone
+	Receiver *AnyReceiver  // that the packet was sent to; nil: none, or one of a former process that is gone
 	Time     time.Time     // when the packet was sent; it has a monotonic reading, so time.Since is exact
 	Mono     time.Duration // the same on the kernel's monotonic clock (CLOCK_MONOTONIC)
 
@@ -63,7 +63,7 @@ func (e *Event) AddrPort(i int) netip.AddrPort {
 }
 
 // Values returns the fields, in the order of the spec.
-func (e *Event) Values() []any { return decodeMembers(e.desc.Fields, e.data, nil) }
+func (e *Event) Values() []any { return layout{members: e.desc.Fields}.decodeAny(e.data, nil) }
 
 // events is the relay's ring of events, and what its records are read with.
 type events struct {
@@ -80,7 +80,7 @@ type events struct {
 	trusted  int       // for how many more records that is used: the wall clock may be set
 	pending  Event     // of Pending
 
-	named []atomic.Pointer[Receiver] // by identity, those that are gone included until their identity is used again
+	named []atomic.Pointer[AnyReceiver] // by identity, those that are gone included until their identity is used again
 	mu    sync.Mutex
 	past  map[uint32][]pastName // by identity
 	has   atomic.Bool           // past has names; set before an identity gets its next receiver
@@ -95,13 +95,13 @@ type events struct {
 // pastName says that records before a position name a receiver whose identity another one has now.
 type pastName struct {
 	until    uint64
-	receiver *Receiver
+	receiver *AnyReceiver
 }
 
 func newEvents(r *Relay, m, lost *ebpf.Map) (*events, error) {
 	e := &events{
 		relay: r, reading: ctxlock.New(), over: make(chan struct{}),
-		named: make([]atomic.Pointer[Receiver], r.desc.Receivers), past: map[uint32][]pastName{},
+		named: make([]atomic.Pointer[AnyReceiver], r.desc.Receivers), past: map[uint32][]pastName{},
 	}
 	var err error
 	if e.lost, err = mapmem.Map(lost); err != nil {
@@ -129,7 +129,7 @@ func (e *events) close() {
 
 // name gives a receiver its identity, which no list has yet. Records that are in the ring already name the one that had
 // it before.
-func (e *events) name(v *Receiver) {
+func (e *events) name(v *AnyReceiver) {
 	if e == nil {
 		return
 	}
@@ -149,14 +149,14 @@ func (e *events) name(v *Receiver) {
 }
 
 // adopt gives a receiver of a former process its identity, also in the records that this one left.
-func (e *events) adopt(v *Receiver) {
+func (e *events) adopt(v *AnyReceiver) {
 	if e != nil {
 		e.named[v.id].Store(v)
 	}
 }
 
 // receiver returns who had an identity when the record at a position was made. Positions only grow.
-func (e *events) receiver(id uint32, at uint64) *Receiver {
+func (e *events) receiver(id uint32, at uint64) *AnyReceiver {
 	if id == 0 || int(id) >= len(e.named) {
 		return nil
 	}
@@ -367,7 +367,7 @@ func (e *events) decode(ev *Event, at uint64) bool {
 }
 
 // understand is decode without copies; named says who had an identity when the record at a position was made.
-func (e *events) understand(ev *Event, at uint64, named func(id uint32, at uint64) *Receiver) bool {
+func (e *events) understand(ev *Event, at uint64, named func(id uint32, at uint64) *AnyReceiver) bool {
 	if len(ev.data) < abi.EventHeader {
 		return false
 	}

@@ -261,13 +261,13 @@ func TestEventsNameThoseWhoAreGone(t *testing.T) {
 	g := openGroup(t, r, 7)
 	k := g.kind
 	k.ids = k.ids[:1] // so that it is used again at once
-	var all []*Receiver
+	var all []*AnyReceiver
 	type tagged struct{ n int }
 	for n := range 6 {
-		var v *Receiver
-		if err := g.Change(bg, func(c *Change) (err error) {
+		var v *AnyReceiver
+		if err := g.Change(bg, func(c *AnyChange) (err error) {
 			if v, err = c.Add(subscriber(n, n)...); err == nil {
-				v.Typed(func() any { return &tagged{n} }) // who reads an event finds it
+				v.typed.get(func() any { return &tagged{n} }) // who reads an event finds it
 			}
 			return err
 		}); err != nil {
@@ -288,7 +288,7 @@ func TestEventsNameThoseWhoAreGone(t *testing.T) {
 	drain(t, r, func(ev *Event) {
 		n := int(ev.Uint(2))
 		got = append(got, n)
-		if ev.Receiver != all[n] || ev.Receiver.Typed(nil).(*tagged).n != n {
+		if ev.Receiver != all[n] || ev.Receiver.typed.get(nil).(*tagged).n != n {
 			t.Errorf("event of receiver %d names %v", n, ev.Receiver)
 		}
 	})
@@ -466,10 +466,10 @@ func TestEventsSeeWhatWasPrepared(t *testing.T) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	seen := make(chan int, 1)
-	type typed struct{ tag int }
+	type tagged struct{ tag int }
 	wg.Go(func() {
 		for ev := range read(r, ctx) {
-			if tag := ev.Receiver.Typed(nil).(*typed).tag; tag != int(ev.Receiver.ID()) {
+			if tag := ev.Receiver.typed.get(nil).(*tagged).tag; tag != int(ev.Receiver.ID()) {
 				t.Errorf("%v is tagged %d", ev.Receiver, tag)
 			}
 			select {
@@ -479,12 +479,12 @@ func TestEventsSeeWhatWasPrepared(t *testing.T) {
 		}
 	})
 	for n := range 10 {
-		if err := g.Change(bg, func(c *Change) error {
+		if err := g.Change(bg, func(c *AnyChange) error {
 			v, err := c.Add(subscriber(n, n)...)
 			if err != nil {
 				return err
 			}
-			v.Typed(func() any { return &typed{} }).(*typed).tag = int(v.ID())
+			v.typed.get(func() any { return &tagged{} }).(*tagged).tag = int(v.ID())
 			return nil
 		}); err != nil {
 			t.Fatal(err)

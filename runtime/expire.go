@@ -16,7 +16,7 @@ import (
 // closes it.
 
 // next is when the session has to be looked at; zero: never.
-func (s *Session) next() time.Time {
+func (s *AnySession) next() time.Time {
 	if s.idle.IsZero() || !s.expires.IsZero() && s.expires.Before(s.idle) {
 		return s.expires
 	}
@@ -24,7 +24,7 @@ func (s *Session) next() time.Time {
 }
 
 // deadline is what the kernel compares with, in jiffies.
-func (s *Session) deadline() uint64 {
+func (s *AnySession) deadline() uint64 {
 	c := s.relay.clock
 	d := uint64(never)
 	if !s.expires.IsZero() {
@@ -37,13 +37,13 @@ func (s *Session) deadline() uint64 {
 }
 
 // Refresh gives the session its whole lifetime and idle time again. It returns the session's Err where it is over.
-func (s *Session) Refresh() error { return s.RefreshFor(0) }
+func (s *AnySession) Refresh() error { return s.RefreshFor(0) }
 
 // RefreshFor is Refresh for a session that has to end by itself if nobody refreshes it: it ends after d, used or not,
 // or after its kind's lifetime where that is shorter; 0 is Refresh. The kernel knows this end as well, so that it comes
 // on time where this process has died. (A successor that adopts the relay keeps it, unless the kind has an idle time:
 // then only the kind's lifetime counts, and begins anew.)
-func (s *Session) RefreshFor(d time.Duration) error {
+func (s *AnySession) RefreshFor(d time.Duration) error {
 	r := s.relay
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,14 +72,14 @@ func (s *Session) RefreshFor(d time.Duration) error {
 }
 
 // Expires returns when the session ends unless it is refreshed or used; zero: never.
-func (s *Session) Expires() time.Time {
+func (s *AnySession) Expires() time.Time {
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()
 	return s.next()
 }
 
 // enqueue puts the session where its next end belongs. r.mu is held.
-func (r *Relay) enqueue(s *Session) {
+func (r *Relay) enqueue(s *AnySession) {
 	if s.next().IsZero() {
 		if s.queued >= 0 {
 			heap.Remove(&r.expiries, s.queued)
@@ -125,7 +125,7 @@ const maxSweep = 256
 func (r *Relay) sweepOnce() (time.Duration, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var ending []*Session
+	var ending []*AnySession
 	defer func() {
 		if err := r.end(ErrExpired, ending...); err != nil {
 			r.log.Warn("sessions expired", "relay", r.desc.Name, "error", err)
@@ -180,7 +180,7 @@ func (r *Relay) removeLearned() {
 }
 
 // removeEnded removes the rows of sessions that are over.
-func (t *Table) removeEnded() error {
+func (t *AnyTable) removeEnded() error {
 	rows, err := t.scan()
 	if err != nil {
 		return err
@@ -193,7 +193,7 @@ func (t *Table) removeEnded() error {
 	return nil
 }
 
-func (t *Table) removeEndedOf(rows []rowBytes) error {
+func (t *AnyTable) removeEndedOf(rows []rowBytes) error {
 	r := t.relay
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -235,7 +235,7 @@ func (r *Relay) noteStale() {
 }
 
 // used moves the session's idle end by its last use, and says whether the session lives on. relay.mu is held.
-func (s *Session) used() bool {
+func (s *AnySession) used() bool {
 	now := time.Now()
 	if !s.expires.IsZero() && !now.Before(s.expires) {
 		return false
@@ -259,7 +259,7 @@ func (s *Session) used() bool {
 }
 
 // expiryQueue is a heap of sessions by their next end.
-type expiryQueue []*Session
+type expiryQueue []*AnySession
 
 func (q expiryQueue) Len() int           { return len(q) }
 func (q expiryQueue) Less(i, j int) bool { return q[i].next().Before(q[j].next()) }
@@ -270,7 +270,7 @@ func (q expiryQueue) Swap(i, j int) {
 
 // Push implements heap.Interface.
 func (q *expiryQueue) Push(x any) {
-	s := x.(*Session)
+	s := x.(*AnySession)
 	s.queued = len(*q)
 	*q = append(*q, s)
 }

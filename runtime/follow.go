@@ -173,7 +173,7 @@ func (e *events) copyRing() {
 }
 
 // receiverAt is receiver for a record that will be read again: it forgets nothing.
-func (e *events) receiverAt(id uint32, at uint64) *Receiver {
+func (e *events) receiverAt(id uint32, at uint64) *AnyReceiver {
 	if id == 0 || int(id) >= len(e.named) {
 		return nil
 	}

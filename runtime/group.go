@@ -14,14 +14,14 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// GroupKind is a kind of group. A group has a key, which packets are looked up by, and a list of receivers, each of
+// AnyGroups is a kind of group. A group has a key, which packets are looked up by, and a list of receivers, each of
 // which gets a copy of a packet. A receiver is a row of values, and what belongs to it as long as it is there: its
 // identity, counters, credits and translations.
 //
 // Everything that changes a list or a receiver is in force when the call returns, and takes effect at once: a packet
 // reaches the receivers from before the change or those from after it, with their values, never a mixture, and none of
-// them twice. See [Group.Change] for several changes in one step, and docs/operate.md for what a change costs.
-type GroupKind struct {
+// them twice. See [AnyGroup.Change] for several changes in one step, and docs/operate.md for what a change costs.
+type AnyGroups struct {
 	relay *Relay
 	desc  *abi.Group
 	plain []abi.Member // desc.Receiver; what is no plain value is hidden
@@ -32,18 +32,18 @@ type GroupKind struct {
 	credits *creditBlocks // by identity
 
 	// Guarded by relay.lists.mu.
-	open  map[string]*Group // by key; those that are being opened or closed as well
-	ids   []uint32          // free identities; those freed last are reused last
-	live  map[uint32]*Receiver
+	open  map[string]*AnyGroup // by key; those that are being opened or closed as well
+	ids   []uint32             // free identities; those freed last are reused last
+	live  map[uint32]*AnyReceiver
 	free  []uint32    // rows that no list has
 	spare []*ebpf.Map // lists that no program reads any more
 }
 
-func newGroupKind(r *Relay, d *abi.Group, spec *ebpf.CollectionSpec, blocks *creditBlocks) *GroupKind {
-	k := &GroupKind{
+func newGroupKind(r *Relay, d *abi.Group, spec *ebpf.CollectionSpec, blocks *creditBlocks) *AnyGroups {
+	k := &AnyGroups{
 		relay: r, desc: d, plain: slices.Clone(d.Receiver), credits: blocks,
 		outer: r.coll.Maps[abi.GroupPrefix+d.Name], rows: r.coll.Maps[abi.RowsPrefix+d.Name],
-		open: map[string]*Group{}, live: map[uint32]*Receiver{},
+		open: map[string]*AnyGroup{}, live: map[uint32]*AnyReceiver{},
 	}
 	k.list = spec.Maps[abi.GroupPrefix+d.Name].InnerMap.Copy()
 	for i := range k.plain {
@@ -59,22 +59,28 @@ func newGroupKind(r *Relay, d *abi.Group, spec *ebpf.CollectionSpec, blocks *cre
 }
 
 // Desc returns the description of the kind.
-func (k *GroupKind) Desc() *abi.Group { return k.desc }
+func (k *AnyGroups) Desc() *abi.Group { return k.desc }
 
-func (k *GroupKind) where() string { return fmt.Sprintf("group %q", k.desc.Name) }
+func (k *AnyGroups) where() string { return fmt.Sprintf("group %q", k.desc.Name) }
 
-// Open opens a group without receivers, by the values of its key. It waits as [Group.Change] does. Errors: an
+// Open opens a group without receivers, by the values of its key. It waits as [AnyGroup.Change] does. Errors: an
 // [*ExistsError], a [*FullError], a [*ValueError], [ErrClosed].
-func (k *GroupKind) Open(ctx context.Context, key ...any) (*Group, error) {
-	b, err := k.encodeKey(key)
+func (k *AnyGroups) Open(ctx context.Context, key ...any) (*AnyGroup, error) {
+	b, err := k.anyKey(key)
 	if err != nil {
 		return nil, err
 	}
-	if err := ctx.Err(); err != nil {
+	return k.openKey(ctx, b)
+}
+
+// openKey is Open of a key as bytes.
+func (k *AnyGroups) openKey(ctx context.Context, b []byte) (*AnyGroup, error) {
+	err := ctx.Err()
+	if err != nil {
 		return nil, err
 	}
 	f := k.relay.lists
-	g := &Group{kind: k, key: b}
+	g := &AnyGroup{kind: k, key: b}
 	f.mu.Lock()
 	switch other := k.open[string(b)]; {
 	case f.over:
@@ -100,33 +106,38 @@ func (k *GroupKind) Open(ctx context.Context, key ...any) (*Group, error) {
 }
 
 // Get returns the open group with a key; an error that wraps [ErrNotFound] where there is none.
-func (k *GroupKind) Get(key ...any) (*Group, error) {
-	b, err := k.encodeKey(key)
+func (k *AnyGroups) Get(key ...any) (*AnyGroup, error) {
+	b, err := k.anyKey(key)
 	if err != nil {
 		return nil, err
 	}
+	return k.find(b)
+}
+
+// find is Get of a key as bytes.
+func (k *AnyGroups) find(b []byte) (*AnyGroup, error) {
 	f := k.relay.lists
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if g := k.open[string(b)]; g != nil && g.isOpen() {
 		return g, nil
 	}
-	return nil, fmt.Errorf("%v: %w", &Group{kind: k, key: b}, ErrNotFound)
+	return nil, fmt.Errorf("%v: %w", &AnyGroup{kind: k, key: b}, ErrNotFound)
 }
 
 // All iterates over the open groups, adopted ones included, in the order of their keys' bytes.
-func (k *GroupKind) All() iter.Seq[*Group] {
-	return func(yield func(*Group) bool) {
+func (k *AnyGroups) All() iter.Seq[*AnyGroup] {
+	return func(yield func(*AnyGroup) bool) {
 		f := k.relay.lists
 		f.mu.Lock()
-		var all []*Group
+		var all []*AnyGroup
 		for _, g := range k.open {
 			if g.isOpen() {
 				all = append(all, g)
 			}
 		}
 		f.mu.Unlock()
-		slices.SortFunc(all, func(a, b *Group) int { return strings.Compare(string(a.key), string(b.key)) })
+		slices.SortFunc(all, func(a, b *AnyGroup) int { return strings.Compare(string(a.key), string(b.key)) })
 		for _, g := range all {
 			if !yield(g) {
 				return
@@ -136,7 +147,7 @@ func (k *GroupKind) All() iter.Seq[*Group] {
 }
 
 // Count returns how many groups are open, and how many receivers they have.
-func (k *GroupKind) Count() (groups, receivers int) {
+func (k *AnyGroups) Count() (groups, receivers int) {
 	f := k.relay.lists
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -149,23 +160,36 @@ func (k *GroupKind) Count() (groups, receivers int) {
 	return groups, receivers
 }
 
-func (k *GroupKind) encodeKey(key []any) ([]byte, error) {
-	b, err := encodeMembers(k.where()+", key", k.desc.Key, k.desc.KeySize, key)
+func (k *AnyGroups) anyKey(key []any) ([]byte, error) {
+	return k.checkKey(k.keyLayout().encodeAny(key))
+}
+
+// checkKey refuses addresses that no packet carries, in a key that was laid out.
+func (k *AnyGroups) checkKey(key values, err error) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return b, specified(k.where()+", key", k.desc.Key, b)
+	return key.data, k.keyLayout().specified(key.data)
+}
+
+func (k *AnyGroups) keyLayout() layout {
+	return layout{k.where() + ", key", k.desc.Key, k.desc.KeySize}
+}
+
+// rowLayout is that of the plain values of a receiver.
+func (k *AnyGroups) rowLayout() layout {
+	return layout{k.where() + ", receiver", k.plain, k.desc.ReceiverSize}
 }
 
 // specified refuses addresses that no packet carries.
-func specified(where string, members []abi.Member, b []byte) error {
-	for _, m := range members {
+func (l layout) specified(b []byte) error {
+	for _, m := range l.members {
 		if m.Kind != abi.KindAddr && m.Kind != abi.KindEndpoint || m.Hidden {
 			continue
 		}
 		for one := range slices.Chunk(b[m.Off:m.Off+m.Size], m.Size/m.Count()) {
 			if why := notCarried(getAddr(one)); why != "" {
-				return &ValueError{Where: fmt.Sprintf("%s, %q", where, m.Name), Value: decode(one, m.Kind), Reason: why}
+				return l.wrong(&m, decode(one, m.Kind), why)
 			}
 		}
 	}
@@ -173,7 +197,7 @@ func specified(where string, members []abi.Member, b []byte) error {
 }
 
 // eachLive visits the receivers, those that are being added or removed included.
-func (k *GroupKind) eachLive(visit func(*Receiver)) {
+func (k *AnyGroups) eachLive(visit func(*AnyReceiver)) {
 	k.relay.lists.mu.Lock()
 	defer k.relay.lists.mu.Unlock()
 	for _, v := range k.live {
@@ -181,16 +205,16 @@ func (k *GroupKind) eachLive(visit func(*Receiver)) {
 	}
 }
 
-// A Group sends each packet that has its key to its receivers. It is open until Close. Its methods may be called from
+// AnyGroup sends each packet that has its key to its receivers. It is open until Close. Its methods may be called from
 // any goroutine.
-type Group struct {
-	kind   *GroupKind
-	key    []byte
-	handle handle
+type AnyGroup struct {
+	kind  *AnyGroups
+	key   []byte
+	typed typed
 
 	// All below is guarded by relay.lists.mu. What is planned is what the callers of changes want; the kernel follows.
-	plan    []*Receiver
-	leaving []*Receiver // no longer planned, and not yet freed
+	plan    []*AnyReceiver
+	leaving []*AnyReceiver // no longer planned, and not yet freed
 	closing bool
 	stale   bool   // the next hop of a receiver has changed
 	version uint64 // of what is planned
@@ -198,23 +222,23 @@ type Group struct {
 	queued  bool // in the committer's queue
 
 	// What the kernel has; written by the committer alone.
-	list       []*Receiver
+	list       []*AnyReceiver
 	inner      *ebpf.Map
 	installed  bool
 	committing bool // the committer is at it
 	over       bool // closed
 }
 
-func (g *Group) isOpen() bool { return g.installed && !g.over && !g.closing }
+func (g *AnyGroup) isOpen() bool { return g.installed && !g.over && !g.closing }
 
 // Kind returns the kind of the group.
-func (g *Group) Kind() *GroupKind { return g.kind }
+func (g *AnyGroup) Kind() *AnyGroups { return g.kind }
 
 // Key returns the values of the key, in the order of the spec.
-func (g *Group) Key() []any { return decodeMembers(g.kind.desc.Key, g.key, nil) }
+func (g *AnyGroup) Key() []any { return g.kind.keyLayout().decodeAny(g.key, nil) }
 
 // Receivers returns the receivers, in the order in which packets are sent to them.
-func (g *Group) Receivers() []*Receiver {
+func (g *AnyGroup) Receivers() []*AnyReceiver {
 	f := g.kind.relay.lists
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -222,7 +246,7 @@ func (g *Group) Receivers() []*Receiver {
 }
 
 // Len returns how many receivers the group has.
-func (g *Group) Len() int {
+func (g *AnyGroup) Len() int {
 	f := g.kind.relay.lists
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -230,10 +254,10 @@ func (g *Group) Len() int {
 }
 
 // Add adds a receiver after the others, with the values of its members in the order of the spec; counters, credits and
-// translations have none. Its credits' limits are 0: see [Group.Change] for setting them before the first packet comes.
-// Errors: a [*ValueError], a [*FullError], [ErrClosed].
-func (g *Group) Add(ctx context.Context, values ...any) (v *Receiver, err error) {
-	err = g.Change(ctx, func(c *Change) error {
+// translations have none. Its credits' limits are 0: see [AnyGroup.Change] for setting them before the first packet
+// comes. Errors: a [*ValueError], a [*FullError], [ErrClosed].
+func (g *AnyGroup) Add(ctx context.Context, values ...any) (v *AnyReceiver, err error) {
+	err = g.Change(ctx, func(c *AnyChange) error {
 		v, err = c.Add(values...)
 		return err
 	})
@@ -245,8 +269,8 @@ func (g *Group) Add(ctx context.Context, values ...any) (v *Receiver, err error)
 
 // Close closes the group: no packet reaches its receivers any more when it returns, and all that they had is free.
 // Closing a group that is closed does nothing. Where the kernel refuses, the group stays as it was, and may be closed
-// again. Close waits as [Group.Change] does.
-func (g *Group) Close(ctx context.Context) error {
+// again. Close waits as [AnyGroup.Change] does.
+func (g *AnyGroup) Close(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -271,7 +295,7 @@ func (g *Group) Close(ctx context.Context) error {
 }
 
 // String names the group by its kind and key.
-func (g *Group) String() string {
+func (g *AnyGroup) String() string {
 	var b strings.Builder
 	b.WriteString(g.kind.desc.Name)
 	i := 0
@@ -282,28 +306,25 @@ func (g *Group) String() string {
 	return b.String()
 }
 
-// Typed returns what generated code calls the group; make makes it, once.
-func (g *Group) Typed(make func() any) any { return g.handle.get(make) }
-
-// handle is the value that generated code wraps a group or a receiver in: one for its whole life.
-type handle struct {
-	once  sync.Once
-	typed any
+// typed is the group or the receiver with types: one for its whole life.
+type typed struct {
+	once sync.Once
+	is   any // a *Group or a *Receiver
 }
 
-func (h *handle) get(make func() any) any {
-	h.once.Do(func() { h.typed = make() })
-	return h.typed
+func (t *typed) get(make func() any) any {
+	t.once.Do(func() { t.is = make() })
+	return t.is
 }
 
-// A Receiver is one receiver of a group. It is the same one, with the same identity, counters, credits and
+// AnyReceiver is one receiver of a group. It is the same one, with the same identity, counters, credits and
 // translations, until it is removed, whatever becomes of its values. Its methods may be called from any goroutine.
-type Receiver struct {
-	group  *Group
+type AnyReceiver struct {
+	group  *AnyGroup
 	id     uint32
-	state  []byte // a row that has its identity and what it refers to, and no values
-	refers []any  // what it refers to, in the order of the members that do
-	handle handle
+	state  []byte     // a row that has its identity and what it refers to, and no values
+	refers [][]handle // what it refers to, by member
+	typed  typed
 
 	// Guarded by relay.lists.mu.
 	// its row as the caller of the last change wants it, without hops; never written to. nil: removed
@@ -326,55 +347,67 @@ type Usage struct {
 
 // ID returns the identity of the receiver, from 1 on: events name it. It is used again some time after the receiver is
 // removed.
-func (v *Receiver) ID() uint32 { return v.id }
+func (v *AnyReceiver) ID() uint32 { return v.id }
 
 // Group returns the group of the receiver.
-func (v *Receiver) Group() *Group { return v.group }
+func (v *AnyReceiver) Group() *AnyGroup { return v.group }
 
-// Values returns the values in force, in the order of the spec: those that [Group.Add] takes.
-func (v *Receiver) Values() []any {
-	f := v.group.kind.relay.lists
-	f.mu.Lock()
-	row := v.planned
-	if v.row != nil {
-		row = v.row.value
-	}
-	f.mu.Unlock()
+// Values returns the values in force, in the order of the spec: those that [AnyGroup.Add] takes.
+func (v *AnyReceiver) Values() []any {
+	row := v.inForce()
 	if row == nil {
 		return nil
 	}
-	return decodeMembers(v.group.kind.plain, row, nil)
+	return v.group.kind.rowLayout().decodeAny(row, nil)
+}
+
+// inForce returns the row in force; nil: it was removed.
+func (v *AnyReceiver) inForce() []byte {
+	f := v.group.kind.relay.lists
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if v.row != nil {
+		return v.row.value
+	}
+	return v.planned
 }
 
 // State returns the counter, credit, bucket or translation of the i-th member of the row, counted among those members;
 // credits and buckets for each level of priority are a slice.
-func (v *Receiver) State(i int) any {
-	if i < 0 || i >= len(v.refers) {
-		return nil
+func (v *AnyReceiver) State(i int) any {
+	for n := range v.group.kind.desc.Receiver {
+		m := &v.group.kind.desc.Receiver[n]
+		switch {
+		case !m.Kind.IsState():
+		case i == 0:
+			return anyState(m, func(level int) handle { return v.refers[n][level] })
+		default:
+			i--
+		}
 	}
-	return v.refers[i]
+	return nil
 }
 
 // Set gives the receiver new values, in the order of the spec.
-func (v *Receiver) Set(ctx context.Context, values ...any) error {
-	return v.group.Change(ctx, func(c *Change) error { return c.Set(v, values...) })
+func (v *AnyReceiver) Set(ctx context.Context, values ...any) error {
+	return v.group.Change(ctx, func(c *AnyChange) error { return c.Set(v, values...) })
 }
 
 // Update gives the receiver the values that f makes of those that it has. No change of another goroutine is lost: f is
 // called again where one came between.
-func (v *Receiver) Update(ctx context.Context, f func(values []any) []any) error {
-	return v.group.Change(ctx, func(c *Change) error { c.Update(v, f); return nil })
+func (v *AnyReceiver) Update(ctx context.Context, f func(values []any) []any) error {
+	return v.group.Change(ctx, func(c *AnyChange) error { c.Update(v, f); return nil })
 }
 
 // Remove removes the receiver: no packet reaches it when Remove returns, and all that it had is free. Removing it again
 // does nothing.
-func (v *Receiver) Remove(ctx context.Context) error {
-	return v.group.Change(ctx, func(c *Change) error { c.Remove(v); return nil })
+func (v *AnyReceiver) Remove(ctx context.Context) error {
+	return v.group.Change(ctx, func(c *AnyChange) error { c.Remove(v); return nil })
 }
 
 // Hops returns how packets leave towards the receiver, in the order of the endpoints that they are sent to. Copies are
 // sent only where the state is [HopDirect]; the runtime makes the kernel look for a neighbour that isn't known.
-func (v *Receiver) Hops() []Hop {
+func (v *AnyReceiver) Hops() []Hop {
 	f := v.group.kind.relay.lists
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -389,9 +422,9 @@ func (v *Receiver) Hops() []Hop {
 }
 
 // Usage returns what became of packets at the receiver; of one that is removed, until then.
-func (v *Receiver) Usage() (Usage, error) { return v.usage(v.group.kind.relay.receiverUsage) }
+func (v *AnyReceiver) Usage() (Usage, error) { return v.usage(v.group.kind.relay.receiverUsage) }
 
-func (v *Receiver) usage(read func(id uint32) (Usage, error)) (Usage, error) {
+func (v *AnyReceiver) usage(read func(id uint32) (Usage, error)) (Usage, error) {
 	use, err := read(v.id)
 	// Only then: what was read is another receiver's if this one has gone meanwhile, and its identity was used again.
 	f := v.group.kind.relay.lists
@@ -418,32 +451,20 @@ func (r *Relay) receiverUsage(id uint32) (u Usage, err error) {
 
 // Refused iterates over the receiver's credits and buckets, by name, and how many packets of each level of priority the
 // kernel has refused for want of them.
-func (v *Receiver) Refused() iter.Seq2[string, []uint64] {
+func (v *AnyReceiver) Refused() iter.Seq2[string, []uint64] {
 	return func(yield func(string, []uint64) bool) {
-		next := 0
-		for _, m := range v.group.kind.desc.Receiver {
-			if !m.Kind.IsState() {
-				continue
-			}
-			refers := v.refers[next]
-			next++
+		for n, m := range v.group.kind.desc.Receiver {
 			if m.Kind != abi.KindCredit && m.Kind != abi.KindBucket {
 				continue
 			}
 			levels := make([]uint64, max(v.group.kind.relay.desc.Levels, 1))
 			for i := range levels {
-				switch s := refers.(type) {
-				case *Credit:
-					levels[i] = s.Refused(i)
-				case *Bucket:
-					levels[i] = s.Refused(i)
-				case []*Credit:
-					for _, c := range s {
-						levels[i] += c.Refused(i)
+				for _, h := range v.refers[n] {
+					if h.credit != nil {
+						levels[i] += h.credit.Refused(i)
 					}
-				case []*Bucket:
-					for _, b := range s {
-						levels[i] += b.Refused(i)
+					if h.bucket != nil {
+						levels[i] += h.bucket.Refused(i)
 					}
 				}
 			}
@@ -454,14 +475,11 @@ func (v *Receiver) Refused() iter.Seq2[string, []uint64] {
 	}
 }
 
-// Typed returns what generated code calls the receiver; make makes it, once.
-func (v *Receiver) Typed(make func() any) any { return v.handle.get(make) }
-
 // String names the receiver by its group and identity.
-func (v *Receiver) String() string { return fmt.Sprintf("receiver %d of %v", v.id, v.group) }
+func (v *AnyReceiver) String() string { return fmt.Sprintf("receiver %d of %v", v.id, v.group) }
 
 // GroupKind returns the kind of group of that name; nil where the relay has none.
-func (r *Relay) GroupKind(name string) *GroupKind {
+func (r *Relay) GroupKind(name string) *AnyGroups {
 	for _, k := range r.groups {
 		if k.desc.Name == name {
 			return k
@@ -471,4 +489,4 @@ func (r *Relay) GroupKind(name string) *GroupKind {
 }
 
 // GroupKinds returns all kinds of groups in the order of the spec.
-func (r *Relay) GroupKinds() []*GroupKind { return slices.Clone(r.groups) }
+func (r *Relay) GroupKinds() []*AnyGroups { return slices.Clone(r.groups) }

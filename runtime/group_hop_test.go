@@ -34,7 +34,7 @@ func TestReceiversFollowTheNetwork(t *testing.T) {
 	g := openGroup(t, r, 7)
 	anna, bert := add(t, g, 1, 1), add(t, g, 2, 2)
 	direct := Hop{HopDirect, b.dev.Index, 1500, [6]byte(b.there.MAC), [6]byte(b.dev.MAC)}
-	is := func(what string, v *Receiver, want Hop) {
+	is := func(what string, v *AnyReceiver, want Hop) {
 		t.Helper()
 		until(t, 5*time.Second, what, func() bool { return v.Hops()[0] == want })
 		r.lists.mu.Lock()

@@ -29,7 +29,7 @@ func TestAdoptGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	anna.State(2).(*Bucket).SetRate(5, 6)
-	for v, to := range map[*Receiver]uint64{anna: 11, gone: 12, bert: 13} {
+	for v, to := range map[*AnyReceiver]uint64{anna: 11, gone: 12, bert: 13} {
 		if _, _, err := v.State(3).(*Translation).Put(1, to); err != nil {
 			t.Fatal(err)
 		}
@@ -76,9 +76,9 @@ func TestAdoptGroups(t *testing.T) {
 		t.Errorf("usage %+v", u)
 	}
 	// The rest of the events: the first packet was read. Who is gone is unknown to this process.
-	var names []*Receiver
+	var names []*AnyReceiver
 	drain(t, next, func(ev *Event) { names = append(names, ev.Receiver) })
-	if !slices.Equal(names, []*Receiver{anna2, nil, bert2}) {
+	if !slices.Equal(names, []*AnyReceiver{anna2, nil, bert2}) {
 		t.Errorf("events of %v", names)
 	}
 	rows := 0
@@ -131,9 +131,9 @@ func TestAdoptedEvents(t *testing.T) {
 		t.Fatalf("receiver %d after %d", made.ID(), gone.ID())
 	}
 	runOn(t, next, "fan", groupPacket(7, 0), 1)
-	var names []*Receiver
+	var names []*AnyReceiver
 	drain(t, next, func(ev *Event) { names = append(names, ev.Receiver) })
-	if !slices.Equal(names, []*Receiver{nil, stayed, stayed, made}) {
+	if !slices.Equal(names, []*AnyReceiver{nil, stayed, stayed, made}) {
 		t.Errorf("events of %v", names)
 	}
 }
@@ -245,15 +245,15 @@ func TestAdoptRepairsGroups(t *testing.T) {
 	pins := "/sys/fs/bpf/" + pinName(t)
 	for _, tt := range []struct {
 		name  string
-		wreck func(r *Relay, g *Group, row []byte) // row is the receiver's
+		wreck func(r *Relay, g *AnyGroup, row []byte) // row is the receiver's
 	}{
-		{"too many", func(r *Relay, g *Group, _ []byte) { putList(t, g, 65, 0) }},
-		{"a row that there is not", func(r *Relay, g *Group, _ []byte) { putList(t, g, 1, 192) }},
-		{"a row twice", func(r *Relay, g *Group, _ []byte) { putList(t, g, 2, g.list[0].at, g.list[0].at) }},
-		{"a row of no receiver", func(r *Relay, g *Group, row []byte) { abi.Order.PutUint32(row[76:], 0) }},
-		{"another's credit", func(r *Relay, g *Group, row []byte) { abi.Order.PutUint32(row[64:], 1+3*5) }},
-		{"no counter", func(r *Relay, g *Group, row []byte) { abi.Order.PutUint32(row[60:], 133) }},
-		{"two families", func(r *Relay, g *Group, row []byte) { row[0] = 0x20 }},
+		{"too many", func(r *Relay, g *AnyGroup, _ []byte) { putList(t, g, 65, 0) }},
+		{"a row that there is not", func(r *Relay, g *AnyGroup, _ []byte) { putList(t, g, 1, 192) }},
+		{"a row twice", func(r *Relay, g *AnyGroup, _ []byte) { putList(t, g, 2, g.list[0].at, g.list[0].at) }},
+		{"a row of no receiver", func(r *Relay, g *AnyGroup, row []byte) { abi.Order.PutUint32(row[76:], 0) }},
+		{"another's credit", func(r *Relay, g *AnyGroup, row []byte) { abi.Order.PutUint32(row[64:], 1+3*5) }},
+		{"no counter", func(r *Relay, g *AnyGroup, row []byte) { abi.Order.PutUint32(row[60:], 133) }},
+		{"two families", func(r *Relay, g *AnyGroup, row []byte) { row[0] = 0x20 }},
 	} {
 		r := loadGroups(t, Options{PinPath: pins, Linger: time.Second})
 		bad, good := openGroup(t, r, 7), openGroup(t, r, 8)
@@ -286,7 +286,7 @@ func TestAdoptRepairsGroups(t *testing.T) {
 }
 
 // putList writes a list as a broken process might.
-func putList(t *testing.T, g *Group, n uint32, rows ...uint32) {
+func putList(t *testing.T, g *AnyGroup, n uint32, rows ...uint32) {
 	t.Helper()
 	b := make([]byte, 4+4*64)
 	abi.Order.PutUint32(b, n)

@@ -82,7 +82,7 @@ func loadRing(t testing.TB, size int) *Relay {
 	return mustLoad(t, desc, buildFile(t, "fan", fmt.Sprintf("RING=%d", size)), Options{Routes: direct})
 }
 
-func openGroup(t testing.TB, r *Relay, key int) *Group {
+func openGroup(t testing.TB, r *Relay, key int) *AnyGroup {
 	t.Helper()
 	g, err := r.GroupKind("subs").Open(bg, key)
 	if err != nil {
@@ -99,7 +99,7 @@ func subscriber(n, value int) []any {
 	}
 }
 
-func add(t testing.TB, g *Group, n, value int) *Receiver {
+func add(t testing.TB, g *AnyGroup, n, value int) *AnyReceiver {
 	t.Helper()
 	v, err := g.Add(bg, subscriber(n, value)...)
 	if err != nil {
@@ -185,7 +185,7 @@ func TestGroup(t *testing.T) {
 	if got := must(r.Program("fan").Count("no_subs")).Packets; got != 1 {
 		t.Errorf("%d packets without a group", got)
 	}
-	var got []*Receiver
+	var got []*AnyReceiver
 	drain(t, r, func(ev *Event) {
 		got = append(got, ev.Receiver)
 		if ev.Desc().Name != "sent" || ev.Uint(2) != 10*uint64(len(got)) || ev.Uint(1) != 0 ||
@@ -193,7 +193,7 @@ func TestGroup(t *testing.T) {
 			t.Errorf("event %v of %v at %v", ev.Values(), ev.Receiver, ev.Time)
 		}
 	})
-	if !slices.Equal(got, []*Receiver{anna, bert}) || !slices.Equal(g.Receivers(), got) {
+	if !slices.Equal(got, []*AnyReceiver{anna, bert}) || !slices.Equal(g.Receivers(), got) {
 		t.Errorf("events of %v, receivers %v", got, g.Receivers())
 	}
 	if u := must(anna.Usage()); u != (Usage{Packets: 1, Bytes: 60}) {

@@ -69,7 +69,7 @@ func TestGrow(t *testing.T) {
 		if n := count("no_by_client"); n > 0 || count("sent") > total {
 			t.Errorf("of %d packets %d are sent, and %d have found no session", total, count("sent"), n)
 		}
-		var s *Session
+		var s *AnySession
 		for one := range now.Sessions() {
 			if one.String() == was.String() {
 				s = one

@@ -70,9 +70,9 @@ func (h Hop) put(buf []byte) {
 
 // tableRow is a row as it is in the kernel, and the hops in it.
 type tableRow struct {
-	table    *Table    // nil: a receiver's
-	index    int       // which of its session's rows it is
-	receiver *Receiver // nil: a table's
+	table    *AnyTable    // nil: a receiver's
+	index    int          // which of its session's rows it is
+	receiver *AnyReceiver // nil: a table's
 	key      []byte
 	value    []byte
 	hops     []rowHop

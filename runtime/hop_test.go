@@ -19,7 +19,7 @@ import (
 )
 
 // hopOf reads the hop of a session's row out of the kernel.
-func hopIn(t testing.TB, s *Session, row int) Hop {
+func hopIn(t testing.TB, s *AnySession, row int) Hop {
 	t.Helper()
 	tr := s.rows[row]
 	b, err := tr.table.m.LookupBytes(tr.key)

@@ -68,7 +68,7 @@ func TestInterfaceComesBack(t *testing.T) {
 		b, c := newBench(t), &reported{}
 		r := b.load(t, Options{Clsact: clsact, Routes: someHop, AttachmentChanged: c.change})
 		fwd := r.Program("fwd")
-		for _, p := range []*Program{fwd, r.Program("out")} {
+		for _, p := range []*AnyProgram{fwd, r.Program("out")} {
 			if err := p.Attach("in0"); err != nil {
 				t.Fatal(err)
 			}
@@ -319,7 +319,7 @@ func TestWhileInterfaceIsAway(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for _, p := range []*Program{fwd, out} {
+		for _, p := range []*AnyProgram{fwd, out} {
 			if err := p.Attach("in0"); err != nil {
 				t.Fatal(err)
 			}

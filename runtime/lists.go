@@ -32,9 +32,9 @@ type receiverLists struct {
 
 	mu      sync.Mutex
 	over    bool
-	queue   []*Group // whose plan the kernel doesn't have
-	leading bool     // the committer is there
-	swaps   uint64   // updates of the hashes of maps
+	queue   []*AnyGroup // whose plan the kernel doesn't have
+	leading bool        // the committer is there
+	swaps   uint64      // updates of the hashes of maps
 
 	// fault, where a test sets it, makes a step fail.
 	fault func(step string) error
@@ -48,20 +48,20 @@ type waiter struct {
 
 // commit is what one list is made of.
 type commit struct {
-	group   *Group
+	group   *AnyGroup
 	version uint64
 	closing bool
 	stale   bool // a hop changed
-	list    []*Receiver
+	list    []*AnyReceiver
 	planned [][]byte // their rows
-	leaving []*Receiver
+	leaving []*AnyReceiver
 	fresh   []fresh
 	inner   *ebpf.Map
 }
 
 // fresh is a row that the kernel doesn't have yet.
 type fresh struct {
-	receiver *Receiver
+	receiver *AnyReceiver
 	row      *tableRow
 	at       uint32
 }
@@ -73,14 +73,14 @@ func newReceiverLists(r *Relay) *receiverLists { return &receiverLists{relay: r}
 type waitFunc func(ctx context.Context) error
 
 // plan says that a group's plan has changed. mu is held.
-func (f *receiverLists) plan(g *Group) waitFunc {
+func (f *receiverLists) plan(g *AnyGroup) waitFunc {
 	g.version++
 	f.enqueue(g)
 	return f.wait(g)
 }
 
 // wait waits for what is planned now. mu is held when wait is called, and not when what it returns is called.
-func (f *receiverLists) wait(g *Group) waitFunc {
+func (f *receiverLists) wait(g *AnyGroup) waitFunc {
 	if !g.queued && !g.committing {
 		return func(context.Context) error { return nil }
 	}
@@ -111,7 +111,7 @@ func (e *unfinished) Error() string { return "not waited for, and goes on: " + e
 
 func (e *unfinished) Unwrap() error { return e.err }
 
-func (f *receiverLists) enqueue(g *Group) {
+func (f *receiverLists) enqueue(g *AnyGroup) {
 	if g.queued {
 		return
 	}
@@ -139,7 +139,7 @@ func (f *receiverLists) catchUp() {
 }
 
 // rehop says that the next hop of a receiver has changed. relay.mu is held.
-func (f *receiverLists) rehop(v *Receiver) {
+func (f *receiverLists) rehop(v *AnyReceiver) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.over && !v.group.over {
@@ -189,7 +189,7 @@ func (f *receiverLists) lead() {
 }
 
 // answer sends the result to those who wait for a version. lists.mu is held.
-func (g *Group) answer(version uint64, err error) {
+func (g *AnyGroup) answer(version uint64, err error) {
 	g.waiters = slices.DeleteFunc(g.waiters, func(w waiter) bool {
 		if w.version <= version {
 			w.done <- err
@@ -200,7 +200,7 @@ func (g *Group) answer(version uint64, err error) {
 }
 
 // snapshot takes what is planned. lists.mu is held.
-func (g *Group) snapshot() *commit {
+func (g *AnyGroup) snapshot() *commit {
 	c := &commit{
 		group: g, version: g.version, closing: g.closing, stale: g.stale, list: slices.Clone(g.plan),
 		leaving: g.leaving,
@@ -214,7 +214,7 @@ func (g *Group) snapshot() *commit {
 
 // rollBack plans what the kernel has. Receivers that it doesn't have are freed by those who
 // added them. lists.mu is held.
-func (g *Group) rollBack() {
+func (g *AnyGroup) rollBack() {
 	for _, v := range g.plan {
 		v.planned = nil
 	}
@@ -253,7 +253,7 @@ func (f *receiverLists) commit(c *commit) error {
 }
 
 // remove takes a group out of the kernel.
-func (f *receiverLists) remove(g *Group) error {
+func (f *receiverLists) remove(g *AnyGroup) error {
 	err := f.inject("remove")
 	if err == nil {
 		f.swaps++
@@ -326,7 +326,7 @@ func (f *receiverLists) replace(c *commit) (err error) {
 // next hop.
 func (f *receiverLists) makeRows(c *commit) {
 	r := f.relay
-	moved := map[*Receiver]bool{}
+	moved := map[*AnyReceiver]bool{}
 	if c.stale {
 		r.mu.Lock()
 		for _, v := range c.list {
@@ -388,7 +388,7 @@ func (f *receiverLists) writeList(c *commit) (err error) {
 			return fmt.Errorf("make a list: %w", err)
 		}
 	}
-	at := map[*Receiver]uint32{}
+	at := map[*AnyReceiver]uint32{}
 	for _, n := range c.fresh {
 		at[n.receiver] = n.at
 	}
@@ -411,7 +411,7 @@ func (f *receiverLists) publish(c *commit) {
 	defer r.mu.Unlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	release := func(v *Receiver) {
+	release := func(v *AnyReceiver) {
 		if v.row != nil {
 			if r.hops != nil {
 				r.hops.drop(v.row)
@@ -447,7 +447,7 @@ func (f *receiverLists) publish(c *commit) {
 const spareLists = 8
 
 // keepSpare keeps a list that no program reads. lists.mu is held.
-func (k *GroupKind) keepSpare(list *ebpf.Map) {
+func (k *AnyGroups) keepSpare(list *ebpf.Map) {
 	switch {
 	case list == nil:
 	case len(k.spare) < spareLists:
@@ -458,7 +458,7 @@ func (k *GroupKind) keepSpare(list *ebpf.Map) {
 }
 
 // newReceiver allocates what belongs to a receiver. No list has it yet.
-func (k *GroupKind) newReceiver(g *Group) (*Receiver, error) {
+func (k *AnyGroups) newReceiver(g *AnyGroup) (*AnyReceiver, error) {
 	r, f := k.relay, k.relay.lists
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -473,12 +473,12 @@ func (k *GroupKind) newReceiver(g *Group) (*Receiver, error) {
 		f.mu.Unlock()
 		return nil, &FullError{What: "receivers of " + k.where(), Size: k.desc.Rows}
 	}
-	v := &Receiver{group: g, id: k.ids[0], state: make([]byte, k.desc.ReceiverSize)}
+	v := &AnyReceiver{group: g, id: k.ids[0], state: make([]byte, k.desc.ReceiverSize)}
 	k.ids = k.ids[1:]
 	f.mu.Unlock()
 	err := r.resetUsage(v.id)
 	if err == nil {
-		err = r.allocState(k.desc.Receiver, v.state, k.credits, v.id-uint32(k.desc.Base), func(int) uint64 { return 0 })
+		err = r.allocState(k.desc.Receiver, v.state, k.credits, v.id-uint32(k.desc.Base), nil)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -493,7 +493,7 @@ func (k *GroupKind) newReceiver(g *Group) (*Receiver, error) {
 }
 
 // identify writes the identity into the hidden member of the row.
-func (v *Receiver) identify() {
+func (v *AnyReceiver) identify() {
 	for _, m := range v.group.kind.desc.Receiver {
 		if m.Hidden && m.Name == abi.MemberReceiver {
 			abi.Order.PutUint32(v.state[m.Off:], v.id)
@@ -502,10 +502,12 @@ func (v *Receiver) identify() {
 }
 
 // takeState notes what the receiver refers to, for as long as it is asked, even when others have the indices.
-func (v *Receiver) takeState() {
-	for _, m := range v.group.kind.desc.Receiver {
-		if m.Kind.IsState() {
-			v.refers = append(v.refers, v.group.kind.relay.state(m, abi.Order.Uint32(v.state[m.Off:])))
+func (v *AnyReceiver) takeState() {
+	k := v.group.kind
+	v.refers = make([][]handle, len(k.desc.Receiver))
+	for i := range k.desc.Receiver {
+		if m := &k.desc.Receiver[i]; m.Kind.IsState() {
+			v.refers[i] = k.relay.handles(m, v.state)
 		}
 	}
 }
@@ -523,7 +525,7 @@ func (r *Relay) resetUsage(id uint32) error {
 }
 
 // free frees what belongs to a receiver that no list has.
-func (f *receiverLists) free(v *Receiver) {
+func (f *receiverLists) free(v *AnyReceiver) {
 	r, k := f.relay, v.group.kind
 	final, err := r.receiverUsage(v.id)
 	r.mu.Lock()

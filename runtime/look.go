@@ -48,10 +48,10 @@ func (r *Relay) Settings() []any {
 
 // ID identifies the session among all that the relay ever opened, those before an adoption included (but for 2³² in
 // one slot). It is never 0. A session that was changed has another ID after an adoption.
-func (s *Session) ID() uint64 { return uint64(s.born)<<32 | uint64(s.slot) }
+func (s *AnySession) ID() uint64 { return uint64(s.born)<<32 | uint64(s.slot) }
 
 // Session returns the open session with an ID; nil where there is none.
-func (r *Relay) Session(id uint64) *Session {
+func (r *Relay) Session(id uint64) *AnySession {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s := r.sessions[uint32(id)]; s != nil && s.ID() == id {
@@ -62,8 +62,8 @@ func (r *Relay) Session(id uint64) *Session {
 
 // SessionsAfter returns up to n open sessions of a kind, those after the one with an ID in the order of their slots; 0
 // is before all of them. So a long list is read in parts: a session that is open all the time is in one of them.
-func (r *Relay) SessionsAfter(kind string, id uint64, n int) []*Session {
-	var out []*Session
+func (r *Relay) SessionsAfter(kind string, id uint64, n int) []*AnySession {
+	var out []*AnySession
 	slot := uint32(id) + 1
 	if id == 0 {
 		slot = 0
@@ -128,7 +128,7 @@ func (row *tableRow) nextHops() (out []NextHop) {
 }
 
 // NextHops returns the next hops of the session's rows, in the order of the spec; none where the session is over.
-func (s *Session) NextHops() []NextHop {
+func (s *AnySession) NextHops() []NextHop {
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()
 	var out []NextHop
@@ -140,8 +140,8 @@ func (s *Session) NextHops() []NextHop {
 	return out
 }
 
-// NextHops returns how packets leave towards the receiver, as [Receiver.Hops] does, with the addresses.
-func (v *Receiver) NextHops() []NextHop {
+// NextHops returns how packets leave towards the receiver, as [AnyReceiver.Hops] does, with the addresses.
+func (v *AnyReceiver) NextHops() []NextHop {
 	f := v.group.kind.relay.lists
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -193,16 +193,16 @@ func (h NextHop) Compare(other NextHop) int {
 
 // RowInfo is a row with all that belongs to it.
 type RowInfo struct {
-	Row
-	Place   []byte    // of the row among the others, for [Table.RowsAfter]
-	Session *Session  // whose row it is; nil: of none
-	Hops    []NextHop // as the kernel's programs have them
+	AnyRow
+	Place   []byte      // of the row among the others, for [AnyTable.RowsAfter]
+	Session *AnySession // whose row it is; nil: of none
+	Hops    []NextHop   // as the kernel's programs have them
 }
 
 // RowsAfter returns up to n rows, those after a place in the order of the bytes of their keys; nil is before all of
 // them. So a long table is read in parts: a row that is there all the time is in one of them. It reads the whole table
 // each time, without a lock. Of an array, rows that are all zero are left out.
-func (t *Table) RowsAfter(place []byte, n int) ([]RowInfo, error) {
+func (t *AnyTable) RowsAfter(place []byte, n int) ([]RowInfo, error) {
 	rows, err := t.scan()
 	if err != nil {
 		return nil, err
@@ -219,8 +219,8 @@ func (t *Table) RowsAfter(place []byte, n int) ([]RowInfo, error) {
 }
 
 // Row returns a row with all that belongs to it; an error that wraps [ErrNotFound] where there is none.
-func (t *Table) Row(key []any) (RowInfo, error) {
-	k, err := t.encodeKey(key)
+func (t *AnyTable) Row(key []any) (RowInfo, error) {
+	k, err := t.anyKey(key)
 	if err != nil {
 		return RowInfo{}, err
 	}
@@ -231,8 +231,8 @@ func (t *Table) Row(key []any) (RowInfo, error) {
 	return t.info(k, v), nil
 }
 
-func (t *Table) info(key, value []byte) RowInfo {
-	out := RowInfo{Row: Row{decodeMembers(t.desc.Key, key, nil), t.decodeValue(value)}, Place: key}
+func (t *AnyTable) info(key, value []byte) RowInfo {
+	out := RowInfo{AnyRow: AnyRow{t.keyValues(key), t.anyValue(value)}, Place: key}
 	if t.desc.Bound() {
 		t.relay.mu.Lock()
 		out.Session = t.relay.holder(t.slotOf(value))
@@ -247,9 +247,9 @@ func (t *Table) info(key, value []byte) RowInfo {
 
 // ReceiversAfter returns up to n receivers of the group, those after an identity; 0 is before all of them. So a long
 // list is read in parts: a receiver that is there all the time is in one of them.
-func (g *Group) ReceiversAfter(id uint32, n int) []*Receiver {
-	all := slices.DeleteFunc(g.Receivers(), func(v *Receiver) bool { return v.id <= id })
-	slices.SortFunc(all, func(a, b *Receiver) int { return int(a.id) - int(b.id) })
+func (g *AnyGroup) ReceiversAfter(id uint32, n int) []*AnyReceiver {
+	all := slices.DeleteFunc(g.Receivers(), func(v *AnyReceiver) bool { return v.id <= id })
+	slices.SortFunc(all, func(a, b *AnyReceiver) int { return int(a.id) - int(b.id) })
 	return all[:min(len(all), n)]
 }
 
@@ -274,13 +274,13 @@ func (r *Relay) Interfaces() (names map[int]string, err error) {
 	return names, err
 }
 
-// After returns the open groups after a key, in the order of [GroupKind.All].
-func (k *GroupKind) After(key ...any) ([]*Group, error) {
-	b, err := k.encodeKey(key)
+// After returns the open groups after a key, in the order of [AnyGroups.All].
+func (k *AnyGroups) After(key ...any) ([]*AnyGroup, error) {
+	b, err := k.anyKey(key)
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(slices.Collect(k.All()), func(g *Group) bool {
+	return slices.DeleteFunc(slices.Collect(k.All()), func(g *AnyGroup) bool {
 		return bytes.Compare(g.key, b) <= 0
 	}), nil
 }

@@ -169,7 +169,7 @@ func flow(n int) []any {
 	}
 }
 
-func open(t testing.TB, r *Relay, n int) *Session {
+func open(t testing.TB, r *Relay, n int) *AnySession {
 	t.Helper()
 	s, err := r.Open("flow", flow(n)...)
 	if err != nil {
@@ -248,7 +248,7 @@ func until(t testing.TB, limit time.Duration, what string, holds func() bool) {
 var bg = context.Background()
 
 // found returns the group that was looked for; nil: there is none.
-func found(g *Group, err error) *Group {
+func found(g *AnyGroup, err error) *AnyGroup {
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		panic(err)
 	}

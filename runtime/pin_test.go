@@ -104,7 +104,7 @@ func TestAdopt(t *testing.T) {
 				return must(now.Program("fwd").Count("sent")).Packets == total
 			})
 
-			var s *Session
+			var s *AnySession
 			for s = range now.Sessions() {
 			}
 			if s == nil || s.String() != was.String() || must(s.Counters())[0].Packets != total {

@@ -34,8 +34,8 @@ type Front struct {
 
 func (f Front) String() string { return fmt.Sprintf("%s (program %d)", f.Name, f.ID) }
 
-// Places returns what [Program.Attachments] does, with what is found now.
-func (p *Program) Places() ([]Place, error) {
+// Places returns what [AnyProgram.Attachments] does, with what is found now.
+func (p *AnyProgram) Places() ([]Place, error) {
 	r := p.relay
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -56,7 +56,7 @@ func (p *Program) Places() ([]Place, error) {
 
 // place looks at an attachment. Nothing is known of an interface that is going away right now. r.mu is held, and the
 // thread is in the relay's network namespace.
-func (r *Relay) place(p *Program, a *attachment) Place {
+func (r *Relay) place(p *AnyProgram, a *attachment) Place {
 	out := Place{Attachment: a.public()}
 	if a.lost != nil {
 		return out
@@ -79,7 +79,7 @@ func (r *Relay) place(p *Program, a *attachment) Place {
 
 // warn says what keeps packets from being forwarded where a program was attached. r.mu is held, and the thread is in
 // the relay's network namespace.
-func (r *Relay) warn(p *Program, a *attachment) {
+func (r *Relay) warn(p *AnyProgram, a *attachment) {
 	for _, version := range r.place(p, a).NoForwarding {
 		r.say(slog.LevelWarn, "an interface doesn't forward packets, and the program looks up their routes",
 			"program", p.desc.Name, "interface", a.name, "version", fmt.Sprint("IPv", version),

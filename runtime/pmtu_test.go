@@ -340,7 +340,9 @@ func follow(t testing.TB, r *Relay, hop abi.Member, from, to netip.AddrPort) *ta
 	members := []abi.Member{
 		{Name: "from", Kind: abi.KindEndpoint, Size: 18}, {Name: "to", Kind: abi.KindEndpoint, Size: 18, Off: 18}, hop,
 	}
-	table := &Table{relay: r, desc: &abi.Table{Name: "hops", Value: members, ValueSize: 56}, m: r.Table("by_client").m}
+	table := &AnyTable{
+		relay: r, desc: &abi.Table{Name: "hops", Value: members, ValueSize: 56}, m: r.Table("by_client").m,
+	}
 	row := &tableRow{table: table, key: make([]byte, 40), value: make([]byte, 56)}
 	for off, e := range map[int]netip.AddrPort{0: from, 18: to} {
 		if e.IsValid() {
@@ -542,7 +544,7 @@ func TestPathMTUOfRows(t *testing.T) {
 			} else {
 				members = append(members, abi.Member{Kind: abi.KindNextHop, Size: 36, Off: 36})
 			}
-			row := &tableRow{table: &Table{desc: &abi.Table{Value: members}}, value: value}
+			row := &tableRow{table: &AnyTable{desc: &abi.Table{Value: members}}, value: value}
 			e := &hop{rows: map[*tableRow]struct{}{row: {}}}
 			copy(value[36+abi.NextHopAddr:], b[:])
 			if err := row.findHops(); err != nil || len(row.hops) != 1 {

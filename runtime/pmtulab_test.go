@@ -145,7 +145,7 @@ type pathCase struct {
 	flush     []string     // makes the kernel forget its exceptions
 	elsewhere netip.Addr   // another peer
 	gateway   netip.Prefix // another one
-	session   *Session
+	session   *AnySession
 	error     tooBig
 }
 

@@ -19,25 +19,25 @@ type Count struct {
 	Bytes   uint64
 }
 
-// A Program is one program of a relay.
-type Program struct {
+// AnyProgram is one program of a relay.
+type AnyProgram struct {
 	relay *Relay
 	desc  *abi.Program
 	prog  *ebpf.Program
 }
 
 // Name returns the program's name in the spec.
-func (p *Program) Name() string { return p.desc.Name }
+func (p *AnyProgram) Name() string { return p.desc.Name }
 
 // Desc returns the program's description.
-func (p *Program) Desc() *abi.Program { return p.desc }
+func (p *AnyProgram) Desc() *abi.Program { return p.desc }
 
 // Kernel returns the loaded program, for tools that measure and test. It is closed with the relay.
-func (p *Program) Kernel() *ebpf.Program { return p.prog }
+func (p *AnyProgram) Kernel() *ebpf.Program { return p.prog }
 
 // Counts returns what became of the packets that the program saw, summed over all processors: by reason, in the order
 // of the description's Reasons, those that never happened included.
-func (p *Program) Counts() ([]Count, error) {
+func (p *AnyProgram) Counts() ([]Count, error) {
 	out := make([]Count, len(p.desc.Reasons))
 	for i := range out {
 		var err error
@@ -49,9 +49,9 @@ func (p *Program) Counts() ([]Count, error) {
 }
 
 // Count returns what the reasons of a name counted, of whatever kind; an error that wraps [ErrNotFound] where the
-// program has none. [Program.Counts] has the kinds apart, such as packets that were punted and receivers that got no
+// program has none. [AnyProgram.Counts] has the kinds apart, such as packets that were punted and receivers that got no
 // copy, both because a credit was used up.
-func (p *Program) Count(reason string) (Count, error) {
+func (p *AnyProgram) Count(reason string) (Count, error) {
 	var n Count
 	found := false
 	for i, r := range p.desc.Reasons {
@@ -71,14 +71,14 @@ func (p *Program) Count(reason string) (Count, error) {
 }
 
 // CountAt returns what the i-th of the description's Reasons counted.
-func (p *Program) CountAt(i int) (Count, error) {
+func (p *AnyProgram) CountAt(i int) (Count, error) {
 	if i < 0 || i >= len(p.desc.Reasons) {
 		return Count{}, fmt.Errorf("%v: reason %d: %w", p, i, ErrNotFound)
 	}
 	return p.count(i)
 }
 
-func (p *Program) count(i int) (c Count, err error) {
+func (p *AnyProgram) count(i int) (c Count, err error) {
 	err = p.relay.eachCPU(abi.MapReasons, p.desc.Base+p.desc.Reasons[i].Number, func(b []byte) {
 		c.Packets += abi.Order.Uint64(b[abi.ReasonPackets:])
 		c.Bytes += abi.Order.Uint64(b[abi.ReasonBytes:])
@@ -118,23 +118,23 @@ func (r *Relay) eachCPU(name string, index int, visit func([]byte)) error {
 // Attach attaches the program to the interface of that name, after the programs that are there already. Attaching
 // twice does nothing. An interface that is renamed keeps its programs. Where it goes away, the program is attached
 // again to the next one of the name that it had, until Detach; see [Options.AttachmentChanged].
-func (p *Program) Attach(iface string) error { return p.attach(iface, 0) }
+func (p *AnyProgram) Attach(iface string) error { return p.attach(iface, 0) }
 
-// AttachFirst is [Program.Attach] before the programs that are there already, such as Cilium's, which let no other
+// AttachFirst is [AnyProgram.Attach] before the programs that are there already, such as Cilium's, which let no other
 // program have the packets that they pass. Programs of one relay that are attached so keep their order. It takes TCX
 // (Linux 6.6). It is an error where the program is attached already, behind
 // those of others.
-func (p *Program) AttachFirst(iface string) error { return p.attachAt(iface, 0, true, "") }
+func (p *AnyProgram) AttachFirst(iface string) error { return p.attachAt(iface, 0, true, "") }
 
-// AttachBefore is [Program.AttachFirst] before one program, given by its name in the kernel (bpftool net). It is an
+// AttachBefore is [AnyProgram.AttachFirst] before one program, given by its name in the kernel (bpftool net). It is an
 // error that wraps [ErrNotFound] where none of that name is there.
-func (p *Program) AttachBefore(iface, program string) error {
+func (p *AnyProgram) AttachBefore(iface, program string) error {
 	return p.attachAt(iface, 0, false, program)
 }
 
 // Detach detaches the program from the interface of that name, and doesn't attach it to a new one any more. The error
 // wraps [ErrNotFound] where it isn't attached there.
-func (p *Program) Detach(iface string) error {
+func (p *AnyProgram) Detach(iface string) error {
 	r := p.relay
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -200,7 +200,7 @@ type Attachment struct {
 
 // Attachments returns where the program is attached, in the order in which that was asked for, and where it will be
 // again.
-func (p *Program) Attachments() []Attachment {
+func (p *AnyProgram) Attachments() []Attachment {
 	p.relay.mu.Lock()
 	defer p.relay.mu.Unlock()
 	var out []Attachment
@@ -220,4 +220,4 @@ func (r *Relay) DetachAll() error {
 }
 
 // String names the program.
-func (p *Program) String() string { return fmt.Sprintf("program %q", p.desc.Name) }
+func (p *AnyProgram) String() string { return fmt.Sprintf("program %q", p.desc.Name) }

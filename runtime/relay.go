@@ -82,17 +82,17 @@ type Relay struct {
 	clock *clock
 	pins  *pins.Pins // nil: nothing is pinned
 
-	programs []*Program
-	tables   []*Table
+	programs []*AnyProgram
+	tables   []*AnyTable
 	counters *counters // nil: no shared counters
 	credits  *credits  // nil: no credits
 	spaces   *spaces   // nil: no translations
-	groups   []*GroupKind
+	groups   []*AnyGroups
 	lists    *receiverLists
 	events   *events // nil: no events
 	slots    *slots  // nil: no sessions
 
-	sessionState []stateKind // by kind of session: what fields refer to
+	sessionKinds []sessionKind
 
 	hops *hops // nil: no hops
 
@@ -111,8 +111,8 @@ type Relay struct {
 	mu       sync.Mutex
 	closed   bool
 	draining drainState
-	sessions map[uint32]*Session // by slot
-	open     []int               // open sessions of each kind
+	sessions map[uint32]*AnySession // by slot
+	open     []int                  // open sessions of each kind
 	expiries expiryQueue
 
 	registered  link.Link // of a congestion control; nil: it isn't registered
@@ -159,7 +159,7 @@ func Load(desc *abi.Desc, object []byte, opt Options) (_ *Relay, err error) {
 		log:      opt.Logger,
 		ns:       netns.None(),
 		grace:    gracePeriod,
-		sessions: map[uint32]*Session{},
+		sessions: map[uint32]*AnySession{},
 		open:     make([]int, len(desc.Sessions)),
 		qdiscs:   map[int]bool{},
 		done:     make(chan struct{}),
@@ -291,7 +291,7 @@ func (r *Relay) setUp(spec *ebpf.CollectionSpec) (err error) {
 	}
 	tableCredits, groupCredits, sessionCredits := layCredits(r.credits, r.desc)
 	for i := range r.desc.Sessions {
-		r.sessionState = append(r.sessionState, stateKind{stateMembers(&r.desc.Sessions[i]), sessionCredits[i]})
+		r.sessionKinds = append(r.sessionKinds, newSessionKind(&r.desc.Sessions[i], sessionCredits[i]))
 	}
 	if r.desc.Slots > 0 {
 		if r.slots, err = newSlots(maps[abi.MapSlots], maps[abi.MapUsage]); err != nil {
@@ -305,7 +305,7 @@ func (r *Relay) setUp(spec *ebpf.CollectionSpec) (err error) {
 	}
 	for i := range r.desc.Programs {
 		d := &r.desc.Programs[i]
-		r.programs = append(r.programs, &Program{relay: r, desc: d, prog: r.coll.Programs[abi.ProgramPrefix+d.Name]})
+		r.programs = append(r.programs, &AnyProgram{relay: r, desc: d, prog: r.coll.Programs[abi.ProgramPrefix+d.Name]})
 	}
 	for i := range r.desc.Tables {
 		d := &r.desc.Tables[i]
@@ -326,7 +326,7 @@ func (r *Relay) start() {
 	}
 	r.wg.Add(1)
 	go r.endSessions()
-	if slices.ContainsFunc(r.tables, (*Table).learned) {
+	if slices.ContainsFunc(r.tables, (*AnyTable).learned) {
 		r.noteStale() // a process before this one may have left some
 		r.wg.Add(1)
 		go r.removeLearned()
@@ -462,7 +462,7 @@ func (r *Relay) using(f func() error) error {
 func (r *Relay) Desc() *abi.Desc { return r.desc }
 
 // Program returns the program of that name; nil where the relay has none.
-func (r *Relay) Program(name string) *Program {
+func (r *Relay) Program(name string) *AnyProgram {
 	for _, p := range r.programs {
 		if p.desc.Name == name {
 			return p
@@ -472,10 +472,10 @@ func (r *Relay) Program(name string) *Program {
 }
 
 // Programs returns all programs in the order of the spec.
-func (r *Relay) Programs() []*Program { return append([]*Program(nil), r.programs...) }
+func (r *Relay) Programs() []*AnyProgram { return append([]*AnyProgram(nil), r.programs...) }
 
 // Table returns the table of that name; nil where the relay has none.
-func (r *Relay) Table(name string) *Table {
+func (r *Relay) Table(name string) *AnyTable {
 	for _, t := range r.tables {
 		if t.desc.Name == name {
 			return t
@@ -485,7 +485,7 @@ func (r *Relay) Table(name string) *Table {
 }
 
 // Tables returns all tables, those of sessions included, in the order of the spec.
-func (r *Relay) Tables() []*Table { return append([]*Table(nil), r.tables...) }
+func (r *Relay) Tables() []*AnyTable { return append([]*AnyTable(nil), r.tables...) }
 
 func closeMaps(maps map[string]*ebpf.Map) {
 	for _, m := range maps {

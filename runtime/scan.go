@@ -21,7 +21,7 @@ type rowBytes struct{ key, value []byte }
 // scan reads the rows as bytes, as each does, thousands of them with one system call where the kernel can (hashes and
 // arrays since Linux 5.6, LPM tables since 5.17): who adopts a relay has to look at all of it while packets flow. The
 // result may be kept.
-func (t *Table) scan() (rows []rowBytes, err error) {
+func (t *AnyTable) scan() (rows []rowBytes, err error) {
 	all, ok := t.readBatches()
 	if !ok {
 		for row, err := range t.each() {
@@ -40,7 +40,7 @@ func (t *Table) scan() (rows []rowBytes, err error) {
 }
 
 // readBatches reads the table; ok is false where that isn't possible in batches.
-func (t *Table) readBatches() (rows []rowBytes, ok bool) {
+func (t *AnyTable) readBatches() (rows []rowBytes, ok bool) {
 	if t.desc.PerCPU {
 		return nil, false
 	}

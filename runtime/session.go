@@ -19,20 +19,20 @@ import (
 // the last use, looks in between.
 const idleGrace = time.Second
 
-// A Session is one object that user space registered: rows in one or several tables that count only together. It is
+// AnySession is one object that user space registered: rows in one or several tables that count only together. It is
 // open until Close, or until its lifetime or idle time has passed. Change gives it other values.
-type Session struct {
+type AnySession struct {
 	relay  *Relay
 	desc   *abi.Session
 	kind   int
 	slot   uint32
-	born   uint32                   // the generation that it was opened with, for its ID
-	fields atomic.Pointer[[][]byte] // encoded
+	born   uint32                 // the generation that it was opened with, for its ID
+	fields atomic.Pointer[[]byte] // laid out as sessionKind says
 
-	// What fields refer to: indices as in rows, 4 bytes a field, and what they stand for. They are set when the session
-	// is opened or adopted, and stay.
-	state   []byte
-	handles []any
+	// What fields refer to: indices as in rows, and what they stand for, by field. They are set when the session is
+	// opened or adopted, and stay.
+	state  []byte
+	refers [][]handle
 
 	// Guarded by relay.mu.
 	gen     uint32
@@ -52,16 +52,22 @@ type Session struct {
 // Addresses must be those that packets carry: valid, specified, no loopback, without a zone; and where packets are sent
 // from or to, those of hosts. The two ends of a path that packets take must be of one IP family. An error is a
 // [*ValueError], a [*CollisionError] where another session has one of the keys, a [*FullError], or [ErrClosed].
-func (r *Relay) Open(kind string, values ...any) (*Session, error) {
+func (r *Relay) Open(kind string, values ...any) (*AnySession, error) {
 	k := slices.IndexFunc(r.desc.Sessions, func(d abi.Session) bool { return d.Name == kind })
 	if k < 0 {
 		return nil, fmt.Errorf("relay %q has no sessions of kind %q", r.desc.Name, kind)
 	}
-	s := &Session{relay: r, desc: &r.desc.Sessions[k], kind: k, queued: -1, done: make(chan struct{})}
-	if err := s.encode(values); err != nil {
+	fields, err := r.sessionKinds[k].layout.encodeAny(values)
+	return r.openSession(k, fields, err)
+}
+
+// openSession is Open of fields that were laid out.
+func (r *Relay) openSession(kind int, fields values, err error) (*AnySession, error) {
+	if err != nil {
 		return nil, err
 	}
-	given, err := s.givenState(values)
+	s := &AnySession{relay: r, desc: &r.desc.Sessions[kind], kind: kind, queued: -1, done: make(chan struct{})}
+	given, err := s.take(fields)
 	if err != nil {
 		return nil, err
 	}
@@ -85,52 +91,42 @@ func (r *Relay) Open(kind string, values ...any) (*Session, error) {
 	return s, nil
 }
 
-// encode checks and stores the values of the fields.
-func (s *Session) encode(values []any) error {
-	d := s.desc
-	var fields [][]byte
-	if len(values) != len(d.Fields) {
-		var names []string
-		for _, f := range d.Fields {
-			names = append(names, f.Name)
-		}
-		return fmt.Errorf("session %q: %d values given, %d needed (%s)", d.Name, len(values), len(d.Fields),
-			strings.Join(names, ", "))
+// take checks and stores fields, and returns what those begin with, or are set to, that refer to something.
+func (s *AnySession) take(fields values) (starts [][]*first, err error) {
+	k := s.of()
+	if err := k.specified(fields.data); err != nil {
+		return nil, err
 	}
-	for i, f := range d.Fields {
-		bad := func(format string, args ...any) error {
-			return &ValueError{
-				Where: fmt.Sprintf("session %q, %q", d.Name, f.Name), Value: values[i],
-				Reason: fmt.Sprintf(format, args...),
+	starts = make([][]*first, len(k.members))
+	for i := range k.members {
+		m := &k.members[i]
+		if m.Kind.IsState() {
+			if fields.given == nil {
+				continue
 			}
-		}
-		buf := make([]byte, f.Size)
-		if f.Kind.IsState() {
-			fields = append(fields, nil)
+			var have []handle
+			if s.refers != nil {
+				have = s.refers[i]
+			}
+			if starts[i], err = firsts(m, fields.given[i], have); err != nil {
+				return nil, k.wrong(m, anyState(m, func(level int) handle { return fields.given[i][level] }),
+					err.Error())
+			}
 			continue
 		}
-		if err := encodeLevels(buf, f.Kind, f.Bits, f.Levels, values[i]); err != nil {
-			return bad("%s", err)
-		}
-		for one := range slices.Chunk(buf, len(buf)/max(f.Levels, 1)) {
-			switch f.Kind {
-			case abi.KindAddr, abi.KindEndpoint:
-				if why := notCarried(getAddr(one)); why != "" {
-					return bad("%s", why)
-				}
-			case abi.KindUint:
-				n := getUint(one)
-				if len(f.Ranges) > 0 && !slices.ContainsFunc(f.Ranges, func(r [2]uint64) bool {
-					return r[0] <= n && n <= r[1]
-				}) {
-					return bad("is out of range: %s", formatRanges(f.Ranges))
-				}
+		ranges := s.desc.Fields[i].Ranges
+		for one := range slices.Chunk(k.part(fields.data, i), m.Size/m.Count()) {
+			if m.Kind != abi.KindUint || len(ranges) == 0 {
+				break
+			}
+			n := getUint(one)
+			if !slices.ContainsFunc(ranges, func(r [2]uint64) bool { return r[0] <= n && n <= r[1] }) {
+				return nil, k.wrong(m, n, "is out of range: "+formatRanges(ranges))
 			}
 		}
-		fields = append(fields, buf)
 	}
-	s.fields.Store(&fields)
-	return nil
+	s.fields.Store(&fields.data)
+	return starts, nil
 }
 
 func formatRanges(ranges [][2]uint64) string {
@@ -147,11 +143,11 @@ func formatRanges(ranges [][2]uint64) string {
 
 // Close ends the session: from now on none of its rows counts, in any direction. Closing a session that is over does
 // nothing.
-func (s *Session) Close() error { return s.relay.CloseSessions(s) }
+func (s *AnySession) Close() error { return s.relay.CloseSessions(s) }
 
-// CloseSessions closes sessions of the relay as [Session.Close] does, and removes the rows of thousands with one system
-// call for each table.
-func (r *Relay) CloseSessions(sessions ...*Session) error {
+// CloseSessions closes sessions of the relay as [AnySession.Close] does, and removes the rows of thousands with one
+// system call for each table.
+func (r *Relay) CloseSessions(sessions ...*AnySession) error {
 	for _, s := range sessions {
 		if s.relay != r {
 			return fmt.Errorf("close %v: it is a session of another relay", s)
@@ -164,9 +160,9 @@ func (r *Relay) CloseSessions(sessions ...*Session) error {
 
 // end closes the slots first, which turns all rows into misses at once, and then removes them. Sessions that are over
 // are left out. r.mu is held.
-func (r *Relay) end(cause error, sessions ...*Session) error {
+func (r *Relay) end(cause error, sessions ...*AnySession) error {
 	var rows []*tableRow
-	var ending []*Session
+	var ending []*AnySession
 	for _, s := range sessions {
 		if s.over {
 			continue
@@ -202,7 +198,7 @@ func (r *Relay) end(cause error, sessions ...*Session) error {
 }
 
 // finish marks the session as over. relay.mu is held.
-func (s *Session) finish(cause error) {
+func (s *AnySession) finish(cause error) {
 	if !s.over {
 		s.over, s.err = true, cause
 		close(s.done)
@@ -210,50 +206,42 @@ func (s *Session) finish(cause error) {
 }
 
 // Done is closed when the session is over.
-func (s *Session) Done() <-chan struct{} { return s.done }
+func (s *AnySession) Done() <-chan struct{} { return s.done }
 
 // Err says why the session is over: [ErrClosed] or [ErrExpired]. It is nil while the session is open.
-func (s *Session) Err() error {
+func (s *AnySession) Err() error {
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()
 	return s.err
 }
 
 // Kind returns the name of the session's kind.
-func (s *Session) Kind() string { return s.desc.Name }
+func (s *AnySession) Kind() string { return s.desc.Name }
 
 // Values returns the values of the fields in the order of the spec; of those that refer to a counter, a credit or a
 // bucket that one, as a *[Counter], *[Credit] or *[Bucket], or a slice of one for each level of priority.
-func (s *Session) Values() []any {
-	var out []any
-	fields := *s.fields.Load()
-	for i, f := range s.desc.Fields {
-		if f.Kind.IsState() {
-			out = append(out, s.handles[i])
-			continue
-		}
-		out = append(out, decodeLevels(fields[i], f.Kind, f.Levels))
-	}
-	return out
+func (s *AnySession) Values() []any {
+	return s.of().decodeAny(*s.fields.Load(), s.refersTo)
 }
 
+// refersTo returns what a level of a field refers to.
+func (s *AnySession) refersTo(field, level int) handle { return s.refers[field][level] }
+
 // String names the session by its kind and fields, without counters, credits and buckets.
-func (s *Session) String() string {
+func (s *AnySession) String() string {
 	var b strings.Builder
 	b.WriteString(s.desc.Name)
-	fields := *s.fields.Load()
-	for i, f := range s.desc.Fields {
-		if f.Kind.IsState() {
-			continue
+	for i, v := range s.of().decodeAny(*s.fields.Load(), func(int, int) handle { return handle{} }) {
+		if f := s.desc.Fields[i]; !f.Kind.IsState() {
+			fmt.Fprintf(&b, " %s=%v", f.Name, formatValue(v))
 		}
-		fmt.Fprintf(&b, " %s=%v", f.Name, formatValue(decodeLevels(fields[i], f.Kind, f.Levels)))
 	}
 	return b.String()
 }
 
 // Counters returns the packets and bytes of each row, in the order of the spec: what was sent for it, counted as it
 // came. It returns the session's Err where the session is over.
-func (s *Session) Counters() ([]Count, error) {
+func (s *AnySession) Counters() ([]Count, error) {
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()
 	out := make([]Count, len(s.rows))
@@ -272,7 +260,7 @@ func (s *Session) Counters() ([]Count, error) {
 
 // LastUsed returns when a packet was last sent for the session, to the precision of the kernel's tick; the zero time
 // where none was. It returns the session's Err where the session is over.
-func (s *Session) LastUsed() (time.Time, error) {
+func (s *AnySession) LastUsed() (time.Time, error) {
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()
 	last, err := s.lastUsed()
@@ -283,13 +271,13 @@ func (s *Session) LastUsed() (time.Time, error) {
 }
 
 // lastUsed returns when a packet was last sent, in jiffies; 0: never. relay.mu is held.
-func (s *Session) lastUsed() (last uint64, err error) {
+func (s *AnySession) lastUsed() (last uint64, err error) {
 	err = s.eachUsage(func(b []byte) { last = max(last, abi.Order.Uint64(b[abi.UsageLast:])) })
 	return last, err
 }
 
 // eachUsage visits the session's usage on each processor. relay.mu is held.
-func (s *Session) eachUsage(visit func([]byte)) error {
+func (s *AnySession) eachUsage(visit func([]byte)) error {
 	if s.over {
 		return s.err
 	}
@@ -305,15 +293,15 @@ func (s *Session) eachUsage(visit func([]byte)) error {
 }
 
 // Sessions returns the open sessions, adopted ones included, in a stable order.
-func (r *Relay) Sessions() iter.Seq[*Session] {
-	return func(yield func(*Session) bool) {
+func (r *Relay) Sessions() iter.Seq[*AnySession] {
+	return func(yield func(*AnySession) bool) {
 		r.mu.Lock()
-		all := make([]*Session, 0, len(r.sessions))
+		all := make([]*AnySession, 0, len(r.sessions))
 		for _, s := range r.sessions {
 			all = append(all, s)
 		}
 		r.mu.Unlock()
-		slices.SortFunc(all, func(a, b *Session) int { return int(a.slot) - int(b.slot) })
+		slices.SortFunc(all, func(a, b *AnySession) int { return int(a.slot) - int(b.slot) })
 		for _, s := range all {
 			if !yield(s) {
 				return

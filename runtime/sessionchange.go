@@ -16,16 +16,22 @@ import (
 // session that isn't whole, which an adoption closes.
 
 // Change gives the session other values of its fields, in the order of the spec, as a whole or not at all. The session
-// keeps its ID, its counters and its end; and its counters, credits and buckets, of which nil and what [Session.Values]
-// returned leave a field as it is. Rows with new keys are added before the old ones go: a table needs room for both.
-// Errors are those of [Relay.Open]; the session's Err where it is over.
-func (s *Session) Change(values ...any) error {
-	r := s.relay
-	next := &Session{relay: r, desc: s.desc, kind: s.kind, slot: s.slot, state: s.state, handles: s.handles}
-	if err := next.encode(values); err != nil {
+// keeps its ID, its counters and its end; and its counters, credits and buckets, of which nil and what
+// [AnySession.Values] returned leave a field as it is. Rows with new keys are added before the old ones go: a table
+// needs room for both. Errors are those of [Relay.Open]; the session's Err where it is over.
+func (s *AnySession) Change(values ...any) error {
+	fields, err := s.of().encodeAny(values)
+	return s.changeTo(fields, err)
+}
+
+// changeTo is Change to fields that were laid out.
+func (s *AnySession) changeTo(fields values, err error) error {
+	if err != nil {
 		return err
 	}
-	given, err := next.givenState(values)
+	r := s.relay
+	next := &AnySession{relay: r, desc: s.desc, kind: s.kind, slot: s.slot, state: s.state, refers: s.refers}
+	given, err := next.take(fields)
 	if err != nil {
 		return err
 	}
@@ -52,14 +58,14 @@ func (s *Session) Change(values ...any) error {
 
 // place is what identifies a row.
 type place struct {
-	table *Table
+	table *AnyTable
 	key   string
 }
 
 func (row *tableRow) place() place { return place{row.table, string(row.key)} }
 
 // change puts the rows of next in the place of those of s. r.mu is held.
-func (r *Relay) change(s, next *Session) (err error) {
+func (r *Relay) change(s, next *AnySession) (err error) {
 	old, places := map[place]*tableRow{}, map[place]bool{}
 	for _, row := range s.rows {
 		old[row.place()] = row

@@ -63,7 +63,7 @@ func (s *slots) next(slot uint32) uint32 {
 func (s *slots) put(slot uint32) { s.free = append(s.free, slot) }
 
 // makeRows lays the fields out as keys and values. Slot, generation and hops are still missing.
-func (s *Session) makeRows() error {
+func (s *AnySession) makeRows() error {
 	for i, rd := range s.desc.Rows {
 		t := s.relay.tables[rd.Table]
 		row := &tableRow{table: t, index: i, key: make([]byte, t.desc.KeySize), value: make([]byte, t.desc.ValueSize)}
@@ -77,25 +77,25 @@ func (s *Session) makeRows() error {
 	return nil
 }
 
-func (s *Session) fill(buf []byte, members []abi.Member, fields []int) {
-	given := *s.fields.Load()
+func (s *AnySession) fill(buf []byte, members []abi.Member, fields []int) {
+	k := s.of()
 	for i, m := range visible(members) {
-		at, f := buf[m.Off:m.Off+m.Size], fields[i]
+		at, field := buf[m.Off:m.Off+m.Size], k.part(*s.fields.Load(), fields[i])
 		switch {
 		case m.Kind.IsState():
 			if s.state != nil {
-				copy(at, s.state[4*f:])
+				copy(at, k.part(s.state, fields[i]))
 			}
 		case m.Kind == abi.KindUint && m.Levels == 0:
-			putUint(at, getUint(given[f])) // the member may be wider than the field
+			putUint(at, getUint(field)) // the member may be wider than the field
 		default:
-			copy(at, given[f])
+			copy(at, field)
 		}
 	}
 }
 
 // register puts the rows into the kernel, and then opens the slot: until then each of them is a miss. r.mu is held.
-func (r *Relay) register(s *Session, given []any) (err error) {
+func (r *Relay) register(s *AnySession, starts [][]*first) (err error) {
 	if r.open[s.kind] >= s.desc.Size {
 		for _, row := range s.rows {
 			if other, err := r.owner(row); err == nil && other != nil {
@@ -113,7 +113,7 @@ func (r *Relay) register(s *Session, given []any) (err error) {
 		r.slots.put(s.slot)
 		return fmt.Errorf("reset the session's counters: %w", err)
 	}
-	if err := r.newState(s, given); err != nil {
+	if err := r.newState(s, starts); err != nil {
 		r.slots.put(s.slot)
 		return err
 	}
@@ -148,7 +148,7 @@ func (r *Relay) register(s *Session, given []any) (err error) {
 }
 
 // enter adds an open session to the books. r.mu is held.
-func (r *Relay) enter(s *Session) {
+func (r *Relay) enter(s *AnySession) {
 	r.sessions[s.slot] = s
 	r.open[s.kind]++
 	r.enqueue(s)
@@ -156,7 +156,7 @@ func (r *Relay) enter(s *Session) {
 
 // insert adds a row, unless its key is another session's. A row that belongs to no session, left by a process that died
 // or by a failed removal, gives way.
-func (r *Relay) insert(s *Session, row *tableRow) error {
+func (r *Relay) insert(s *AnySession, row *tableRow) error {
 	for try := 0; ; try++ {
 		err := r.inject("insert", row)
 		if err == nil {
@@ -188,7 +188,7 @@ func (r *Relay) insert(s *Session, row *tableRow) error {
 }
 
 // owner returns the open session that has the row's key; nil where there is none. r.mu is held.
-func (r *Relay) owner(row *tableRow) (*Session, error) {
+func (r *Relay) owner(row *tableRow) (*AnySession, error) {
 	value, err := row.table.m.LookupBytes(row.key)
 	if err != nil {
 		return nil, row.table.explain(err)
@@ -200,14 +200,14 @@ func (r *Relay) owner(row *tableRow) (*Session, error) {
 }
 
 // holder returns the open session whose rows have a slot and a generation; nil where there is none. r.mu is held.
-func (r *Relay) holder(slot, gen uint32) *Session {
+func (r *Relay) holder(slot, gen uint32) *AnySession {
 	if s := r.sessions[slot]; s != nil && s.gen == gen {
 		return s
 	}
 	return nil
 }
 
-func (row *tableRow) collision(other *Session) error {
+func (row *tableRow) collision(other *AnySession) error {
 	return &CollisionError{Table: row.table.desc.Name, Key: row.table.keyString(row.key), Other: other}
 }
 
@@ -215,7 +215,7 @@ func (row *tableRow) collision(other *Session) error {
 // where it isn't there any more. r.mu is held.
 func (r *Relay) remove(rows ...*tableRow) []error {
 	errs := make([]error, len(rows))
-	of := map[*Table][]int{}
+	of := map[*AnyTable][]int{}
 	for i, row := range rows {
 		if r.hops != nil {
 			r.hops.drop(row)

@@ -3,7 +3,6 @@ package runtime
 import (
 	"errors"
 	"fmt"
-	"reflect"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
@@ -11,21 +10,204 @@ import (
 // This file has what rows refer to by an index: counters, credits and translations, for rows of tables and of receivers
 // alike.
 
-// state returns what a row's index stands for.
-func (r *Relay) state(m abi.Member, index uint32) any {
-	switch m.Kind {
-	case abi.KindCounter:
-		return r.counters.get(index)
-	case abi.KindTranslation:
-		return r.spaces.get(index)
-	}
-	return r.credits.get(m, index)
+// A handle is what a member of a row refers to, or one level of it: one of the pointers, of its kind, or none.
+type handle struct {
+	counter     *Counter
+	credit      *Credit
+	bucket      *Bucket
+	translation *Translation
+
+	first *first // where it is given by a caller who has no pointer
 }
 
-// allocState writes new indices into a row: a counter that reads first(i) for the i-th member, a credit of the block,
-// an empty translation. After an error, all of it is free again, the block as well. r.mu is held.
+// first is what a counter, a credit or a bucket begins with, or is set to.
+type first struct {
+	n    uint64 // a counter's value, a credit's limit
+	rate Rate
+}
+
+// handle returns what a level of a row's index stands for.
+func (r *Relay) handle(m *abi.Member, index uint32, level int) handle {
+	switch m.Kind {
+	case abi.KindCounter:
+		return handle{counter: r.counters.get(index)}
+	case abi.KindTranslation:
+		return handle{translation: r.spaces.get(index)}
+	}
+	return r.credits.get(m, index, level)
+}
+
+// handles returns what all levels of a row's index stand for.
+func (r *Relay) handles(m *abi.Member, row []byte) []handle {
+	all := make([]handle, m.Count())
+	for level := range all {
+		all[level] = r.handle(m, abi.Order.Uint32(row[m.Off:]), level)
+	}
+	return all
+}
+
+// refersTo finds what the members of a row refer to.
+func (t *AnyTable) refersTo(row []byte) func(member, level int) handle {
+	return func(member, level int) handle {
+		m := &t.desc.Value[member]
+		return t.relay.handle(m, abi.Order.Uint32(row[m.Off:]), level)
+	}
+}
+
+// handlesOf reads what a caller without types gave for a member: nil for what it is; a pointer, or one for each level;
+// a number or a [Rate] that it begins with, or one for each level. The result may be nil.
+func handlesOf(m *abi.Member, v any) ([]handle, error) {
+	all := make([]handle, m.Count())
+	switch v := v.(type) {
+	case nil:
+		return nil, nil
+	case []*Credit:
+		return all, eachLevel(all, v, func(h *handle, c *Credit) error { h.credit = c; return nil })
+	case []*Bucket:
+		return all, eachLevel(all, v, func(h *handle, b *Bucket) error { h.bucket = b; return nil })
+	case []any:
+		if m.Levels > 0 {
+			return all, eachLevel(all, v, func(h *handle, one any) (err error) {
+				*h, err = handleOf(m, one)
+				return err
+			})
+		}
+	}
+	one, err := handleOf(m, v)
+	for level := range all {
+		all[level] = one
+	}
+	return all, err
+}
+
+func eachLevel[T any](all []handle, given []T, set func(h *handle, v T) error) error {
+	if given == nil {
+		return nil
+	}
+	if len(given) != len(all) {
+		return wrongLevels(len(given), len(all))
+	}
+	for level, v := range given {
+		if err := set(&all[level], v); err != nil {
+			return fmt.Errorf("%w (level %d)", err, level)
+		}
+	}
+	return nil
+}
+
+func handleOf(m *abi.Member, v any) (handle, error) {
+	switch v := v.(type) {
+	case nil:
+		return handle{}, nil
+	case *Counter:
+		return handle{counter: v}, nil
+	case *Credit:
+		return handle{credit: v}, nil
+	case *Bucket:
+		return handle{bucket: v}, nil
+	case *Translation:
+		return handle{translation: v}, nil
+	}
+	switch m.Kind {
+	case abi.KindBucket:
+		rate, ok := v.(Rate)
+		if !ok {
+			return handle{}, typeError(v, "runtime.Rate")
+		}
+		return handle{first: &first{rate: rate}}, nil
+	case abi.KindTranslation:
+		return handle{}, errors.New("can't be given a value")
+	}
+	n, err := toUint(v)
+	return handle{first: &first{n: n}}, err
+}
+
+// anyState is what a member refers to, without a type: a pointer, or a slice of one for each level.
+func anyState(m *abi.Member, refer func(level int) handle) any {
+	switch {
+	case m.Kind == abi.KindCounter:
+		return refer(0).counter
+	case m.Kind == abi.KindTranslation:
+		return refer(0).translation
+	case m.Kind == abi.KindCredit && m.Levels == 0:
+		return refer(0).credit
+	case m.Kind == abi.KindCredit:
+		all := make([]*Credit, m.Levels)
+		for level := range all {
+			all[level] = refer(level).credit
+		}
+		return all
+	case m.Levels == 0:
+		return refer(0).bucket
+	}
+	all := make([]*Bucket, m.Levels)
+	for level := range all {
+		all[level] = refer(level).bucket
+	}
+	return all
+}
+
+// begins returns what a level of a member is to begin with, or to be set to, of what a caller gave for it; nil: it
+// stays, or begins, as it is. What the row has already means that as well.
+func (h handle) begins(m *abi.Member, have handle) (*first, error) {
+	switch {
+	case h.first != nil:
+		return h.first, nil
+	case h == handle{} || h == have:
+		return nil, nil
+	case m.Kind == abi.KindCredit && h.credit != nil && h.credit.begins() != nil:
+		return h.credit.begins(), nil
+	case m.Kind == abi.KindBucket && h.bucket != nil && h.bucket.begins() != nil:
+		return h.bucket.begins(), nil
+	}
+	return nil, fmt.Errorf("is the %v of another row; give its first value", m.Kind)
+}
+
+// firsts is what the levels of a member are to begin with, or to be set to, of what a caller gave; have may be nil.
+func firsts(m *abi.Member, given, have []handle) ([]*first, error) {
+	var all []*first
+	for level, h := range given {
+		var was handle
+		if have != nil {
+			was = have[level]
+		}
+		one, err := h.begins(m, was)
+		if err != nil && m.Levels > 0 {
+			err = fmt.Errorf("%w (level %d)", err, level)
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return all, nil
+}
+
+// setAll gives the levels of a member what they are to be set to; nothing where that is nil.
+func setAll(handles []handle, to []*first) {
+	for level, one := range to {
+		handles[level].set(one)
+	}
+}
+
+// set gives what a handle is of its first value.
+func (h handle) set(to *first) {
+	switch {
+	case to == nil:
+	case h.counter != nil:
+		h.counter.Store(to.n)
+	case h.credit != nil:
+		h.credit.SetLimit(to.n)
+	case h.bucket != nil:
+		h.bucket.SetRate(to.rate.PerSecond, to.rate.Burst)
+	}
+}
+
+// allocState writes new indices into a row: a counter that reads what it is to begin with (of the starts by member,
+// which may be nil), a credit of the block, an empty translation. After an error, all of it is free again, the block as
+// well. r.mu is held.
 func (r *Relay) allocState(members []abi.Member, row []byte, blocks *creditBlocks, block uint32,
-	first func(member int) uint64) error {
+	starts [][]*first) error {
 	for i, m := range members {
 		if !m.Kind.IsState() {
 			continue
@@ -33,7 +215,11 @@ func (r *Relay) allocState(members []abi.Member, row []byte, blocks *creditBlock
 		var index uint32
 		switch m.Kind {
 		case abi.KindCounter:
-			c, err := r.newCounter(first(i), members[:i], row)
+			n := uint64(0)
+			if starts != nil && len(starts[i]) > 0 && starts[i][0] != nil {
+				n = starts[i][0].n
+			}
+			c, err := r.newCounter(n, members[:i], row)
 			if err == nil && c == nil {
 				err = &FullError{What: "the array of shared counters", Size: r.desc.Shared - 1}
 			}
@@ -114,10 +300,10 @@ func (r *Relay) countersInUse() (map[uint32]bool, error) {
 		}
 	}
 	for _, s := range r.sessions {
-		noteCounters(used, s.stateKind().members, s.state)
+		noteCounters(used, s.of().members, s.state)
 	}
 	for _, k := range r.groups {
-		k.eachLive(func(v *Receiver) { noteCounters(used, k.desc.Receiver, v.state) })
+		k.eachLive(func(v *AnyReceiver) { noteCounters(used, k.desc.Receiver, v.state) })
 	}
 	return used, nil
 }
@@ -130,10 +316,10 @@ func noteCounters(used map[uint32]bool, members []abi.Member, row []byte) {
 	}
 }
 
-// putState gives the row what the row that it replaces refers to, and what is new where there is none; values are those
-// that the caller gave. What is new has them at once, before a packet finds the row; set gives them to what was there,
-// when the kernel has taken the row. undo frees what is new. relay.mu is held.
-func (t *Table) putState(row *tableRow, values []any) (set, undo func(), err error) {
+// putState gives the row what the row that it replaces refers to, and what is new where there is none; given is what
+// the caller gave, by member. What is new has it at once, before a packet finds the row; set gives it to what was
+// there, when the kernel has taken the row. undo frees what is new. relay.mu is held.
+func (t *AnyTable) putState(row *tableRow, given [][]handle) (set, undo func(), err error) {
 	none := func() {}
 	if !t.state {
 		return none, none, nil
@@ -143,39 +329,25 @@ func (t *Table) putState(row *tableRow, values []any) (set, undo func(), err err
 	if err != nil {
 		return nil, nil, t.explain(err)
 	}
-	given := make([]any, len(t.desc.Value)) // by member
-	next := 0
-	for i, m := range t.desc.Value {
-		if !m.Hidden {
-			given[i] = values[next]
-			next++
-		}
-	}
-	var sets []func()
-	firsts := make([]uint64, len(t.desc.Value))
+	starts := make([][]*first, len(t.desc.Value)) // by member
 	fresh := old == nil
-	for i, m := range t.desc.Value {
+	for i := range t.desc.Value {
+		m := &t.desc.Value[i]
 		if !m.Kind.IsState() {
 			continue
 		}
-		var have any
+		var have []handle
 		if old != nil {
-			index := abi.Order.Uint32(old[m.Off:])
-			abi.Order.PutUint32(row.value[m.Off:], index)
-			have = r.state(m, index)
-			fresh = fresh || index == 0 // a row of an array that was never written
+			copy(row.value[m.Off:m.Off+m.Size], old[m.Off:])
+			have = r.handles(m, old)
+			fresh = fresh || abi.Order.Uint32(old[m.Off:]) == 0 // a row of an array that was never written
 		}
-		v, err := checkState(m, given[i], have)
-		if err != nil {
-			return nil, nil, &ValueError{
-				Where: fmt.Sprintf("%s, value, %q", t.where(), m.Name), Value: given[i], Reason: err.Error(),
-			}
+		if given == nil {
+			continue
 		}
-		if n, ok := v.(uint64); ok && m.Kind == abi.KindCounter {
-			firsts[i] = n
-		}
-		if v != nil {
-			sets = append(sets, func() { setState(r.state(m, abi.Order.Uint32(row.value[m.Off:])), v) })
+		if starts[i], err = firsts(m, given[i], have); err != nil {
+			return nil, nil, t.valueLayout().wrong(m, anyState(m, func(level int) handle { return given[i][level] }),
+				err.Error())
 		}
 	}
 	if fresh {
@@ -183,15 +355,15 @@ func (t *Table) putState(row *tableRow, values []any) (set, undo func(), err err
 		if !ok {
 			return nil, nil, &FullError{What: t.where(), Size: t.desc.Size}
 		}
-		if err := r.allocState(t.desc.Value, row.value, t.credits, block, func(i int) uint64 {
-			return firsts[i]
-		}); err != nil {
+		if err := r.allocState(t.desc.Value, row.value, t.credits, block, starts); err != nil {
 			return nil, nil, err
 		}
 	}
 	set = func() {
-		for _, f := range sets {
-			f()
+		for i, all := range starts {
+			if len(all) > 0 {
+				setAll(r.handles(&t.desc.Value[i], row.value), all)
+			}
 		}
 	}
 	if fresh {
@@ -199,141 +371,4 @@ func (t *Table) putState(row *tableRow, values []any) (set, undo func(), err err
 		return none, func() { r.releaseState(t.desc.Value, row.value, t.credits) }, nil
 	}
 	return set, none, nil
-}
-
-// checkState reads what a caller gave for a member that refers to state: a uint64, a Rate, or nil for what it is. What
-// the row has already means that as well.
-func checkState(m abi.Member, v, have any) (any, error) {
-	switch rv := reflect.ValueOf(v); rv.Kind() {
-	case reflect.Invalid:
-		return nil, nil
-	case reflect.Array: // the generated package has those of all levels in one
-		list := reflect.MakeSlice(reflect.SliceOf(rv.Type().Elem()), rv.Len(), rv.Len())
-		reflect.Copy(list, rv)
-		return checkState(m, list.Interface(), have)
-	case reflect.Pointer, reflect.Slice:
-		if rv.IsNil() || sameState(rv, reflect.ValueOf(have)) || noState(rv) {
-			return nil, nil
-		}
-		if first := firstOf(v); first != nil {
-			return checkState(m, first, have)
-		}
-		if list, ok := v.([]any); ok && m.Levels > 0 {
-			return checkLevels(m, list)
-		}
-		return nil, fmt.Errorf("is the %v of another row; give its first value", m.Kind)
-	}
-	switch m.Kind {
-	case abi.KindBucket:
-		rate, ok := v.(Rate)
-		if !ok {
-			return nil, typeError(v, "runtime.Rate")
-		}
-		return rate, nil
-	case abi.KindTranslation:
-		return nil, errors.New("can't be given a value")
-	}
-	return toUint(v, 64)
-}
-
-// firstOf is what NewCredit and NewBucket were given, as a list where v has one for each level; nil: v isn't theirs.
-func firstOf(v any) any {
-	switch v := v.(type) {
-	case *Credit:
-		return v.begins()
-	case *Bucket:
-		return v.begins()
-	case []*Credit:
-		return firstOfEach(v)
-	case []*Bucket:
-		return firstOfEach(v)
-	}
-	return nil
-}
-
-func firstOfEach[T *Credit | *Bucket](list []T) any {
-	firsts := make([]any, len(list))
-	given := false
-	for i, v := range list {
-		if v == nil {
-			continue
-		}
-		if firsts[i] = firstOf(v); firsts[i] == nil {
-			return nil
-		}
-		given = true
-	}
-	if !given {
-		return nil
-	}
-	return firsts
-}
-
-// noState says whether a slice has nothing but nil pointers.
-func noState(v reflect.Value) bool {
-	if v.Kind() != reflect.Slice || v.Type().Elem().Kind() != reflect.Pointer {
-		return false
-	}
-	for i := range v.Len() {
-		if !v.Index(i).IsNil() {
-			return false
-		}
-	}
-	return true
-}
-
-// checkLevels reads a value for each level of priority.
-func checkLevels(m abi.Member, list []any) (any, error) {
-	if len(list) != m.Levels {
-		return nil, fmt.Errorf("has %d values, must have %d: one for each level of priority", len(list), m.Levels)
-	}
-	one := m
-	one.Levels = 0
-	out := make([]any, len(list))
-	for i, v := range list {
-		var err error
-		if out[i], err = checkState(one, v, nil); err != nil {
-			return nil, fmt.Errorf("%w (level %d)", err, i)
-		}
-	}
-	return out, nil
-}
-
-// sameState says whether two pointers, or two slices of them, are to the same state.
-func sameState(a, b reflect.Value) bool {
-	switch {
-	case !b.IsValid() || a.Type() != b.Type():
-		return false
-	case a.Kind() == reflect.Pointer:
-		return a.Pointer() == b.Pointer()
-	}
-	return a.Len() == b.Len() && (a.Len() == 0 || a.Index(0).Kind() == reflect.Pointer &&
-		a.Index(0).Pointer() == b.Index(0).Pointer())
-}
-
-func setState(have, v any) {
-	if list, ok := v.([]any); ok {
-		for i, one := range list {
-			if all := reflect.ValueOf(have); one != nil && i < all.Len() {
-				setState(all.Index(i).Interface(), one)
-			}
-		}
-		return
-	}
-	switch have := have.(type) {
-	case *Counter:
-		have.Store(v.(uint64))
-	case *Credit:
-		have.SetLimit(v.(uint64))
-	case []*Credit:
-		for _, c := range have {
-			c.SetLimit(v.(uint64))
-		}
-	case *Bucket:
-		have.SetRate(v.(Rate).PerSecond, v.(Rate).Burst)
-	case []*Bucket:
-		for _, b := range have {
-			b.SetRate(v.(Rate).PerSecond, v.(Rate).Burst)
-		}
-	}
 }

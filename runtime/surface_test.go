@@ -161,7 +161,7 @@ func TestReadsOfAClosedRelay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	all := func(t *Table) (err error) {
+	all := func(t *AnyTable) (err error) {
 		for _, e := range t.All() {
 			err = e
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/mapmem"
 )
 
-// A Table is kernel state that user space reads and, unless it holds the rows of sessions, writes. Keys and values are
+// AnyTable is kernel state that user space reads and, unless it holds the rows of sessions, writes. Keys and values are
 // slices of the values of their members, in the order of the spec.
 //
 // A member of kind next_hop is given as an address; the runtime finds how to reach it, and follows changes. A counter
@@ -24,7 +24,7 @@ import (
 //
 // In a table per processor, integers are the sum over all processors; Put gives the first processor the value and the
 // others 0, and other members are the same on all.
-type Table struct {
+type AnyTable struct {
 	relay   *Relay
 	desc    *abi.Table
 	m       *ebpf.Map
@@ -39,8 +39,8 @@ type Table struct {
 	prefixes map[string]bool
 }
 
-func newTable(r *Relay, d *abi.Table, m *ebpf.Map, credits *creditBlocks) *Table {
-	t := &Table{relay: r, credits: credits, desc: d, m: m, cpus: 1, rows: map[string]*tableRow{}}
+func newTable(r *Relay, d *abi.Table, m *ebpf.Map, credits *creditBlocks) *AnyTable {
+	t := &AnyTable{relay: r, credits: credits, desc: d, m: m, cpus: 1, rows: map[string]*tableRow{}}
 	if d.PerCPU {
 		t.cpus = ebpf.MustPossibleCPU()
 	}
@@ -51,28 +51,39 @@ func newTable(r *Relay, d *abi.Table, m *ebpf.Map, credits *creditBlocks) *Table
 }
 
 // Desc returns the table's description.
-func (t *Table) Desc() *abi.Table { return t.desc }
+func (t *AnyTable) Desc() *abi.Table { return t.desc }
 
 // Map returns the kernel's map, for tools that measure. It is closed with the relay.
-func (t *Table) Map() *ebpf.Map { return t.m }
+func (t *AnyTable) Map() *ebpf.Map { return t.m }
 
-func (t *Table) where() string { return fmt.Sprintf("table %q", t.desc.Name) }
+func (t *AnyTable) where() string { return fmt.Sprintf("table %q", t.desc.Name) }
 
 // Put inserts a row, or replaces the one with that key. Packets see the old row or the new one, never a mixture, except
 // in an array, which the kernel writes in place. Errors are a [*ValueError] or a [*FullError].
-func (t *Table) Put(key, value []any) error {
+func (t *AnyTable) Put(key, value []any) error {
 	if err := t.writable(); err != nil {
 		return err
 	}
-	k, err := t.encodeKey(key)
+	k, err := t.anyKey(key)
 	if err != nil {
 		return err
 	}
-	v, err := encodeMembers(t.where()+", value", t.desc.Value, t.desc.ValueSize, value)
+	v, err := t.valueLayout().encodeAny(value)
 	if err != nil {
 		return err
 	}
-	row := &tableRow{table: t, key: k, value: v}
+	return t.put(k, v)
+}
+
+func (t *AnyTable) keyLayout() layout { return layout{t.where() + ", key", t.desc.Key, t.desc.KeySize} }
+
+func (t *AnyTable) valueLayout() layout {
+	return layout{t.where() + ", value", t.desc.Value, t.desc.ValueSize}
+}
+
+// put is Put of a row as bytes.
+func (t *AnyTable) put(k []byte, v values) error {
+	row := &tableRow{table: t, key: k, value: v.data}
 	if err := row.findHops(); err != nil {
 		return fmt.Errorf("%s: %w", t.where(), err)
 	}
@@ -85,7 +96,7 @@ func (t *Table) Put(key, value []any) error {
 	if r.closed {
 		return fmt.Errorf("%s: relay: %w", t.where(), ErrClosed)
 	}
-	set, undo, err := t.putState(row, value)
+	set, undo, err := t.putState(row, v.given)
 	if err != nil {
 		return err
 	}
@@ -114,8 +125,8 @@ func (t *Table) Put(key, value []any) error {
 }
 
 // Get returns the value of a row; an error that wraps [ErrNotFound] where there is none.
-func (t *Table) Get(key []any) ([]any, error) {
-	k, err := t.encodeKey(key)
+func (t *AnyTable) Get(key []any) ([]any, error) {
+	k, err := t.anyKey(key)
 	if err != nil {
 		return nil, err
 	}
@@ -123,11 +134,11 @@ func (t *Table) Get(key []any) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.decodeValue(b), nil
+	return t.anyValue(b), nil
 }
 
 // find reads a row as bytes.
-func (t *Table) find(key []byte) (value []byte, err error) {
+func (t *AnyTable) find(key []byte) (value []byte, err error) {
 	err = t.relay.using(func() error {
 		if value, err = t.m.LookupBytes(key); err != nil {
 			return t.explain(err)
@@ -141,8 +152,8 @@ func (t *Table) find(key []byte) (value []byte, err error) {
 }
 
 // GetPerCPU returns the value of a row on each processor, of a table per processor.
-func (t *Table) GetPerCPU(key []any) ([][]any, error) {
-	k, err := t.encodeKey(key)
+func (t *AnyTable) GetPerCPU(key []any) ([][]any, error) {
+	k, err := t.anyKey(key)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +163,7 @@ func (t *Table) GetPerCPU(key []any) ([][]any, error) {
 	}
 	var out [][]any
 	for range t.cpus {
-		out = append(out, decodeMembers(t.desc.Value, b, t.relay.state))
+		out = append(out, t.valueLayout().decodeAny(b, t.refersTo(b)))
 		b = b[min(len(b), mapmem.Stride(t.desc.ValueSize)):]
 	}
 	return out, nil
@@ -161,11 +172,22 @@ func (t *Table) GetPerCPU(key []any) ([][]any, error) {
 // Delete removes a row and frees its counters, credits and translations; an error that wraps [ErrNotFound] where there
 // is none. In an array, the row becomes zero. Delete doesn't wait for programs that still have the row: for them its
 // translations stay in the kernel's table for a grace period of RCU, some milliseconds.
-func (t *Table) Delete(key []any) error {
-	n, err := t.DeleteMany([][]any{key})
+func (t *AnyTable) Delete(key []any) error {
+	if err := t.writable(); err != nil {
+		return err
+	}
+	k, err := t.anyKey(key)
+	if err != nil {
+		return err
+	}
+	return t.deleteOne(k)
+}
+
+// deleteOne is Delete of a key as bytes.
+func (t *AnyTable) deleteOne(key []byte) error {
+	n, err := t.deleteAll([][]byte{key})
 	if err == nil && n == 0 {
-		k, _ := t.encodeKey(key)
-		err = fmt.Errorf("%s, %s: %w", t.where(), t.keyString(k), ErrNotFound)
+		err = fmt.Errorf("%s, %s: %w", t.where(), t.keyString(key), ErrNotFound)
 	}
 	return err
 }
@@ -173,16 +195,21 @@ func (t *Table) Delete(key []any) error {
 // DeleteMany removes rows as Delete does, thousands with one system call, and returns how many there were: it is no
 // error if a row isn't there. If a key is wrong, it removes none; if the kernel refuses one, those before it are
 // removed.
-func (t *Table) DeleteMany(keys [][]any) (deleted int, err error) {
+func (t *AnyTable) DeleteMany(keys [][]any) (deleted int, err error) {
 	if err := t.writable(); err != nil {
 		return 0, err
 	}
 	encoded := make([][]byte, len(keys))
 	for i, key := range keys {
-		if encoded[i], err = t.encodeKey(key); err != nil {
+		if encoded[i], err = t.anyKey(key); err != nil {
 			return 0, err
 		}
 	}
+	return t.deleteAll(encoded)
+}
+
+// deleteAll is DeleteMany of keys as bytes.
+func (t *AnyTable) deleteAll(encoded [][]byte) (deleted int, err error) {
 	r := t.relay
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -218,7 +245,7 @@ func (t *Table) DeleteMany(keys [][]any) (deleted int, err error) {
 
 // states reads some rows, and others as it may be, by key; nil where rows refer to nothing that has to be freed. Only
 // user space writes such rows, so that they stay as they are while relay.mu is held.
-func (t *Table) states(keys [][]byte) (map[string][]byte, error) {
+func (t *AnyTable) states(keys [][]byte) (map[string][]byte, error) {
 	if !t.state {
 		return nil, nil
 	}
@@ -242,7 +269,7 @@ func (t *Table) states(keys [][]byte) (map[string][]byte, error) {
 }
 
 // replaced returns the value of the row with exactly this key, or nil. relay.mu is held.
-func (t *Table) replaced(key []byte) ([]byte, error) {
+func (t *AnyTable) replaced(key []byte) ([]byte, error) {
 	if t.desc.Kind == abi.TableLPM {
 		if t.prefixes == nil {
 			keys, err := t.keys()
@@ -261,19 +288,24 @@ func (t *Table) replaced(key []byte) ([]byte, error) {
 	return t.m.LookupBytes(key)
 }
 
-// Row is a row of a table: the values of its members, in the order of the spec.
-type Row struct{ Key, Value []any }
-
 // All iterates over the rows, in the kernel's order. Rows that come or go meanwhile may be seen or not; none is seen
 // twice. Of an array, rows that are all zero are left out. An error ends the iteration.
-func (t *Table) All() iter.Seq2[Row, error] {
-	return func(yield func(Row, error) bool) {
+func (t *AnyTable) All() iter.Seq2[AnyRow, error] {
+	return eachRow(t, func(row rowBytes) AnyRow { return AnyRow{t.keyValues(row.key), t.anyValue(row.value)} })
+}
+
+// AnyRow is a row without types: the values of its members, in the order of the spec.
+type AnyRow = Row[[]any, []any]
+
+// eachRow iterates over the rows as decode makes them of bytes. An error ends the iteration.
+func eachRow[R any](t *AnyTable, decode func(rowBytes) R) iter.Seq2[R, error] {
+	return func(yield func(R, error) bool) {
 		for row, err := range t.each() {
-			if err != nil {
-				yield(Row{}, err)
-				return
+			var out R
+			if err == nil {
+				out = decode(row)
 			}
-			if !yield(Row{decodeMembers(t.desc.Key, row.key, nil), t.decodeValue(row.value)}, nil) {
+			if !yield(out, err) || err != nil {
 				return
 			}
 		}
@@ -281,7 +313,7 @@ func (t *Table) All() iter.Seq2[Row, error] {
 }
 
 // each iterates over the rows as bytes. An error ends the iteration.
-func (t *Table) each() iter.Seq2[rowBytes, error] {
+func (t *AnyTable) each() iter.Seq2[rowBytes, error] {
 	return func(yield func(rowBytes, error) bool) {
 		keys, err := t.keys()
 		if err != nil {
@@ -308,7 +340,7 @@ func (t *Table) each() iter.Seq2[rowBytes, error] {
 
 // keys lists the keys of the rows. They come first: where the row under the cursor is deleted, the kernel starts again
 // from the first one.
-func (t *Table) keys() ([][]byte, error) {
+func (t *AnyTable) keys() ([][]byte, error) {
 	var keys [][]byte
 	seen := map[string]bool{}
 	var key []byte
@@ -337,7 +369,7 @@ func (t *Table) keys() ([][]byte, error) {
 	return keys, nil
 }
 
-func (t *Table) writable() error {
+func (t *AnyTable) writable() error {
 	if t.desc.Session != "" {
 		return fmt.Errorf("%s holds the rows of sessions; open and close sessions of kind %q instead", t.where(),
 			t.desc.Session)
@@ -350,23 +382,40 @@ func (t *Table) writable() error {
 }
 
 // learned reports whether packets make the rows, which end with sessions.
-func (t *Table) learned() bool { return t.desc.Bound() && t.desc.Session == "" }
+func (t *AnyTable) learned() bool { return t.desc.Bound() && t.desc.Session == "" }
 
-func (t *Table) encodeKey(key []any) ([]byte, error) {
-	k, err := encodeMembers(t.where()+", key", t.desc.Key, t.desc.KeySize, key)
+func (t *AnyTable) anyKey(key []any) ([]byte, error) {
+	k, err := t.keyLayout().encodeAny(key)
 	if err != nil {
 		return nil, err
 	}
-	if t.desc.Kind == abi.TableArray && int(abi.Order.Uint32(k)) >= t.desc.Size {
-		return nil, &ValueError{
-			Where: t.where(), Value: key[0], Reason: fmt.Sprintf("is no index of it: it has %d entries", t.desc.Size),
-		}
-	}
-	return k, nil
+	return k.data, t.checkKey(k.data)
 }
 
-// decodeValue decodes a row as read from the kernel. Of a row per processor, integers are summed.
-func (t *Table) decodeValue(b []byte) []any {
+// checkKey refuses what can't be a key of an array.
+func (t *AnyTable) checkKey(k []byte) error {
+	if t.desc.Kind != abi.TableArray {
+		return nil
+	}
+	if i := abi.Order.Uint32(k); int(i) >= t.desc.Size {
+		return &ValueError{
+			Where: t.where(), Value: i, Reason: fmt.Sprintf("is no index of it: it has %d entries", t.desc.Size),
+		}
+	}
+	return nil
+}
+
+// keyValues is the inverse of anyKey.
+func (t *AnyTable) keyValues(key []byte) []any { return t.keyLayout().decodeAny(key, nil) }
+
+// anyValue decodes a row as read from the kernel.
+func (t *AnyTable) anyValue(b []byte) []any {
+	b = t.sum(b)
+	return t.valueLayout().decodeAny(b, t.refersTo(b))
+}
+
+// sum returns the values of a row as read from the kernel. Of a row per processor, integers are summed.
+func (t *AnyTable) sum(b []byte) []byte {
 	if t.cpus > 1 {
 		sum := append([]byte(nil), b[:t.desc.ValueSize]...)
 		stride := mapmem.Stride(t.desc.ValueSize)
@@ -384,13 +433,13 @@ func (t *Table) decodeValue(b []byte) []any {
 		}
 		b = sum
 	}
-	return decodeMembers(t.desc.Value, b, t.relay.state)
+	return b
 }
 
 // changing announces to the kernel's programs that the memory of rows may be used for others from now on, so that
 // what they are reading may change. Whoever writes rows does it through update and remove, one at a time: relay.mu is
 // held.
-func (t *Table) changing() (done func()) {
+func (t *AnyTable) changing() (done func()) {
 	lease := t.relay.lease
 	if t.desc.Kind != abi.TableArray {
 		lease.Add64(0, abi.LeaseChanges, 1)
@@ -401,7 +450,7 @@ func (t *Table) changing() (done func()) {
 }
 
 // removeAll deletes rows, and reports which of them were there. Of an array it makes them zero.
-func (t *Table) removeAll(keys [][]byte) (gone []bool, err error) {
+func (t *AnyTable) removeAll(keys [][]byte) (gone []bool, err error) {
 	switch {
 	case t.desc.Kind == abi.TableArray:
 		gone = make([]bool, len(keys))
@@ -423,13 +472,13 @@ func (t *Table) removeAll(keys [][]byte) (gone []bool, err error) {
 }
 
 // remove deletes a row.
-func (t *Table) remove(key []byte) error {
+func (t *AnyTable) remove(key []byte) error {
 	defer t.changing()()
 	return t.m.Delete(key)
 }
 
 // update writes a row as bytes.
-func (t *Table) update(key, value []byte, flags ebpf.MapUpdateFlags) error {
+func (t *AnyTable) update(key, value []byte, flags ebpf.MapUpdateFlags) error {
 	defer t.changing()()
 	if !t.desc.PerCPU {
 		return t.m.Update(key, value, flags)
@@ -447,7 +496,7 @@ func (t *Table) update(key, value []byte, flags ebpf.MapUpdateFlags) error {
 }
 
 // explain says which table the kernel's error is about.
-func (t *Table) explain(err error) error {
+func (t *AnyTable) explain(err error) error {
 	if isFull(err) {
 		return &FullError{What: t.where(), Size: t.desc.Size}
 	}
@@ -456,10 +505,10 @@ func (t *Table) explain(err error) error {
 
 func isFull(err error) bool { return errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) }
 
-func (t *Table) keyString(key []byte) string {
+func (t *AnyTable) keyString(key []byte) string {
 	var parts []string
 	i := 0
-	for _, v := range decodeMembers(t.desc.Key, key, nil) {
+	for _, v := range t.keyValues(key) {
 		parts = append(parts, fmt.Sprintf("%s=%v", t.desc.Key[i].Name, formatValue(v)))
 		i++
 	}
@@ -467,7 +516,7 @@ func (t *Table) keyString(key []byte) string {
 }
 
 // rowOf reads which of its session's rows a row is; the only one in its table is the one that is given.
-func (t *Table) rowOf(value []byte, only int) int {
+func (t *AnyTable) rowOf(value []byte, only int) int {
 	for _, m := range t.desc.Value {
 		if m.Hidden && m.Name == abi.MemberRow {
 			return int(abi.Order.Uint32(value[m.Off:]))
@@ -477,7 +526,7 @@ func (t *Table) rowOf(value []byte, only int) int {
 }
 
 // slotOf reads the hidden members that tie a row to its session.
-func (t *Table) slotOf(value []byte) (slot, gen uint32) {
+func (t *AnyTable) slotOf(value []byte) (slot, gen uint32) {
 	for _, m := range t.desc.Value {
 		switch {
 		case !m.Hidden:

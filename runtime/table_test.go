@@ -187,7 +187,7 @@ func TestLostCounters(t *testing.T) {
 		if err := sources.Put(key, []any{1, 1}); err != nil {
 			t.Fatalf("row %d: %v", n, err)
 		}
-		k, err := sources.encodeKey(key)
+		k, err := sources.anyKey(key)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -285,9 +285,9 @@ func TestNoNextHop(t *testing.T) {
 	}
 }
 
-func mustKey(t *testing.T, table *Table, key ...any) []byte {
+func mustKey(t *testing.T, table *AnyTable, key ...any) []byte {
 	t.Helper()
-	k, err := table.encodeKey(key)
+	k, err := table.anyKey(key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,7 +348,19 @@ func TestArray(t *testing.T) {
 // What NewCredit and NewBucket return says how a row begins, or goes on, as the typed rows of generated Go give it; the
 // row's own are others. A bucket's is no credit's.
 func TestNewState(t *testing.T) {
-	quota := loadGroups(t, Options{}).Table("quota")
+	r := loadGroups(t, Options{})
+	type row struct {
+		counter *Counter
+		credits [2]*Credit
+		bucket  *Bucket
+		ids     *Translation
+	}
+	quota := TypedTable(r, "quota", Uint[uint32], func(c *Codec, v *row) {
+		c.Counter(&v.counter)
+		Each(c, v.credits[:], (*Codec).Credit)
+		c.Bucket(&v.bucket)
+		c.Translation(&v.ids)
+	})
 	bucket, credits := NewBucket(Rate{10, 20}), [2]*Credit{NewCredit(100), nil}
 	if bucket.Rate() != (Rate{}) || credits[0].Limit() != 0 || credits[0].Spend(0) != ErrClosed {
 		t.Errorf("before there is a row: %v, %v", bucket, credits[0])
@@ -356,26 +368,33 @@ func TestNewState(t *testing.T) {
 	for range 2 {
 		for i, want := range []uint64{100, 200} {
 			credits[0] = NewCredit(want)
-			if err := quota.Put([]any{1}, []any{(*Counter)(nil), credits, bucket, (*Translation)(nil)}); err != nil {
+			if err := quota.Put(1, row{credits: credits, bucket: bucket}); err != nil {
 				t.Fatal(i, err)
 			}
-			row := must(quota.Get([]any{1}))
-			own, limits := row[2].(*Bucket), row[1].([]*Credit)
-			if own.Rate() != (Rate{10, 20}) || limits[0].Limit() != want || limits[1].Limit() != 0 {
-				t.Errorf("%d: %v", i, row)
+			own := must(quota.Get(1))
+			if own.bucket.Rate() != (Rate{10, 20}) || own.credits[0].Limit() != want || own.credits[1].Limit() != 0 {
+				t.Errorf("%d: %v", i, own)
 			}
-			own.SetRate(1, 1)
+			own.bucket.SetRate(1, 1)
+			if err := quota.Put(1, own); err != nil || own.bucket.Rate() != (Rate{1, 1}) {
+				t.Errorf("its own, put again: %v, %v", own, err)
+			}
 		}
-		if err := quota.Delete([]any{1}); err != nil {
+		if err := quota.Delete(1); err != nil {
 			t.Fatal(err)
+		}
+	}
+	for _, row := range []row{{bucket: &Bucket{}}, {credits: [2]*Credit{{}, nil}}, {counter: &Counter{}}} {
+		if value := (*ValueError)(nil); !errors.As(quota.Put(1, row), &value) {
+			t.Errorf("%v was taken", row)
 		}
 	}
 	var value *ValueError
 	for i, v := range [][]any{
-		{nil, nil, NewCredit(1), nil}, {nil, [2]*Credit{{}, nil}, nil, nil}, {nil, nil, &Bucket{}, nil},
+		{nil, nil, NewCredit(1), nil}, {nil, []*Credit{{}, nil}, nil, nil}, {nil, nil, &Bucket{}, nil},
 		{nil, []*Bucket{bucket, bucket}, nil, nil}, {nil, []*Credit{NewCredit(1)}, nil, nil},
 	} {
-		if err := quota.Put([]any{1}, v); !errors.As(err, &value) {
+		if err := r.Table("quota").Put([]any{1}, v); !errors.As(err, &value) {
 			t.Errorf("%d: %v", i, err)
 		}
 	}

@@ -38,7 +38,7 @@ func TestSameBytes(t *testing.T) {
 		Number:   turnlab.ChannelNumber,
 		ToClient: Hop{l.RelayIn, l.ClientDev.MAC}, ToPeer: Hop{l.RelayOut, l.PeerDev.MAC},
 	}
-	_, err = relay.OpenChannel(turnrelay.Channel{
+	_, err = relay.Channel.Open(turnrelay.Channel{
 		Client: ch.Client, Server: ch.Server, Number: ch.Number, Relayed: ch.Relayed, Peer: ch.Peer,
 	})
 	check(t, err)

@@ -61,7 +61,7 @@ func loadSFU(publisher, server netip.AddrPort, receivers []receiver) (_ *sfu, er
 			if err != nil {
 				return err
 			}
-			v.Rate.SetRate(unlimited, unlimitedBurst)
+			v.State.Rate.SetRate(unlimited, unlimitedBurst)
 		}
 		return nil
 	})

@@ -22,6 +22,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/congestion/congestionrelay"
 	"github.com/fastrelay/fastrelay-gen/examples/congestion/control"
 	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
+	"github.com/fastrelay/fastrelay-gen/runtime"
 	relaycontrol "github.com/fastrelay/fastrelay-gen/runtime/control"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
@@ -172,7 +173,7 @@ func start(t testing.TB, relay *congestionrelay.Relay, algorithm string) func() 
 	return end
 }
 
-func rows(t testing.TB, relay *congestionrelay.Relay) (all []congestionrelay.FlowsEntry) {
+func rows(t testing.TB, relay *congestionrelay.Relay) (all []runtime.Row[uint64, congestionrelay.FlowsRow]) {
 	t.Helper()
 	for e, err := range relay.Flows.All() {
 		if err != nil {
@@ -206,8 +207,8 @@ func TestAlgorithms(t *testing.T) {
 			until(t, "what was decided is the socket's window", func() bool {
 				send(t, c, second/100)
 				all := rows(t, relay)
-				return len(all) == 1 && all[0].Row.Round > 0 && all[0].Row.Cwnd > 0 &&
-					info(t, c).Snd_cwnd == all[0].Row.Cwnd
+				return len(all) == 1 && all[0].Value.Round > 0 && all[0].Value.Cwnd > 0 &&
+					info(t, c).Snd_cwnd == all[0].Value.Cwnd
 			})
 			counts, err := relay.Counters()
 			if err != nil {
@@ -364,11 +365,11 @@ func TestAdopted(t *testing.T) {
 	}
 	wg.Wait()
 	for _, e := range rows(t, relay) {
-		if e.Row.Round == 0 {
-			t.Errorf("flow %x was never decided for: %+v", e.Key, e.Row)
+		if e.Value.Round == 0 {
+			t.Errorf("flow %x was never decided for: %+v", e.Key, e.Value)
 		}
-		if e.Key == found[0].Key && e.Row.Round <= found[0].Row.Round {
-			t.Errorf("the adopted flow is still in round %d, after %d", e.Row.Round, found[0].Row.Round)
+		if e.Key == found[0].Key && e.Value.Round <= found[0].Value.Round {
+			t.Errorf("the adopted flow is still in round %d, after %d", e.Value.Round, found[0].Value.Round)
 		}
 	}
 	if n, err := relay.Control.Count(congestionrelay.ControlInactive); err != nil || n.Packets > 0 {
@@ -414,7 +415,7 @@ func TestReplaced(t *testing.T) {
 	until(t, "the second one decides", func() bool {
 		send(t, c, second/100)
 		all := rows(t, relay)
-		return len(all) == 1 && all[0].Row.Firm && all[0].Row.Cwnd > 0
+		return len(all) == 1 && all[0].Value.Firm && all[0].Value.Cwnd > 0
 	})
 	send(t, c, second)
 }

@@ -265,7 +265,7 @@ func (c *churn) agrees() {
 // sessions returns the relayed address of each client in the kernel.
 func (c *churn) sessions() map[netip.AddrPort]netip.AddrPort {
 	out := map[netip.AddrPort]netip.AddrPort{}
-	for s := range c.relay.ChannelSessions() {
+	for s := range c.relay.Channel.All() {
 		f := s.Fields()
 		out[f.Client] = f.Relayed
 	}

@@ -80,7 +80,7 @@ func TestThrough(t *testing.T) {
 				if !left.segments {
 					least = 100
 				}
-				for _, p := range []*runtime.Program{g.In(o.Kind), g.Out(o.Kind)} {
+				for _, p := range []*runtime.AnyProgram{g.In(o.Kind), g.Out(o.Kind)} {
 					if n, err := p.Count("sent"); err != nil || n.Packets < least {
 						t.Error(p.Name(), "has sent", n, err)
 					}

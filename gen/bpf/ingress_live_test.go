@@ -119,7 +119,7 @@ func TestStrangeFrames(t *testing.T) {
 // strangeBed is a relay between a client and a peer. Each family has a port of its own.
 type strangeBed struct {
 	line    *testnet.Line
-	program *runtime.Program
+	program *runtime.AnyProgram
 	model   *sim.Relay
 	sockets map[int]*net.UDPConn
 	capture *testnet.Capture

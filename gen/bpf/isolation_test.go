@@ -137,12 +137,12 @@ type disturbance struct {
 }
 
 func disturbances() []disturbance {
-	open := func(r *runtime.Relay, o owner) (*runtime.Session, error) {
+	open := func(r *runtime.Relay, o owner) (*runtime.AnySession, error) {
 		at := netip.AddrPortFrom(o.addr(), uint16(o))
 		return r.Open("pair", uint64(o), uint64(o), uint64(o), at, at, uint64(o), uint64(o))
 	}
-	var last *runtime.Session
-	var held []*runtime.Session
+	var last *runtime.AnySession
+	var held []*runtime.AnySession
 	return []disturbance{
 		{"sessions closed and opened", "session", func(r *runtime.Relay, n int) (err error) {
 			if last != nil {

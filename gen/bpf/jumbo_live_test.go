@@ -220,7 +220,7 @@ type jumbo struct {
 	toPeer   bool
 	out      *testnet.Dev
 	offload  [2]bool // of the sender, of the relay
-	program  *runtime.Program
+	program  *runtime.AnyProgram
 	model    *sim.Relay
 	paged    func(*testing.T) uint64
 	arrivals *arrivals

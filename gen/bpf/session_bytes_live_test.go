@@ -104,7 +104,7 @@ func TestSessionBytes(t *testing.T) {
 			must(t, err)
 			taps, err := relay.GroupKind("taps").Open(t.Context(), 7004)
 			must(t, err)
-			var receivers []*runtime.Receiver
+			var receivers []*runtime.AnyReceiver
 			for n := range uint16(3) {
 				v, err := taps.Add(t.Context(), at(near, 50000), at(far, 9001+n))
 				must(t, err)

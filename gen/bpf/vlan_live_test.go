@@ -123,7 +123,7 @@ func TestTagsOnDevices(t *testing.T) {
 }
 
 // reasons returns the packets of each reason of a program.
-func reasons(p *runtime.Program) map[string]uint64 {
+func reasons(p *runtime.AnyProgram) map[string]uint64 {
 	all := map[string]uint64{}
 	counts, err := p.Counts()
 	if err != nil {
@@ -136,7 +136,7 @@ func reasons(p *runtime.Program) map[string]uint64 {
 }
 
 // awaitReason waits until a program has counted one more packet of a reason than before.
-func awaitReason(t *testing.T, what string, p *runtime.Program, before map[string]uint64, reason string) {
+func awaitReason(t *testing.T, what string, p *runtime.AnyProgram, before map[string]uint64, reason string) {
 	t.Helper()
 	var got []string
 	if err := testnet.Until(2*time.Second, "the packet is counted", func() bool {

@@ -8,37 +8,25 @@ import (
 
 // This file names what relays have that send to many: groups, receivers and events.
 
-func newGroup(g *ir.Group, types, scope scope) group {
+func newGroup(g *ir.Group, types, scope, funcs scope) group {
 	name := exported(g.Name)
 	out := group{
 		Field: scope.pick(name), Name: g.Name, Type: types.pick(name + "Groups"),
 		About:  fmt.Sprintf("up to %d groups of up to %d receivers each, %d in all", g.Size, g.Max, g.Rows),
-		Handle: types.pick(name + "Group"), Row: types.pick(name + "Row"), Receiver: types.pick(name + "Receiver"),
+		Handle: types.pick(name + "Group"), Receiver: types.pick(name + "Receiver"),
 		Change: types.pick(name + "Change"),
-	}
-	out.Key = fields(g.Key.Members, "k")
-	if len(out.Key) == 1 {
-		out.KeyType = out.Key[0].Type
-	} else {
-		out.KeyType = types.pick(name + "Key")
 	}
 	var plain, state []*ir.Member
 	for _, m := range g.Receivers.Value.Members {
-		switch m.Type.Kind {
-		case ir.Ctr, ir.Credit, ir.Bucket, ir.Translation:
+		if m.Type.Kind.IsIndex() {
 			state = append(state, m)
-		default:
+		} else {
 			plain = append(plain, m)
 		}
 	}
-	out.Values = fields(plain, "v")
-	out.State = fields(state, "v")
-	taken := newScope("Tag", "ID", "Group", "Row", "Set", "Update", "Remove", "Usage", "Hops", "String")
-	for i := range out.State {
-		f := &out.State[i]
-		f.Field = taken.pick(f.Field)
-		f.From = typed(fmt.Sprintf("v.State(%d)", i), state[i].Type)
-	}
+	out.Row = newShape(types.pick(name+"Row"), "are the values of a receiver.", funcs, plain)
+	out.Key = newKey(name+"Key", "is the key of a group of "+g.Name+".", types, funcs, g.Key.Members)
+	out.State = newShape(types.pick(name+"State"), "is what a receiver has as long as it is there.", funcs, state)
 	return out
 }
 
@@ -69,14 +57,14 @@ func (f *file) addEvents(p *ir.Plan, types scope) {
 		}
 		for i, g := range f.Groups {
 			if named[e][i] {
-				out.Receiver, out.Wrap = "*"+g.Receiver, "wrap"+g.Receiver
+				out.Receiver, out.Of = "*"+g.Receiver, "r."+g.Field+".Of(e)"
 			}
 		}
 		if len(named[e]) > 1 {
 			if f.Receiver == "" {
 				f.Receiver = types.pick("Receiver")
 			}
-			out.Receiver, out.Wrap = f.Receiver, "wrap"+f.Receiver
+			out.Receiver, out.Of = f.Receiver, "r.receiver(e)"
 		}
 		taken := newScope("Receiver", "Time", "Mono")
 		for i, m := range e.Fields.Members {

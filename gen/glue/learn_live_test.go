@@ -27,7 +27,7 @@ func TestLearnedRows(t *testing.T) {
 			t.Errorf("%s: %q, not %q", what, got, reason)
 		}
 	}
-	open := func(group uint64) *runtime.Session {
+	open := func(group uint64) *runtime.AnySession {
 		t.Helper()
 		return must(r.Open("client", netip.MustParseAddrPort(client), group))
 	}

@@ -166,8 +166,8 @@ func TestStepsOnTheWire(t *testing.T) {
 		t.Fatal(err)
 	}
 	const receivers = 8
-	var all []*runtime.Receiver
-	join := func(c *runtime.Change, place byte, version int) error {
+	var all []*runtime.AnyReceiver
+	join := func(c *runtime.AnyChange, place byte, version int) error {
 		v, err := c.Add(row(place, version)...)
 		if err == nil {
 			v.State(1).(*runtime.Credit).SetLimit(1 << 30)
@@ -175,7 +175,7 @@ func TestStepsOnTheWire(t *testing.T) {
 		}
 		return err
 	}
-	if err := group.Change(t.Context(), func(c *runtime.Change) error {
+	if err := group.Change(t.Context(), func(c *runtime.AnyChange) error {
 		for place := range byte(receivers) {
 			if err := join(c, place, 0); err != nil {
 				return err
@@ -185,7 +185,7 @@ func TestStepsOnTheWire(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	for began := time.Now(); slices.ContainsFunc(all, func(v *runtime.Receiver) bool {
+	for began := time.Now(); slices.ContainsFunc(all, func(v *runtime.AnyReceiver) bool {
 		return v.Hops()[0].State != runtime.HopDirect
 	}); {
 		if time.Since(began) > time.Minute {
@@ -215,7 +215,7 @@ func TestStepsOnTheWire(t *testing.T) {
 	changes.Go(func() {
 		for place := byte(receivers); !stop.Load(); place = (place + 1) % 250 {
 			version := int(version.Add(1))
-			err := group.Change(t.Context(), func(c *runtime.Change) error {
+			err := group.Change(t.Context(), func(c *runtime.AnyChange) error {
 				old := rand.IntN(len(all))
 				c.Remove(all[old])
 				all = slices.Delete(all, old, old+1)

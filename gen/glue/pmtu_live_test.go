@@ -320,7 +320,7 @@ programs: spread: {
 			a := pathAddrs[f]
 			group, err := l.relay.GroupKind("subscribers").Open(t.Context(), netip.AddrPortFrom(a.in, 5004))
 			l.must(err)
-			add := func(to netip.AddrPort, local netip.Addr) *runtime.Receiver {
+			add := func(to netip.AddrPort, local netip.Addr) *runtime.AnyReceiver {
 				v, err := group.Add(t.Context(), netip.AddrPortFrom(local, 5004), to)
 				l.must(err)
 				l.until(5*time.Second, "the next hop is known", func() bool {

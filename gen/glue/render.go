@@ -6,7 +6,6 @@ import (
 	"go/format"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"text/template"
 	"time"
@@ -46,7 +45,7 @@ func Render(p *ir.Plan, opt RenderOptions) ([]byte, error) {
 	}) {
 		return nil, fmt.Errorf("%q can't be embedded under that name", opt.Object)
 	}
-	t, err := template.ParseFS(templates.FS, "relay.go.tmpl", "fanout.go.tmpl")
+	t, err := template.ParseFS(templates.FS, "relay.go.tmpl", "events.go.tmpl")
 	if err != nil {
 		return nil, err
 	}
@@ -136,6 +135,7 @@ type setting struct {
 }
 
 type program struct {
+	Make    string // the expression that makes it
 	Field   string
 	Type    string
 	Reason  string // type of its reasons
@@ -152,52 +152,50 @@ type reason struct {
 	Above bool // the text has no room beside the constant
 }
 
+// field is a member of a Go struct.
 type field struct {
 	Field string
 	Name  string
 	Type  string
-	From  string // an expression that takes the value from the runtime's
-	Index int
 	Doc   string
+	Lay   string // the statement that lays it out, or reads it
+	From  string // of an event: an expression that takes the value from the runtime's
+	Index int
+}
+
+// shape is a Go type whose values the runtime lays out as the kernel has them.
+type shape struct {
+	Type   string
+	About  string
+	Fields []field
+	Single bool   // it is the type of its only member, and declared elsewhere
+	Func   string // that lays values out
 }
 
 type table struct {
-	Field   string
-	Type    string
-	Name    string
-	About   string
-	KeyType string
-	Key     []field
-	Row     string
-	Entry   string // a row with its key
-	Value   []field
-	Array   bool
-	Bound   bool // user space reads it
-}
-
-// Values are the values of a row.
-func (t table) Values() string {
-	var words []string
-	for _, f := range t.Value {
-		words = append(words, "row."+f.Field)
-	}
-	return list(len("    return t.t.Put(t.key(key), []any{"), words)
+	Make  string
+	Field string
+	Type  string
+	Name  string
+	About string
+	Key   shape
+	Row   shape
+	Bound bool // user space reads it
 }
 
 // group is a kind of group.
 type group struct {
+	Make     string
 	Field    string
 	Type     string // of the kind
 	Name     string
 	About    string
-	KeyType  string
-	Key      []field
 	Handle   string // of an open group
-	Row      string // of a receiver's values
-	Values   []field
 	Receiver string // of a receiver
-	State    []field
 	Change   string
+	Key      shape
+	Row      shape // of a receiver's values
+	State    shape
 }
 
 // event is what is emitted.
@@ -207,57 +205,21 @@ type event struct {
 	ID       int
 	Lost     string // its field in Lost
 	Receiver string // type of the receiver that it names; "": it names none
-	Wrap     string // the function that makes one
+	Of       string // the expression that finds it
 	Fields   []field
 	Required bool
 }
 
 type session struct {
-	Type     string // of the fields
-	Handle   string // of an open session
-	Usage    string // type of its counters
-	Open     string
-	All      string
-	CloseAll string
-	Name     string
-	Ends     string
-	Fields   []field
-	Rows     []field
-	Refresh  bool
-}
-
-// Arguments are the name and the values of a session, as they are opened with, in lines that aren't too wide.
-func (s session) Arguments() string {
-	return s.arguments(len("    s, err := r.rt.Open("), strconv.Quote(s.Name))
-}
-
-// Values are the values alone.
-func (s session) Values() string { return s.arguments(len("    return s.s.Change(")) }
-
-// arguments are words and the values; so many columns are taken in the first line.
-func (s session) arguments(width int, words ...string) string {
-	for _, f := range s.Fields {
-		words = append(words, "v."+f.Field)
-	}
-	return list(width, words)
-}
-
-// list writes words in lines of a function; so many columns are taken in the first one.
-func list(width int, words []string) string {
-	if len(words) == 0 {
-		return ""
-	}
-	text := words[0]
-	width += len(text)
-	for _, w := range words[1:] {
-		if width += len(", ") + len(w); width+2 < columns {
-			text += ", " + w
-		} else {
-			text += ",\n" + w
-			width = 2*tab + len(w)
-		}
-	}
-	return text
+	Make   string
+	Field  string
+	Type   string // of the kind
+	Handle string // of an open session
+	Usage  string // type of its counters
+	Name   string
+	Ends   string
+	Fields shape
+	Rows   []field
 }
 
 func newFile(p *ir.Plan, opt RenderOptions) *file {
@@ -267,6 +229,7 @@ func newFile(p *ir.Plan, opt RenderOptions) *file {
 		Kernel: fmt.Sprintf("%d.%d", p.Kernel.Major, p.Kernel.Minor), Desc: literal(d),
 	}
 	types := newScope("Settings", "Options", "Relay", "Load", "Counters")
+	funcs := newScope()
 	members := newScope("Close", "Counters", "DetachAll", "RefreshRoutes", "Runtime")
 	if len(p.Events) > 0 {
 		for _, name := range []string{"Event", "Events", "Lost"} {
@@ -309,14 +272,14 @@ func newFile(p *ir.Plan, opt RenderOptions) *file {
 	}
 	for _, t := range p.Tables {
 		if t.Session == nil {
-			f.Tables = append(f.Tables, newTable(t, types, members))
+			f.Tables = append(f.Tables, newTable(t, types, members, funcs))
 		}
 	}
 	for _, s := range p.Sessions {
-		f.Sessions = append(f.Sessions, newSession(s, types, members))
+		f.Sessions = append(f.Sessions, newSession(s, types, members, funcs))
 	}
 	for _, g := range p.Groups {
-		f.Groups = append(f.Groups, newGroup(g, types, members))
+		f.Groups = append(f.Groups, newGroup(g, types, members, funcs))
 	}
 	f.addEvents(p, types)
 	for _, c := range p.Counters {
@@ -324,7 +287,62 @@ func newFile(p *ir.Plan, opt RenderOptions) *file {
 	}
 	unique(len(f.Counters), func(i int) *string { return &f.Counters[i].Field })
 	f.Imports = imports(f)
+	f.makes()
 	return f
+}
+
+// makes writes the expressions that make what a relay has, in lines that aren't too wide.
+func (f *file) makes() {
+	widest := 0
+	for _, name := range f.members() {
+		widest = max(widest, len(name))
+	}
+	call := func(function, name string, args ...string) string {
+		first := fmt.Sprintf("runtime.%s(rt, %q", function, name)
+		rest := strings.Join(args, ", ")
+		switch {
+		case len(args) == 0:
+			return first + ")"
+		case 2*tab+widest+len(": "+first+", "+rest+"),") <= columns:
+			return first + ", " + rest + ")"
+		case 3*tab+len(rest+"),") <= columns:
+			return first + ",\n" + rest + ")"
+		}
+		return first + ",\n" + strings.Join(args, ",\n") + ")"
+	}
+	for i, p := range f.Programs {
+		f.Programs[i].Make = call("TypedProgram["+p.Reason+"]", p.Name)
+	}
+	for i, t := range f.Tables {
+		function := "TypedTable"
+		if t.Bound {
+			function = "TypedReadTable"
+		}
+		f.Tables[i].Make = call(function, t.Name, t.Key.Func, t.Row.Func)
+	}
+	for i, s := range f.Sessions {
+		f.Sessions[i].Make = call("TypedSessions", s.Name, s.Fields.Func, "new"+s.Usage)
+	}
+	for i, g := range f.Groups {
+		f.Groups[i].Make = call("TypedGroups", g.Name, g.Key.Func, g.Row.Func, g.State.Func)
+	}
+}
+
+// members are the fields of a relay.
+func (f *file) members() (names []string) {
+	for _, p := range f.Programs {
+		names = append(names, p.Field)
+	}
+	for _, t := range f.Tables {
+		names = append(names, t.Field)
+	}
+	for _, s := range f.Sessions {
+		names = append(names, s.Field)
+	}
+	for _, g := range f.Groups {
+		names = append(names, g.Field)
+	}
+	return names
 }
 
 // constant is the name of a reason in Go, after its program's. Names of kinds that a spec and the compiler both give
@@ -371,12 +389,9 @@ func newSetting(s *ir.Setting, d abi.Setting) setting {
 	return out
 }
 
-func newTable(t *ir.Table, types, scope scope) table {
+func newTable(t *ir.Table, types, scope, funcs scope) table {
 	name := exported(t.Name)
-	out := table{
-		Field: scope.pick(name), Type: types.pick(name + "Table"), Name: t.Name, Row: types.pick(name + "Row"),
-		Entry: types.pick(name + "Entry"), Array: t.Kind == "array", Bound: t.Bound(),
-	}
+	out := table{Field: scope.pick(name), Type: types.pick(name + "Table"), Name: t.Name, Bound: t.Bound()}
 	kinds := map[string]string{
 		"hash": "a hash table", "lru": "a hash table that forgets the rows used least recently", "array": "an array",
 		"lpm": "a table of prefixes, the longest of which counts",
@@ -388,22 +403,16 @@ func newTable(t *ir.Table, types, scope scope) table {
 	if out.Bound {
 		out.About += ", which packets make and which end with sessions"
 	}
-	out.Key = fields(t.Key.Members, "k")
-	if len(out.Key) == 1 {
-		out.KeyType = out.Key[0].Type
-	} else {
-		out.KeyType = types.pick(name + "Key")
-	}
-	out.Value = fields(t.Value.Members, "v")
+	out.Row = newShape(types.pick(name+"Row"), "is a value of "+t.Name+".", funcs, t.Value.Members)
+	out.Key = newKey(name+"Key", "is a key of "+t.Name+".", types, funcs, t.Key.Members)
 	return out
 }
 
-func newSession(s *ir.Session, types, scope scope) session {
+func newSession(s *ir.Session, types, scope, funcs scope) session {
 	name := exported(s.Name)
 	out := session{
-		Type: types.pick(name), Handle: types.pick(name + "Session"), Usage: types.pick(name + "Counters"),
-		Open: scope.pick("Open" + name), All: scope.pick(name + "Sessions"),
-		CloseAll: scope.pick("Close" + name + "Sessions"), Name: s.Name,
+		Field: scope.pick(name), Type: types.pick(name + "Sessions"), Handle: types.pick(name + "Session"),
+		Usage: types.pick(name + "Counters"), Name: s.Name,
 	}
 	var ends []string
 	if s.Lifetime > 0 {
@@ -412,13 +421,15 @@ func newSession(s *ir.Session, types, scope scope) session {
 	if s.Idle > 0 {
 		ends = append(ends, fmt.Sprintf("%v after its last packet", time.Duration(s.Idle)))
 	}
-	out.Ends, out.Refresh = strings.Join(ends, ", or "), len(ends) > 0
-	for i, f := range s.Fields {
-		out.Fields = append(out.Fields, field{
-			Field: exported(f.Name), Name: f.Name, Type: f.Type.Go(), From: take("v", i, f.Type), Doc: rangeDoc(f),
-		})
+	out.Ends = strings.Join(ends, ", or ")
+	var members []*ir.Member
+	for _, f := range s.Fields {
+		members = append(members, &ir.Member{Name: f.Name, Type: f.Type})
 	}
-	unique(len(out.Fields), func(i int) *string { return &out.Fields[i].Field })
+	out.Fields = newShape(types.pick(name), fmt.Sprintf("is what a session %q is opened with.", s.Name), funcs, members)
+	for i, f := range s.Fields {
+		out.Fields.Fields[i].Doc = rangeDoc(f)
+	}
 	for i, r := range s.Rows {
 		out.Rows = append(out.Rows, field{Field: exported(r.Table.Name), Name: r.Table.Name, Index: i})
 	}
@@ -434,16 +445,35 @@ func rangeDoc(f *ir.Field) string {
 	return strings.Join(parts, ", ")
 }
 
-func fields(members []*ir.Member, from string) []field {
-	var out []field
+// newKey is the shape of a key: a struct, or its only member's type.
+func newKey(name, about string, types, funcs scope, members []*ir.Member) shape {
+	if len(members) > 1 {
+		return newShape(types.pick(name), about, funcs, members)
+	}
+	t := members[0].Type
+	return shape{
+		Type: t.Go(), Single: true, Func: funcs.pick("lay" + name),
+		Fields: []field{{Type: t.Go(), Lay: lay(t, "v", "v[:]")}},
+	}
+}
+
+// newShape is the shape of a struct.
+func newShape(name, about string, funcs scope, members []*ir.Member) shape {
+	out := shape{Type: name, About: about, Func: funcs.pick("lay" + name)}
 	for _, m := range members {
 		if !m.Hidden {
-			out = append(out, field{
-				Field: exported(m.Name), Name: m.Name, Type: m.Type.Go(), From: take(from, len(out), m.Type),
-			})
+			out.Fields = append(out.Fields, field{Field: exported(m.Name), Name: m.Name, Type: m.Type.Go()})
 		}
 	}
-	unique(len(out), func(i int) *string { return &out[i].Field })
+	unique(len(out.Fields), func(i int) *string { return &out.Fields[i].Field })
+	i := 0
+	for _, m := range members {
+		if !m.Hidden {
+			f := &out.Fields[i]
+			f.Lay = lay(m.Type, "&v."+f.Field, "v."+f.Field+"[:]")
+			i++
+		}
+	}
 	return out
 }
 
@@ -455,25 +485,28 @@ func unique(n int, name func(i int) *string) {
 	}
 }
 
-// take returns the expression for the i-th of the values that the runtime returned.
-func take(from string, i int, t ir.Type) string {
-	return typed(fmt.Sprintf("%s[%d]", from, i), t)
+// codecs are the methods of runtime.Codec for types that have one.
+var codecs = map[ir.Kind]string{
+	ir.Bool: "Bool", ir.Mac: "MAC", ir.Addr: "Addr", ir.Endpoint: "AddrPort", ir.Prefix: "Prefix",
+	ir.NextHop: "NextHop", ir.Ctr: "Counter", ir.Credit: "Credit", ir.Bucket: "Bucket", ir.Translation: "Translation",
 }
 
-// typed returns the expression for a value that the runtime returned: of several, one for each level of priority, it
-// returned a slice.
-func typed(v string, t ir.Type) string {
-	switch one := t.One(); {
-	case t.Levels > 0 && t.Kind.IsIndex():
-		return fmt.Sprintf("%s(%s.([]%s))", t.Go(), v, one.Go())
+// lay returns the statement that lays a value out or reads it, given its address and, if it is an array, a slice of it.
+func lay(t ir.Type, address, slice string) string {
+	one := t.One()
+	switch {
+	case t.Levels > 0 && one.Kind == ir.Uint:
+		return fmt.Sprintf("runtime.Each(c, %s, runtime.Uint[%s])", slice, one.Go())
+	case t.Levels > 0 && one.Kind == ir.Bytes:
+		return fmt.Sprintf("runtime.Each(c, %s, func(c *runtime.Codec, b *%s) { c.Bytes(b[:]) })", slice, one.Go())
 	case t.Levels > 0:
-		return fmt.Sprintf("%s(runtime.Levels(%s, func(v any) %s { return %s }))", t.Go(), v, one.Go(), typed("v", one))
+		return fmt.Sprintf("runtime.Each(c, %s, (*runtime.Codec).%s)", slice, codecs[one.Kind])
 	case t.Kind == ir.Uint:
-		return fmt.Sprintf("%s(%s.(uint64))", t.Go(), v)
+		return fmt.Sprintf("runtime.Uint(c, %s)", address)
 	case t.Kind == ir.Bytes:
-		return fmt.Sprintf("%s(%s.([]byte))", t.Go(), v)
+		return fmt.Sprintf("c.Bytes(%s)", slice)
 	}
-	return fmt.Sprintf("%s.(%s)", v, t.Go())
+	return fmt.Sprintf("c.%s(%s)", codecs[t.Kind], address)
 }
 
 func maxOf(bits int) uint64 {
@@ -481,6 +514,20 @@ func maxOf(bits int) uint64 {
 		return ^uint64(0)
 	}
 	return 1<<bits - 1
+}
+
+// shapes are those of all keys, rows and fields.
+func (f *file) shapes() (all []shape) {
+	for _, t := range f.Tables {
+		all = append(all, t.Key, t.Row)
+	}
+	for _, s := range f.Sessions {
+		all = append(all, s.Fields)
+	}
+	for _, g := range f.Groups {
+		all = append(all, g.Key, g.Row, g.State)
+	}
+	return all
 }
 
 // imports returns the packages that the file needs, those of the standard library first.
@@ -498,29 +545,19 @@ func imports(f *file) []string {
 	for _, s := range f.Settings {
 		use(s.Type)
 	}
-	for _, t := range f.Tables {
-		for _, m := range append(slices.Clone(t.Key), t.Value...) {
+	for _, of := range f.shapes() {
+		for _, m := range of.Fields {
 			use(m.Type)
 		}
 	}
-	for _, s := range f.Sessions {
-		for _, m := range s.Fields {
-			use(m.Type)
-		}
-	}
-	for _, g := range f.Groups {
-		for _, m := range append(slices.Clone(g.Key), g.Values...) {
-			use(m.Type)
-		}
-	}
-	need["context"] = len(f.Groups)+len(f.Events) > 0
+	need["context"] = len(f.Events) > 0
 	for _, e := range f.Events {
 		for _, m := range e.Fields {
 			use(m.Type)
 		}
 	}
 	for name, used := range map[string]bool{
-		"iter": len(f.Tables)+len(f.Sessions)+len(f.Groups)+len(f.Events) > 0, "log/slog": true, "time": true,
+		"iter": len(f.Events) > 0, "log/slog": true, "time": true,
 	} {
 		if used {
 			need[name] = true

@@ -223,27 +223,27 @@ func TestRenderNames(t *testing.T) {
 		CloseProgram CloseReason CloseSent CloseGo OptionsProgram OptionsReason OptionsDropType OptionsReason_2
 		OptionsProgram_2
 		OpenTypeProgram OpenTypeReason
-		ABTable ABRow ABEntry ABKey ABTable_2 ABRow_2 ABEntry_2 CountersTable CountersRow CountersEntry
-		Type TypeSession TypeCounters
+		ABTable ABRow ABKey ABTable_2 ABRow_2 CountersTable CountersRow
+		Type TypeSessions TypeSession TypeCounters
 		FanProgram FanReason SubscribersGroups SubscribersKey SubscribersGroup SubscribersRow SubscribersReceiver
-		SubscribersChange
-		CloseGroups CloseGroup CloseRow CloseReceiver CloseChange
+		SubscribersChange SubscribersState
+		CloseGroups CloseGroup CloseRow CloseReceiver CloseChange CloseState
 		Event Lost Receiver SentEvent LostEvent EventEvent ReceiverEvent`) {
 		want[n] = 1
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
-	for _, text := range []string{"Close_2 *CloseProgram", "OpenType *OpenTypeProgram", ") OpenType_2(v Type)",
+	for _, text := range []string{"Close_2 *CloseProgram", "OpenType *OpenTypeProgram", "Type *TypeSessions",
 		"Counters_2 *CountersTable",
 		"AB   uint8\n\tAb   uint16\n\tAB_2 uint16", "Range *uint16", "Var uint64", "URLID netip.Addr",
 		"MAC net.HardwareAddr", "Defer *bool",
-		"Tag  [8]byte", "ID   uint8 // 0x1 to 0x4", "Refresh() error", "or 1m0s after its last packet",
+		"Tag  [8]byte", "ID   uint8 // 0x1 to 0x4", "or 1m0s after its last packet",
 		"Quota [4]*runtime.Credit", "Rate  *runtime.Bucket", "Rates  [4]*runtime.Bucket", "Credit [4]*runtime.Credit",
 		" [4][8]byte", " [4]net.HardwareAddr",
-		"ID_2   *runtime.Credit", "Set_2  *runtime.Translation", "Row_2  *runtime.Counter",
-		"Tag_2 *runtime.Counter", "Close_3 *CloseGroups",
-		"Open(ctx context.Context, key netip.Addr) (*CloseGroup, error)", "Receiver   *SubscribersReceiver",
+		"Row    *runtime.Counter", "ID     *runtime.Credit", "Set    *runtime.Translation",
+		"Tag *runtime.Counter", "Close_3 *CloseGroups",
+		"type CloseGroup = runtime.Group[netip.Addr, CloseRow, CloseState]", "Receiver   *SubscribersReceiver",
 		"Receiver Receiver", "Receiver *CloseReceiver",
 		"Time_2     uint16", "Mono_2     uint64", "Receiver_2 netip.AddrPort", "what it can't report isn't sent",
 		"Event    uint64", "Lost     uint64"} {

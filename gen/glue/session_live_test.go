@@ -112,7 +112,7 @@ func packetOf(t *testing.T, r *runtime.Relay, program, from, to string, payload 
 }
 
 // keysOf are the keys in a table, as text.
-func keysOf(t *testing.T, table *runtime.Table) (keys []string) {
+func keysOf(t *testing.T, table *runtime.AnyTable) (keys []string) {
 	t.Helper()
 	for row, err := range table.All() {
 		if err != nil {
@@ -154,7 +154,7 @@ func TestTwoRows(t *testing.T) {
 		t.Errorf("from the client %s, from the peer %s, in neither direction %s", a, b, c)
 	}
 	reason(peer, outside)
-	counts := func(s *runtime.Session) [3]uint64 {
+	counts := func(s *runtime.AnySession) [3]uint64 {
 		c := must(s.Counters())
 		return [3]uint64{c[0].Packets, c[1].Packets, c[2].Packets}
 	}
@@ -225,7 +225,7 @@ func TestSessionState(t *testing.T) {
 	}
 	ep := netip.MustParseAddrPort
 	const client, server, relayed, peer = "198.51.100.7:40001", "192.0.2.1:7000", "192.0.2.1:50000", "203.0.113.9:9000"
-	open := func(r *runtime.Relay) *runtime.Session {
+	open := func(r *runtime.Relay) *runtime.AnySession {
 		s, err := r.Open("call", ep(client), ep(relayed), ep(peer), 3, nil, 100,
 			runtime.Rate{PerSecond: 1, Burst: 50}, 2)
 		if err != nil {
@@ -239,7 +239,7 @@ func TestSessionState(t *testing.T) {
 		rate          *runtime.Bucket
 		share         []*runtime.Credit
 	}
-	of := func(s *runtime.Session) state {
+	of := func(s *runtime.AnySession) state {
 		v := s.Values()
 		return state{v[3].(*runtime.Counter), v[4].(*runtime.Counter), v[5].(*runtime.Credit), v[6].(*runtime.Bucket),
 			v[7].([]*runtime.Credit)}
@@ -300,14 +300,14 @@ func TestSessionState(t *testing.T) {
 	if v.packets.Load() != 0 || v.volume.Charge(1) != runtime.ErrClosed {
 		t.Error("what a closed relay counted")
 	}
-	var all []*runtime.Session
+	var all []*runtime.AnySession
 	for s := range r.Sessions() {
 		all = append(all, s)
 	}
 	if len(all) != 2 {
 		t.Fatalf("taken over: %v", all)
 	}
-	i := slices.IndexFunc(all, func(s *runtime.Session) bool { return s.Values()[0] == ep(client) })
+	i := slices.IndexFunc(all, func(s *runtime.AnySession) bool { return s.Values()[0] == ep(client) })
 	s, other = all[i], all[1-i]
 	v = of(s)
 	check("taken over", v, 40, 1, 110)
@@ -326,7 +326,7 @@ func TestSessionState(t *testing.T) {
 	}
 	// As many as the spec says, over and over; each begins anew.
 	for range 3 {
-		var all []*runtime.Session
+		var all []*runtime.AnySession
 		for i := range uint16(15) {
 			s, err := r.Open("call", netip.AddrPortFrom(ep(client).Addr(), 1+i),
 				netip.AddrPortFrom(ep(relayed).Addr(), 1+i), ep(peer), nil, nil, nil, nil, nil)

@@ -23,9 +23,9 @@ type runInput struct {
 	groups   []*groupInput
 	traffic  *traffic // nil: none
 
-	before []attachment       // of the relay, when it was loaded
-	opened []*runtime.Session // by this run
-	stands bool               // what is asked for stands
+	before []attachment          // of the relay, when it was loaded
+	opened []*runtime.AnySession // by this run
+	stands bool                  // what is asked for stands
 }
 
 type attachment struct{ program, iface string }

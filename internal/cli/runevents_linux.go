@@ -24,7 +24,7 @@ const (
 // eventPrinter prints the events of a relay as they come, one a line.
 type eventPrinter struct {
 	relay   *runtime.Relay
-	names   map[*runtime.Receiver]string
+	names   map[*runtime.AnyReceiver]string
 	machine bool // JSON
 	failed  func(error)
 
@@ -40,7 +40,7 @@ type eventPrinter struct {
 func (a *app) printEvents(relay *runtime.Relay, receivers []*receiver, failed func(error)) *eventPrinter {
 	ctx, stop := context.WithCancel(context.Background())
 	p := &eventPrinter{
-		relay: relay, names: map[*runtime.Receiver]string{}, machine: a.machine, failed: failed,
+		relay: relay, names: map[*runtime.AnyReceiver]string{}, machine: a.machine, failed: failed,
 		stop: stop, done: make(chan struct{}), out: bufio.NewWriter(a.out),
 	}
 	for _, v := range receivers {

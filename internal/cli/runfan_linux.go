@@ -14,7 +14,7 @@ import (
 type receiver struct {
 	name     string // "subscribers 1": its group and its place on the command line
 	to       string // where its copies go; "" where its row doesn't say
-	handle   *runtime.Receiver
+	handle   *runtime.AnyReceiver
 	refusals []refusal
 	first    []any // what its counters, credits, … began with
 }
@@ -40,7 +40,7 @@ func openGroups(ctx context.Context, relay *runtime.Relay, in *runInput) ([]*rec
 			return nil, err
 		}
 		var added []*receiver
-		err = group.Change(ctx, func(c *runtime.Change) error {
+		err = group.Change(ctx, func(c *runtime.AnyChange) error {
 			for _, want := range g.receivers {
 				v, err := c.Add(want.values...)
 				if err != nil {
@@ -111,7 +111,7 @@ func destination(g *abi.Group, values []any) string {
 }
 
 // refusals lists what can refuse a copy to a receiver.
-func refusals(g *abi.Group, v *runtime.Receiver) []refusal {
+func refusals(g *abi.Group, v *runtime.AnyReceiver) []refusal {
 	var out []refusal
 	i := 0
 	for _, m := range visible(g.Receiver) {

@@ -12,7 +12,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
 )
 
-func (s *Server) groupKind(r *http.Request) (*runtime.GroupKind, error) {
+func (s *Server) groupKind(r *http.Request) (*runtime.AnyGroups, error) {
 	var names []string
 	for _, k := range s.relay.GroupKinds() {
 		if k.Desc().Name == r.PathValue("kind") {
@@ -23,7 +23,7 @@ func (s *Server) groupKind(r *http.Request) (*runtime.GroupKind, error) {
 	return nil, notFound("kind of group", r.PathValue("kind"), names)
 }
 
-func (s *Server) pathGroup(r *http.Request) (*runtime.Group, error) {
+func (s *Server) pathGroup(r *http.Request) (*runtime.AnyGroup, error) {
 	k, err := s.groupKind(r)
 	if err != nil {
 		return nil, err
@@ -45,9 +45,9 @@ func keyError(err error) error {
 	return p
 }
 
-func groupID(g *runtime.Group) string { return api.KeyText(g.Key()) }
+func groupID(g *runtime.AnyGroup) string { return api.KeyText(g.Key()) }
 
-func group(g *runtime.Group) api.Group {
+func group(g *runtime.AnyGroup) api.Group {
 	return api.Group{
 		ID: groupID(g), Kind: g.Kind().Desc().Name, Key: object(api.Members(g.Kind().Desc().Key), g.Key()),
 		Receivers: g.Len(),
@@ -83,7 +83,7 @@ func (s *Server) listGroups(r *http.Request) (any, error) {
 		}
 	}
 	all = all[:min(len(all), n+1)]
-	return part(all, n, groupID, func(g *runtime.Group) (api.Group, bool) { return group(g), true }), nil
+	return part(all, n, groupID, func(g *runtime.AnyGroup) (api.Group, bool) { return group(g), true }), nil
 }
 
 func (s *Server) getGroup(r *http.Request) (any, error) {
@@ -129,7 +129,7 @@ func (s *Server) openGroup(r *http.Request) (any, error) {
 		return nil, err
 	}
 	if len(add) > 0 {
-		err = g.Change(ctx, func(c *runtime.Change) error {
+		err = g.Change(ctx, func(c *runtime.AnyChange) error {
 			_, err := addAll(c, add)
 			return err
 		})
@@ -187,7 +187,7 @@ func newReceivers(d *abi.Group, given []api.Object) ([]receiverValues, error) {
 	return out, nil
 }
 
-func addAll(c *runtime.Change, add []receiverValues) (added []uint32, err error) {
+func addAll(c *runtime.AnyChange, add []receiverValues) (added []uint32, err error) {
 	added = []uint32{}
 	for i, one := range add {
 		v, err := c.Add(one.plain...)
@@ -216,11 +216,11 @@ func (s *Server) changeGroup(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	byID := map[uint32]*runtime.Receiver{}
+	byID := map[uint32]*runtime.AnyReceiver{}
 	for _, v := range g.Receivers() {
 		byID[v.ID()] = v
 	}
-	find := func(id uint32, field string) (*runtime.Receiver, error) {
+	find := func(id uint32, field string) (*runtime.AnyReceiver, error) {
 		if v := byID[id]; v != nil {
 			return v, nil
 		}
@@ -229,7 +229,7 @@ func (s *Server) changeGroup(r *http.Request) (any, error) {
 		return nil, p
 	}
 	type change struct {
-		receiver *runtime.Receiver
+		receiver *runtime.AnyReceiver
 		to       receiverValues
 	}
 	var set []change
@@ -244,7 +244,7 @@ func (s *Server) changeGroup(r *http.Request) (any, error) {
 		}
 		set = append(set, change{v, to})
 	}
-	var remove []*runtime.Receiver
+	var remove []*runtime.AnyReceiver
 	for _, id := range want.Remove {
 		v, err := find(id, "remove")
 		if err != nil {
@@ -253,7 +253,7 @@ func (s *Server) changeGroup(r *http.Request) (any, error) {
 		remove = append(remove, v)
 	}
 	out := api.GroupChanged{}
-	err = g.Change(context.WithoutCancel(r.Context()), func(c *runtime.Change) (err error) {
+	err = g.Change(context.WithoutCancel(r.Context()), func(c *runtime.AnyChange) (err error) {
 		if out.Added, err = addAll(c, add); err != nil {
 			return err
 		}
@@ -306,9 +306,9 @@ func (s *Server) listReceivers(r *http.Request) (any, error) {
 		}
 	}
 	all := g.ReceiversAfter(uint32(id), n+1)
-	place := func(v *runtime.Receiver) string { return fmt.Sprint(v.ID()) }
+	place := func(v *runtime.AnyReceiver) string { return fmt.Sprint(v.ID()) }
 	hops := s.hopView()
-	return part(all, n, place, func(v *runtime.Receiver) (api.Receiver, bool) {
+	return part(all, n, place, func(v *runtime.AnyReceiver) (api.Receiver, bool) {
 		one, err := s.receiver(v, hops)
 		return one, err == nil // it was removed meanwhile
 	}), nil
@@ -327,7 +327,7 @@ func (s *Server) getReceiver(r *http.Request) (any, error) {
 	return nil, notFound("receiver", r.PathValue("id"), nil)
 }
 
-func (s *Server) receiver(v *runtime.Receiver, hops func(runtime.NextHop) api.NextHop) (api.Receiver, error) {
+func (s *Server) receiver(v *runtime.AnyReceiver, hops func(runtime.NextHop) api.NextHop) (api.Receiver, error) {
 	use, err := v.Usage()
 	if err != nil {
 		return api.Receiver{}, err

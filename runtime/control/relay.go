@@ -169,20 +169,20 @@ func (s *Server) attach(r *http.Request) (any, error) {
 	case before != "" && first == "true":
 		return nil, badRequest("first and before contradict each other")
 	case before != "":
-		return s.changeAttachment(r, func(p *runtime.Program, iface string) error {
+		return s.changeAttachment(r, func(p *runtime.AnyProgram, iface string) error {
 			return p.AttachBefore(iface, before)
 		})
 	case first == "true":
-		return s.changeAttachment(r, (*runtime.Program).AttachFirst)
+		return s.changeAttachment(r, (*runtime.AnyProgram).AttachFirst)
 	}
-	return s.changeAttachment(r, (*runtime.Program).Attach)
+	return s.changeAttachment(r, (*runtime.AnyProgram).Attach)
 }
 
 func (s *Server) detach(r *http.Request) (any, error) {
-	return s.changeAttachment(r, (*runtime.Program).Detach)
+	return s.changeAttachment(r, (*runtime.AnyProgram).Detach)
 }
 
-func (s *Server) changeAttachment(r *http.Request, do func(*runtime.Program, string) error) (any, error) {
+func (s *Server) changeAttachment(r *http.Request, do func(*runtime.AnyProgram, string) error) (any, error) {
 	i, err := s.findProgram(r)
 	if err != nil {
 		return nil, err
@@ -367,7 +367,7 @@ func (s *Server) drain(w http.ResponseWriter, r *http.Request) {
 
 // closeAll closes all sessions and groups.
 func (s *Server) closeAll(ctx context.Context) (n int, err error) {
-	var sessions []*runtime.Session
+	var sessions []*runtime.AnySession
 	for one := range s.relay.Sessions() {
 		sessions = append(sessions, one)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
 )
 
-func sessionID(s *runtime.Session) string { return fmt.Sprintf("%d-%d", uint32(s.ID()), s.ID()>>32) }
+func sessionID(s *runtime.AnySession) string { return fmt.Sprintf("%d-%d", uint32(s.ID()), s.ID()>>32) }
 
 func parseSessionID(text string) (id uint64, ok bool) {
 	var slot, gen uint32
@@ -35,7 +35,7 @@ func (s *Server) sessionKind(r *http.Request) (*abi.Session, error) {
 	return nil, notFound("kind of session", r.PathValue("kind"), names)
 }
 
-func (s *Server) findSession(kind *abi.Session, text string) (*runtime.Session, error) {
+func (s *Server) findSession(kind *abi.Session, text string) (*runtime.AnySession, error) {
 	if id, ok := parseSessionID(text); ok {
 		if one := s.relay.Session(id); one != nil && one.Kind() == kind.Name {
 			return one, nil
@@ -46,7 +46,7 @@ func (s *Server) findSession(kind *abi.Session, text string) (*runtime.Session, 
 	return nil, p
 }
 
-func (s *Server) pathSession(r *http.Request) (*runtime.Session, error) {
+func (s *Server) pathSession(r *http.Request) (*runtime.AnySession, error) {
 	kind, err := s.sessionKind(r)
 	if err != nil {
 		return nil, err
@@ -72,13 +72,13 @@ func (s *Server) listSessions(r *http.Request) (any, error) {
 	}
 	all := s.relay.SessionsAfter(kind.Name, id, n+1)
 	hops := s.hopView()
-	return part(all, n, sessionID, func(one *runtime.Session) (api.Session, bool) {
+	return part(all, n, sessionID, func(one *runtime.AnySession) (api.Session, bool) {
 		v, err := s.session(one, hops)
 		return v, err == nil // it ended meanwhile
 	}), nil
 }
 
-func (s *Server) session(one *runtime.Session, hops func(runtime.NextHop) api.NextHop) (api.Session, error) {
+func (s *Server) session(one *runtime.AnySession, hops func(runtime.NextHop) api.NextHop) (api.Session, error) {
 	out := api.Session{ID: sessionID(one), Kind: one.Kind(), Fields: api.Object{}, Rows: []api.RowUse{}}
 	counts, err := one.Counters()
 	if err != nil {
@@ -206,7 +206,7 @@ func splitState(fields []abi.Member, values []any) (states []any) {
 	return states
 }
 
-func setStates(s *runtime.Session, states []any) {
+func setStates(s *runtime.AnySession, states []any) {
 	for i, v := range s.Values() {
 		setState(v, states[i])
 	}
@@ -287,7 +287,7 @@ func (s *Server) closeSessions(r *http.Request) (any, error) {
 	if err := read(r, &want); err != nil {
 		return nil, err
 	}
-	var all []*runtime.Session
+	var all []*runtime.AnySession
 	for _, id := range want.IDs {
 		one, err := s.findSession(kind, id)
 		if err != nil {

@@ -72,7 +72,7 @@ func setState(state, v any) {
 	}
 }
 
-func (s *Server) table(r *http.Request) (*runtime.Table, error) {
+func (s *Server) table(r *http.Request) (*runtime.AnyTable, error) {
 	if t := s.relay.Table(r.PathValue("table")); t != nil {
 		return t, nil
 	}
@@ -84,7 +84,7 @@ func (s *Server) table(r *http.Request) (*runtime.Table, error) {
 }
 
 // pathRow returns the table and the key of a path.
-func (s *Server) pathRow(r *http.Request) (*runtime.Table, []any, error) {
+func (s *Server) pathRow(r *http.Request) (*runtime.AnyTable, []any, error) {
 	t, err := s.table(r)
 	if err != nil {
 		return nil, nil, err
@@ -97,7 +97,7 @@ func (s *Server) pathRow(r *http.Request) (*runtime.Table, []any, error) {
 }
 
 // ownRow is pathRow for a change: rows that end with sessions come and go with them.
-func (s *Server) ownRow(r *http.Request) (*runtime.Table, []any, error) {
+func (s *Server) ownRow(r *http.Request) (*runtime.AnyTable, []any, error) {
 	t, err := s.table(r)
 	if err == nil && t.Desc().Bound() {
 		err = &methodError{r, readOnly, ": its rows come and go with sessions"}
@@ -108,7 +108,7 @@ func (s *Server) ownRow(r *http.Request) (*runtime.Table, []any, error) {
 	return s.pathRow(r)
 }
 
-func (s *Server) row(t *runtime.Table, info runtime.RowInfo, hops func(runtime.NextHop) api.NextHop) api.Row {
+func (s *Server) row(t *runtime.AnyTable, info runtime.RowInfo, hops func(runtime.NextHop) api.NextHop) api.Row {
 	out := api.Row{
 		ID: api.KeyText(info.Key), Key: object(api.Members(t.Desc().Key), info.Key), Value: api.Object{},
 		Hops: views(info.Hops, hops),
@@ -160,7 +160,7 @@ func (s *Server) getRow(r *http.Request) (any, error) {
 	return s.readRow(t, key)
 }
 
-func (s *Server) readRow(t *runtime.Table, key []any) (any, error) {
+func (s *Server) readRow(t *runtime.AnyTable, key []any) (any, error) {
 	info, err := t.Row(key)
 	if err != nil {
 		return nil, err

@@ -329,7 +329,7 @@ func (f *groupFamilies) add(r *runtime.Relay) error {
 	return nil
 }
 
-func (f *groupFamilies) addReceiver(v *runtime.Receiver, labels []string) error {
+func (f *groupFamilies) addReceiver(v *runtime.AnyReceiver, labels []string) error {
 	u, err := v.Usage()
 	if err != nil {
 		return err

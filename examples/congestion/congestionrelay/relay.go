@@ -91,11 +91,11 @@ func Load(opt Options) (*Relay, error) {
 	}
 	return &Relay{
 		rt:      rt,
-		Start:   &StartProgram{rt.Program("start")},
-		Control: &ControlProgram{rt.Program("control")},
-		Reduce:  &ReduceProgram{rt.Program("reduce")},
-		Finish:  &FinishProgram{rt.Program("finish")},
-		Flows:   &FlowsTable{rt.Table("flows")},
+		Start:   runtime.TypedProgram[StartReason](rt, "start"),
+		Control: runtime.TypedProgram[ControlReason](rt, "control"),
+		Reduce:  runtime.TypedProgram[ReduceReason](rt, "reduce"),
+		Finish:  runtime.TypedProgram[FinishReason](rt, "finish"),
+		Flows:   runtime.TypedTable(rt, "flows", layFlowsKey, layFlowsRow),
 	}, nil
 }
 
@@ -136,7 +136,7 @@ func (r *Relay) Counters() (Counters, error) {
 
 // StartProgram is the program "start": Attach and Detach take the name of an interface; what Counts returns is indexed
 // by StartReason.
-type StartProgram struct{ *runtime.Program }
+type StartProgram = runtime.Program[StartReason]
 
 // StartReason is what became of a packet that start saw.
 type StartReason int
@@ -156,12 +156,9 @@ func (r StartReason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r)) 
 // String names the reason as the spec and the command line do.
 func (r StartReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *StartProgram) Count(r StartReason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
-
 // ControlProgram is the program "control": Attach and Detach take the name of an interface; what Counts returns is
 // indexed by ControlReason.
-type ControlProgram struct{ *runtime.Program }
+type ControlProgram = runtime.Program[ControlReason]
 
 // ControlReason is what became of a packet that control saw.
 type ControlReason int
@@ -186,14 +183,9 @@ func (r ControlReason) Desc() abi.Reason { return desc.Programs[1].Reason(int(r)
 // String names the reason as the spec and the command line do.
 func (r ControlReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *ControlProgram) Count(r ControlReason) (runtime.Count, error) {
-	return p.Program.CountAt(int(r))
-}
-
 // ReduceProgram is the program "reduce": Attach and Detach take the name of an interface; what Counts returns is
 // indexed by ReduceReason.
-type ReduceProgram struct{ *runtime.Program }
+type ReduceProgram = runtime.Program[ReduceReason]
 
 // ReduceReason is what became of a packet that reduce saw.
 type ReduceReason int
@@ -218,14 +210,9 @@ func (r ReduceReason) Desc() abi.Reason { return desc.Programs[2].Reason(int(r))
 // String names the reason as the spec and the command line do.
 func (r ReduceReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *ReduceProgram) Count(r ReduceReason) (runtime.Count, error) {
-	return p.Program.CountAt(int(r))
-}
-
 // FinishProgram is the program "finish": Attach and Detach take the name of an interface; what Counts returns is
 // indexed by FinishReason.
-type FinishProgram struct{ *runtime.Program }
+type FinishProgram = runtime.Program[FinishReason]
 
 // FinishReason is what became of a packet that finish saw.
 type FinishReason int
@@ -245,13 +232,12 @@ func (r FinishReason) Desc() abi.Reason { return desc.Programs[3].Reason(int(r))
 // String names the reason as the spec and the command line do.
 func (r FinishReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *FinishProgram) Count(r FinishReason) (runtime.Count, error) {
-	return p.Program.CountAt(int(r))
-}
-
 // FlowsTable is the table "flows": a hash table of 16384 rows.
-type FlowsTable struct{ t *runtime.Table }
+type FlowsTable = runtime.Table[uint64, FlowsRow]
+
+func layFlowsKey(c *runtime.Codec, v *uint64) {
+	runtime.Uint(c, v)
+}
 
 // FlowsRow is a value of flows.
 type FlowsRow struct {
@@ -263,70 +249,13 @@ type FlowsRow struct {
 	Firm   bool
 }
 
-func (t *FlowsTable) key(key uint64) []any {
-	return []any{key}
-}
-
-func (t *FlowsTable) row(v []any) FlowsRow {
-	return FlowsRow{
-		Cwnd:   uint32(v[0].(uint64)),
-		Round:  uint32(v[1].(uint64)),
-		Pacing: uint64(v[2].(uint64)),
-		Losses: uint32(v[3].(uint64)),
-		Keep:   uint16(v[4].(uint64)),
-		Firm:   v[5].(bool),
-	}
-}
-
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
-// Errors: *runtime.ValueError, *runtime.FullError.
-func (t *FlowsTable) Put(key uint64, row FlowsRow) error {
-	return t.t.Put(t.key(key), []any{row.Cwnd, row.Round, row.Pacing, row.Losses, row.Keep, row.Firm})
-}
-
-// Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *FlowsTable) Get(key uint64) (FlowsRow, error) {
-	v, err := t.t.Get(t.key(key))
-	if err != nil {
-		return FlowsRow{}, err
-	}
-	return t.row(v), nil
-}
-
-// Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *FlowsTable) Delete(key uint64) error { return t.t.Delete(t.key(key)) }
-
-// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
-// removes none.
-func (t *FlowsTable) DeleteMany(keys ...uint64) (deleted int, err error) {
-	all := make([][]any, len(keys))
-	for i, key := range keys {
-		all[i] = t.key(key)
-	}
-	return t.t.DeleteMany(all)
-}
-
-// FlowsEntry is a row of flows with its key.
-type FlowsEntry struct {
-	Key uint64
-	Row FlowsRow
-}
-
-// All iterates over the rows, in no order. An error ends the iteration.
-func (t *FlowsTable) All() iter.Seq2[FlowsEntry, error] {
-	return func(yield func(FlowsEntry, error) bool) {
-		for e, err := range t.t.All() {
-			if err != nil {
-				yield(FlowsEntry{}, err)
-				return
-			}
-			k := e.Key
-			key := uint64(k[0].(uint64))
-			if !yield(FlowsEntry{key, t.row(e.Value)}, nil) {
-				return
-			}
-		}
-	}
+func layFlowsRow(c *runtime.Codec, v *FlowsRow) {
+	runtime.Uint(c, &v.Cwnd)
+	runtime.Uint(c, &v.Round)
+	runtime.Uint(c, &v.Pacing)
+	runtime.Uint(c, &v.Losses)
+	runtime.Uint(c, &v.Keep)
+	c.Bool(&v.Firm)
 }
 
 // Event is what the relay's programs report: CreatedEvent, SignalEvent, FreedEvent.
@@ -389,7 +318,7 @@ func (r *Relay) Events(ctx context.Context) iter.Seq2[Event, error] {
 				yield(nil, err)
 				return
 			}
-			if !yield(typedEvent(e), nil) {
+			if !yield(r.event(e), nil) {
 				return
 			}
 		}
@@ -407,14 +336,14 @@ func (r *Relay) Pending(ctx context.Context) iter.Seq2[Event, error] {
 				yield(nil, err)
 				return
 			}
-			if !yield(typedEvent(e), nil) {
+			if !yield(r.event(e), nil) {
 				return
 			}
 		}
 	}
 }
 
-func typedEvent(e *runtime.Event) Event {
+func (r *Relay) event(e *runtime.Event) Event {
 	switch e.ID {
 	case 1:
 		return CreatedEvent{

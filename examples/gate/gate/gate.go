@@ -138,13 +138,13 @@ func (g *Gate) load(c Config) (err error) {
 	if err := g.rows(); err != nil {
 		return err
 	}
-	attach := (*runtime.Program).Attach
+	attach := (*runtime.AnyProgram).Attach
 	if c.First {
-		attach = (*runtime.Program).AttachFirst
+		attach = (*runtime.AnyProgram).AttachFirst
 	}
-	programs := []*runtime.Program{g.relay.Long.Program, g.relay.Short.Program, g.relay.Tiny.Program}
+	programs := []*runtime.AnyProgram{g.relay.Long.AnyProgram, g.relay.Short.AnyProgram, g.relay.Tiny.AnyProgram}
 	if c.Watch {
-		programs = append(programs, g.relay.Answer.Program, g.relay.Reply.Program)
+		programs = append(programs, g.relay.Answer.AnyProgram, g.relay.Reply.AnyProgram)
 	}
 	for _, name := range c.Interfaces {
 		for _, p := range programs {

@@ -88,8 +88,8 @@ func (g *Gate) rows() (err error) {
 		if err != nil {
 			return err
 		}
-		g.sources[e.Key] = &source{bucket: e.Row.New, regular: e.Row.Regular, last: now}
-		if e.Row.Regular {
+		g.sources[e.Key] = &source{bucket: e.Value.New, regular: e.Value.Regular, last: now}
+		if e.Value.Regular {
 			g.sources[e.Key].done = 1
 		}
 	}
@@ -97,7 +97,7 @@ func (g *Gate) rows() (err error) {
 		if err != nil {
 			return err
 		}
-		g.nets[e.Key] = e.Row.New
+		g.nets[e.Key] = e.Value.New
 	}
 	q := g.config.Quotas
 	for _, all := range []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")} {

@@ -79,11 +79,11 @@ func (g *Gate) adoptFlows(now time.Time) error {
 			return err
 		}
 		if row := mine[e.Key]; row != nil {
-			*row = e.Row.Packets
+			*row = e.Value.Packets
 			continue
 		}
 		g.flows.others = append(g.flows.others, &flow{
-			ids: []uint64{e.Key}, rows: []*runtime.Counter{e.Row.Packets}, began: now, last: now, done: true,
+			ids: []uint64{e.Key}, rows: []*runtime.Counter{e.Value.Packets}, began: now, last: now, done: true,
 		})
 	}
 	return nil

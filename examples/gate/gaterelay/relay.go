@@ -128,18 +128,18 @@ func Load(opt Options) (*Relay, error) {
 	}
 	return &Relay{
 		rt:       rt,
-		Long:     &LongProgram{rt.Program("long")},
-		Short:    &ShortProgram{rt.Program("short")},
-		Tiny:     &TinyProgram{rt.Program("tiny")},
-		Answer:   &AnswerProgram{rt.Program("answer")},
-		Reply:    &ReplyProgram{rt.Program("reply")},
-		Known:    &KnownTable{rt.Table("known")},
-		Seen:     &SeenTable{rt.Table("seen")},
-		Peers:    &PeersTable{rt.Table("peers")},
-		Attempts: &AttemptsTable{rt.Table("attempts")},
-		Sources:  &SourcesTable{rt.Table("sources")},
-		Networks: &NetworksTable{rt.Table("networks")},
-		Totals:   &TotalsTable{rt.Table("totals")},
+		Long:     runtime.TypedProgram[LongReason](rt, "long"),
+		Short:    runtime.TypedProgram[ShortReason](rt, "short"),
+		Tiny:     runtime.TypedProgram[TinyReason](rt, "tiny"),
+		Answer:   runtime.TypedProgram[AnswerReason](rt, "answer"),
+		Reply:    runtime.TypedProgram[ReplyReason](rt, "reply"),
+		Known:    runtime.TypedTable(rt, "known", layKnownKey, layKnownRow),
+		Seen:     runtime.TypedTable(rt, "seen", laySeenKey, laySeenRow),
+		Peers:    runtime.TypedTable(rt, "peers", layPeersKey, layPeersRow),
+		Attempts: runtime.TypedTable(rt, "attempts", layAttemptsKey, layAttemptsRow),
+		Sources:  runtime.TypedTable(rt, "sources", laySourcesKey, laySourcesRow),
+		Networks: runtime.TypedTable(rt, "networks", layNetworksKey, layNetworksRow),
+		Totals:   runtime.TypedTable(rt, "totals", layTotalsKey, layTotalsRow),
 	}, nil
 }
 
@@ -155,7 +155,7 @@ func (r *Relay) Runtime() *runtime.Relay { return r.rt }
 
 // LongProgram is the program "long": Attach and Detach take the name of an interface; what Counts returns is indexed by
 // LongReason.
-type LongProgram struct{ *runtime.Program }
+type LongProgram = runtime.Program[LongReason]
 
 // LongReason is what became of a packet that long saw.
 type LongReason int
@@ -210,12 +210,9 @@ func (r LongReason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r)) }
 // String names the reason as the spec and the command line do.
 func (r LongReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *LongProgram) Count(r LongReason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
-
 // ShortProgram is the program "short": Attach and Detach take the name of an interface; what Counts returns is indexed
 // by ShortReason.
-type ShortProgram struct{ *runtime.Program }
+type ShortProgram = runtime.Program[ShortReason]
 
 // ShortReason is what became of a packet that short saw.
 type ShortReason int
@@ -264,12 +261,9 @@ func (r ShortReason) Desc() abi.Reason { return desc.Programs[1].Reason(int(r)) 
 // String names the reason as the spec and the command line do.
 func (r ShortReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *ShortProgram) Count(r ShortReason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
-
 // TinyProgram is the program "tiny": Attach and Detach take the name of an interface; what Counts returns is indexed by
 // TinyReason.
-type TinyProgram struct{ *runtime.Program }
+type TinyProgram = runtime.Program[TinyReason]
 
 // TinyReason is what became of a packet that tiny saw.
 type TinyReason int
@@ -310,12 +304,9 @@ func (r TinyReason) Desc() abi.Reason { return desc.Programs[2].Reason(int(r)) }
 // String names the reason as the spec and the command line do.
 func (r TinyReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *TinyProgram) Count(r TinyReason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
-
 // AnswerProgram is the program "answer": Attach and Detach take the name of an interface; what Counts returns is
 // indexed by AnswerReason.
-type AnswerProgram struct{ *runtime.Program }
+type AnswerProgram = runtime.Program[AnswerReason]
 
 // AnswerReason is what became of a packet that answer saw.
 type AnswerReason int
@@ -354,14 +345,9 @@ func (r AnswerReason) Desc() abi.Reason { return desc.Programs[3].Reason(int(r))
 // String names the reason as the spec and the command line do.
 func (r AnswerReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *AnswerProgram) Count(r AnswerReason) (runtime.Count, error) {
-	return p.Program.CountAt(int(r))
-}
-
 // ReplyProgram is the program "reply": Attach and Detach take the name of an interface; what Counts returns is indexed
 // by ReplyReason.
-type ReplyProgram struct{ *runtime.Program }
+type ReplyProgram = runtime.Program[ReplyReason]
 
 // ReplyReason is what became of a packet that reply saw.
 type ReplyReason int
@@ -398,218 +384,56 @@ func (r ReplyReason) Desc() abi.Reason { return desc.Programs[4].Reason(int(r)) 
 // String names the reason as the spec and the command line do.
 func (r ReplyReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *ReplyProgram) Count(r ReplyReason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
-
 // KnownTable is the table "known": a hash table of 65536 rows.
-type KnownTable struct{ t *runtime.Table }
+type KnownTable = runtime.Table[uint64, KnownRow]
+
+func layKnownKey(c *runtime.Codec, v *uint64) {
+	runtime.Uint(c, v)
+}
 
 // KnownRow is a value of known.
 type KnownRow struct {
 	Packets *runtime.Counter
 }
 
-func (t *KnownTable) key(key uint64) []any {
-	return []any{key}
-}
-
-func (t *KnownTable) row(v []any) KnownRow {
-	return KnownRow{
-		Packets: v[0].(*runtime.Counter),
-	}
-}
-
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
-// Errors: *runtime.ValueError, *runtime.FullError.
-func (t *KnownTable) Put(key uint64, row KnownRow) error {
-	return t.t.Put(t.key(key), []any{row.Packets})
-}
-
-// Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *KnownTable) Get(key uint64) (KnownRow, error) {
-	v, err := t.t.Get(t.key(key))
-	if err != nil {
-		return KnownRow{}, err
-	}
-	return t.row(v), nil
-}
-
-// Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *KnownTable) Delete(key uint64) error { return t.t.Delete(t.key(key)) }
-
-// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
-// removes none.
-func (t *KnownTable) DeleteMany(keys ...uint64) (deleted int, err error) {
-	all := make([][]any, len(keys))
-	for i, key := range keys {
-		all[i] = t.key(key)
-	}
-	return t.t.DeleteMany(all)
-}
-
-// KnownEntry is a row of known with its key.
-type KnownEntry struct {
-	Key uint64
-	Row KnownRow
-}
-
-// All iterates over the rows, in no order. An error ends the iteration.
-func (t *KnownTable) All() iter.Seq2[KnownEntry, error] {
-	return func(yield func(KnownEntry, error) bool) {
-		for e, err := range t.t.All() {
-			if err != nil {
-				yield(KnownEntry{}, err)
-				return
-			}
-			k := e.Key
-			key := uint64(k[0].(uint64))
-			if !yield(KnownEntry{key, t.row(e.Value)}, nil) {
-				return
-			}
-		}
-	}
+func layKnownRow(c *runtime.Codec, v *KnownRow) {
+	c.Counter(&v.Packets)
 }
 
 // SeenTable is the table "seen": a hash table that forgets the rows used least recently of 65536 rows.
-type SeenTable struct{ t *runtime.Table }
+type SeenTable = runtime.Table[uint64, SeenRow]
+
+func laySeenKey(c *runtime.Codec, v *uint64) {
+	runtime.Uint(c, v)
+}
 
 // SeenRow is a value of seen.
 type SeenRow struct {
 	Peer netip.AddrPort
 }
 
-func (t *SeenTable) key(key uint64) []any {
-	return []any{key}
-}
-
-func (t *SeenTable) row(v []any) SeenRow {
-	return SeenRow{
-		Peer: v[0].(netip.AddrPort),
-	}
-}
-
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
-// Errors: *runtime.ValueError, *runtime.FullError.
-func (t *SeenTable) Put(key uint64, row SeenRow) error {
-	return t.t.Put(t.key(key), []any{row.Peer})
-}
-
-// Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *SeenTable) Get(key uint64) (SeenRow, error) {
-	v, err := t.t.Get(t.key(key))
-	if err != nil {
-		return SeenRow{}, err
-	}
-	return t.row(v), nil
-}
-
-// Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *SeenTable) Delete(key uint64) error { return t.t.Delete(t.key(key)) }
-
-// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
-// removes none.
-func (t *SeenTable) DeleteMany(keys ...uint64) (deleted int, err error) {
-	all := make([][]any, len(keys))
-	for i, key := range keys {
-		all[i] = t.key(key)
-	}
-	return t.t.DeleteMany(all)
-}
-
-// SeenEntry is a row of seen with its key.
-type SeenEntry struct {
-	Key uint64
-	Row SeenRow
-}
-
-// All iterates over the rows, in no order. An error ends the iteration.
-func (t *SeenTable) All() iter.Seq2[SeenEntry, error] {
-	return func(yield func(SeenEntry, error) bool) {
-		for e, err := range t.t.All() {
-			if err != nil {
-				yield(SeenEntry{}, err)
-				return
-			}
-			k := e.Key
-			key := uint64(k[0].(uint64))
-			if !yield(SeenEntry{key, t.row(e.Value)}, nil) {
-				return
-			}
-		}
-	}
+func laySeenRow(c *runtime.Codec, v *SeenRow) {
+	c.AddrPort(&v.Peer)
 }
 
 // PeersTable is the table "peers": a hash table that forgets the rows used least recently of 65536 rows.
-type PeersTable struct{ t *runtime.Table }
+type PeersTable = runtime.Table[netip.AddrPort, PeersRow]
+
+func layPeersKey(c *runtime.Codec, v *netip.AddrPort) {
+	c.AddrPort(v)
+}
 
 // PeersRow is a value of peers.
 type PeersRow struct {
 	Short uint8
 }
 
-func (t *PeersTable) key(key netip.AddrPort) []any {
-	return []any{key}
-}
-
-func (t *PeersTable) row(v []any) PeersRow {
-	return PeersRow{
-		Short: uint8(v[0].(uint64)),
-	}
-}
-
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
-// Errors: *runtime.ValueError, *runtime.FullError.
-func (t *PeersTable) Put(key netip.AddrPort, row PeersRow) error {
-	return t.t.Put(t.key(key), []any{row.Short})
-}
-
-// Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *PeersTable) Get(key netip.AddrPort) (PeersRow, error) {
-	v, err := t.t.Get(t.key(key))
-	if err != nil {
-		return PeersRow{}, err
-	}
-	return t.row(v), nil
-}
-
-// Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *PeersTable) Delete(key netip.AddrPort) error { return t.t.Delete(t.key(key)) }
-
-// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
-// removes none.
-func (t *PeersTable) DeleteMany(keys ...netip.AddrPort) (deleted int, err error) {
-	all := make([][]any, len(keys))
-	for i, key := range keys {
-		all[i] = t.key(key)
-	}
-	return t.t.DeleteMany(all)
-}
-
-// PeersEntry is a row of peers with its key.
-type PeersEntry struct {
-	Key netip.AddrPort
-	Row PeersRow
-}
-
-// All iterates over the rows, in no order. An error ends the iteration.
-func (t *PeersTable) All() iter.Seq2[PeersEntry, error] {
-	return func(yield func(PeersEntry, error) bool) {
-		for e, err := range t.t.All() {
-			if err != nil {
-				yield(PeersEntry{}, err)
-				return
-			}
-			k := e.Key
-			key := k[0].(netip.AddrPort)
-			if !yield(PeersEntry{key, t.row(e.Value)}, nil) {
-				return
-			}
-		}
-	}
+func layPeersRow(c *runtime.Codec, v *PeersRow) {
+	runtime.Uint(c, &v.Short)
 }
 
 // AttemptsTable is the table "attempts": a hash table that forgets the rows used least recently of 65536 rows.
-type AttemptsTable struct{ t *runtime.Table }
+type AttemptsTable = runtime.Table[AttemptsKey, AttemptsRow]
 
 // AttemptsKey is a key of attempts.
 type AttemptsKey struct {
@@ -617,77 +441,26 @@ type AttemptsKey struct {
 	Peer netip.AddrPort
 }
 
+func layAttemptsKey(c *runtime.Codec, v *AttemptsKey) {
+	runtime.Uint(c, &v.ID)
+	c.AddrPort(&v.Peer)
+}
+
 // AttemptsRow is a value of attempts.
 type AttemptsRow struct {
 	Packets uint8
 }
 
-func (t *AttemptsTable) key(key AttemptsKey) []any {
-	return []any{key.ID, key.Peer}
-}
-
-func (t *AttemptsTable) row(v []any) AttemptsRow {
-	return AttemptsRow{
-		Packets: uint8(v[0].(uint64)),
-	}
-}
-
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
-// Errors: *runtime.ValueError, *runtime.FullError.
-func (t *AttemptsTable) Put(key AttemptsKey, row AttemptsRow) error {
-	return t.t.Put(t.key(key), []any{row.Packets})
-}
-
-// Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *AttemptsTable) Get(key AttemptsKey) (AttemptsRow, error) {
-	v, err := t.t.Get(t.key(key))
-	if err != nil {
-		return AttemptsRow{}, err
-	}
-	return t.row(v), nil
-}
-
-// Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *AttemptsTable) Delete(key AttemptsKey) error { return t.t.Delete(t.key(key)) }
-
-// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
-// removes none.
-func (t *AttemptsTable) DeleteMany(keys ...AttemptsKey) (deleted int, err error) {
-	all := make([][]any, len(keys))
-	for i, key := range keys {
-		all[i] = t.key(key)
-	}
-	return t.t.DeleteMany(all)
-}
-
-// AttemptsEntry is a row of attempts with its key.
-type AttemptsEntry struct {
-	Key AttemptsKey
-	Row AttemptsRow
-}
-
-// All iterates over the rows, in no order. An error ends the iteration.
-func (t *AttemptsTable) All() iter.Seq2[AttemptsEntry, error] {
-	return func(yield func(AttemptsEntry, error) bool) {
-		for e, err := range t.t.All() {
-			if err != nil {
-				yield(AttemptsEntry{}, err)
-				return
-			}
-			k := e.Key
-			key := AttemptsKey{
-				ID:   uint64(k[0].(uint64)),
-				Peer: k[1].(netip.AddrPort),
-			}
-			if !yield(AttemptsEntry{key, t.row(e.Value)}, nil) {
-				return
-			}
-		}
-	}
+func layAttemptsRow(c *runtime.Codec, v *AttemptsRow) {
+	runtime.Uint(c, &v.Packets)
 }
 
 // SourcesTable is the table "sources": a hash table of 16384 rows.
-type SourcesTable struct{ t *runtime.Table }
+type SourcesTable = runtime.Table[netip.Addr, SourcesRow]
+
+func laySourcesKey(c *runtime.Codec, v *netip.Addr) {
+	c.Addr(v)
+}
 
 // SourcesRow is a value of sources.
 type SourcesRow struct {
@@ -695,139 +468,33 @@ type SourcesRow struct {
 	Regular bool
 }
 
-func (t *SourcesTable) key(key netip.Addr) []any {
-	return []any{key}
-}
-
-func (t *SourcesTable) row(v []any) SourcesRow {
-	return SourcesRow{
-		New:     v[0].(*runtime.Bucket),
-		Regular: v[1].(bool),
-	}
-}
-
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
-// Errors: *runtime.ValueError, *runtime.FullError.
-func (t *SourcesTable) Put(key netip.Addr, row SourcesRow) error {
-	return t.t.Put(t.key(key), []any{row.New, row.Regular})
-}
-
-// Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *SourcesTable) Get(key netip.Addr) (SourcesRow, error) {
-	v, err := t.t.Get(t.key(key))
-	if err != nil {
-		return SourcesRow{}, err
-	}
-	return t.row(v), nil
-}
-
-// Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *SourcesTable) Delete(key netip.Addr) error { return t.t.Delete(t.key(key)) }
-
-// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
-// removes none.
-func (t *SourcesTable) DeleteMany(keys ...netip.Addr) (deleted int, err error) {
-	all := make([][]any, len(keys))
-	for i, key := range keys {
-		all[i] = t.key(key)
-	}
-	return t.t.DeleteMany(all)
-}
-
-// SourcesEntry is a row of sources with its key.
-type SourcesEntry struct {
-	Key netip.Addr
-	Row SourcesRow
-}
-
-// All iterates over the rows, in no order. An error ends the iteration.
-func (t *SourcesTable) All() iter.Seq2[SourcesEntry, error] {
-	return func(yield func(SourcesEntry, error) bool) {
-		for e, err := range t.t.All() {
-			if err != nil {
-				yield(SourcesEntry{}, err)
-				return
-			}
-			k := e.Key
-			key := k[0].(netip.Addr)
-			if !yield(SourcesEntry{key, t.row(e.Value)}, nil) {
-				return
-			}
-		}
-	}
+func laySourcesRow(c *runtime.Codec, v *SourcesRow) {
+	c.Bucket(&v.New)
+	c.Bool(&v.Regular)
 }
 
 // NetworksTable is the table "networks": a table of prefixes, the longest of which counts of 16384 rows.
-type NetworksTable struct{ t *runtime.Table }
+type NetworksTable = runtime.Table[netip.Prefix, NetworksRow]
+
+func layNetworksKey(c *runtime.Codec, v *netip.Prefix) {
+	c.Prefix(v)
+}
 
 // NetworksRow is a value of networks.
 type NetworksRow struct {
 	New *runtime.Bucket
 }
 
-func (t *NetworksTable) key(key netip.Prefix) []any {
-	return []any{key}
-}
-
-func (t *NetworksTable) row(v []any) NetworksRow {
-	return NetworksRow{
-		New: v[0].(*runtime.Bucket),
-	}
-}
-
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
-// Errors: *runtime.ValueError, *runtime.FullError.
-func (t *NetworksTable) Put(key netip.Prefix, row NetworksRow) error {
-	return t.t.Put(t.key(key), []any{row.New})
-}
-
-// Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *NetworksTable) Get(key netip.Prefix) (NetworksRow, error) {
-	v, err := t.t.Get(t.key(key))
-	if err != nil {
-		return NetworksRow{}, err
-	}
-	return t.row(v), nil
-}
-
-// Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *NetworksTable) Delete(key netip.Prefix) error { return t.t.Delete(t.key(key)) }
-
-// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
-// removes none.
-func (t *NetworksTable) DeleteMany(keys ...netip.Prefix) (deleted int, err error) {
-	all := make([][]any, len(keys))
-	for i, key := range keys {
-		all[i] = t.key(key)
-	}
-	return t.t.DeleteMany(all)
-}
-
-// NetworksEntry is a row of networks with its key.
-type NetworksEntry struct {
-	Key netip.Prefix
-	Row NetworksRow
-}
-
-// All iterates over the rows, in no order. An error ends the iteration.
-func (t *NetworksTable) All() iter.Seq2[NetworksEntry, error] {
-	return func(yield func(NetworksEntry, error) bool) {
-		for e, err := range t.t.All() {
-			if err != nil {
-				yield(NetworksEntry{}, err)
-				return
-			}
-			k := e.Key
-			key := k[0].(netip.Prefix)
-			if !yield(NetworksEntry{key, t.row(e.Value)}, nil) {
-				return
-			}
-		}
-	}
+func layNetworksRow(c *runtime.Codec, v *NetworksRow) {
+	c.Bucket(&v.New)
 }
 
 // TotalsTable is the table "totals": a hash table of 16 rows.
-type TotalsTable struct{ t *runtime.Table }
+type TotalsTable = runtime.Table[uint16, TotalsRow]
+
+func layTotalsKey(c *runtime.Codec, v *uint16) {
+	runtime.Uint(c, v)
+}
 
 // TotalsRow is a value of totals.
 type TotalsRow struct {
@@ -837,68 +504,11 @@ type TotalsRow struct {
 	Moves     *runtime.Bucket
 }
 
-func (t *TotalsTable) key(key uint16) []any {
-	return []any{key}
-}
-
-func (t *TotalsTable) row(v []any) TotalsRow {
-	return TotalsRow{
-		Regulars:  v[0].(*runtime.Bucket),
-		Newcomers: v[1].(*runtime.Bucket),
-		Strays:    v[2].(*runtime.Bucket),
-		Moves:     v[3].(*runtime.Bucket),
-	}
-}
-
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
-// Errors: *runtime.ValueError, *runtime.FullError.
-func (t *TotalsTable) Put(key uint16, row TotalsRow) error {
-	return t.t.Put(t.key(key), []any{row.Regulars, row.Newcomers, row.Strays, row.Moves})
-}
-
-// Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *TotalsTable) Get(key uint16) (TotalsRow, error) {
-	v, err := t.t.Get(t.key(key))
-	if err != nil {
-		return TotalsRow{}, err
-	}
-	return t.row(v), nil
-}
-
-// Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *TotalsTable) Delete(key uint16) error { return t.t.Delete(t.key(key)) }
-
-// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
-// removes none.
-func (t *TotalsTable) DeleteMany(keys ...uint16) (deleted int, err error) {
-	all := make([][]any, len(keys))
-	for i, key := range keys {
-		all[i] = t.key(key)
-	}
-	return t.t.DeleteMany(all)
-}
-
-// TotalsEntry is a row of totals with its key.
-type TotalsEntry struct {
-	Key uint16
-	Row TotalsRow
-}
-
-// All iterates over the rows, in no order. An error ends the iteration.
-func (t *TotalsTable) All() iter.Seq2[TotalsEntry, error] {
-	return func(yield func(TotalsEntry, error) bool) {
-		for e, err := range t.t.All() {
-			if err != nil {
-				yield(TotalsEntry{}, err)
-				return
-			}
-			k := e.Key
-			key := uint16(k[0].(uint64))
-			if !yield(TotalsEntry{key, t.row(e.Value)}, nil) {
-				return
-			}
-		}
-	}
+func layTotalsRow(c *runtime.Codec, v *TotalsRow) {
+	c.Bucket(&v.Regulars)
+	c.Bucket(&v.Newcomers)
+	c.Bucket(&v.Strays)
+	c.Bucket(&v.Moves)
 }
 
 // Event is what the relay's programs report: NewcomerEvent, IssuedEvent.
@@ -934,7 +544,7 @@ func (r *Relay) Events(ctx context.Context) iter.Seq2[Event, error] {
 				yield(nil, err)
 				return
 			}
-			if !yield(typedEvent(e), nil) {
+			if !yield(r.event(e), nil) {
 				return
 			}
 		}
@@ -952,14 +562,14 @@ func (r *Relay) Pending(ctx context.Context) iter.Seq2[Event, error] {
 				yield(nil, err)
 				return
 			}
-			if !yield(typedEvent(e), nil) {
+			if !yield(r.event(e), nil) {
 				return
 			}
 		}
 	}
 }
 
-func typedEvent(e *runtime.Event) Event {
+func (r *Relay) event(e *runtime.Event) Event {
 	switch e.ID {
 	case 1:
 		return NewcomerEvent{

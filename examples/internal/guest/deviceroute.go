@@ -118,7 +118,7 @@ func (w *deviceRoute) passes(f *flow, message []byte) error {
 }
 
 // up counts the packets that a program has passed to the stack unmodified.
-func up(p *runtime.Program) (n uint64, err error) {
+func up(p *runtime.AnyProgram) (n uint64, err error) {
 	all, err := p.Counts()
 	for i, r := range p.Desc().Reasons {
 		if err == nil && r.Kind == abi.ReasonPunted {

@@ -70,7 +70,7 @@ func (r *relay) forward(clsact bool) (how string, err error) {
 			return "", fmt.Errorf("client IPv%d, peer IPv%d: %w", c.client, c.peer, err)
 		}
 	}
-	for _, p := range []*runtime.Program{toPeer, toClient} {
+	for _, p := range []*runtime.AnyProgram{toPeer, toClient} {
 		if n, err := p.Count("sent"); err != nil || n.Packets != 4 {
 			return "", errors.Join(err, fmt.Errorf("%v counted %d packets as sent, not 4", p, n.Packets))
 		}
@@ -103,7 +103,7 @@ const pinPath = "/sys/fs/bpf/fastrelay-testkernel"
 
 // replaced deletes the device that a program is attached to and makes another of that name, to which the program
 // has to be attached then.
-func replaced(network *testnet.Net, line *testnet.Line, p *runtime.Program, mode runtime.AttachMode) error {
+func replaced(network *testnet.Net, line *testnet.Line, p *runtime.AnyProgram, mode runtime.AttachMode) error {
 	if err := line.Relay.Do(func() error {
 		old := netlink.LinkAttrs{Name: line.RelayIn.Name, Index: line.RelayIn.Index}
 		return netlink.LinkDel(&netlink.Device{LinkAttrs: old})

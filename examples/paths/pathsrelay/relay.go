@@ -6,7 +6,6 @@ package pathsrelay
 
 import (
 	_ "embed"
-	"iter"
 	"log/slog"
 	"net/netip"
 	"time"
@@ -79,9 +78,9 @@ func Load(opt Options) (*Relay, error) {
 	}
 	return &Relay{
 		rt:      rt,
-		Forward: &ForwardProgram{rt.Program("forward")},
-		Routes:  &RoutesTable{rt.Table("routes")},
-		Flows:   &FlowsTable{rt.Table("flows")},
+		Forward: runtime.TypedProgram[ForwardReason](rt, "forward"),
+		Routes:  runtime.TypedTable(rt, "routes", layRoutesKey, layRoutesRow),
+		Flows:   runtime.TypedTable(rt, "flows", layFlowsKey, layFlowsRow),
 	}, nil
 }
 
@@ -97,7 +96,7 @@ func (r *Relay) Runtime() *runtime.Relay { return r.rt }
 
 // ForwardProgram is the program "forward": Attach and Detach take the name of an interface; what Counts returns is
 // indexed by ForwardReason.
-type ForwardProgram struct{ *runtime.Program }
+type ForwardProgram = runtime.Program[ForwardReason]
 
 // ForwardReason is what became of a packet that forward saw.
 type ForwardReason int
@@ -156,13 +155,12 @@ func (r ForwardReason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r)
 // String names the reason as the spec and the command line do.
 func (r ForwardReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *ForwardProgram) Count(r ForwardReason) (runtime.Count, error) {
-	return p.Program.CountAt(int(r))
-}
-
 // RoutesTable is the table "routes": a table of prefixes, the longest of which counts of 1024 rows.
-type RoutesTable struct{ t *runtime.Table }
+type RoutesTable = runtime.Table[netip.Prefix, RoutesRow]
+
+func layRoutesKey(c *runtime.Codec, v *netip.Prefix) {
+	c.Prefix(v)
+}
 
 // RoutesRow is a value of routes.
 type RoutesRow struct {
@@ -170,75 +168,23 @@ type RoutesRow struct {
 	Slow netip.Addr
 }
 
-func (t *RoutesTable) key(key netip.Prefix) []any {
-	return []any{key}
-}
-
-func (t *RoutesTable) row(v []any) RoutesRow {
-	return RoutesRow{
-		Fast: v[0].(netip.Addr),
-		Slow: v[1].(netip.Addr),
-	}
-}
-
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
-// Errors: *runtime.ValueError, *runtime.FullError.
-func (t *RoutesTable) Put(key netip.Prefix, row RoutesRow) error {
-	return t.t.Put(t.key(key), []any{row.Fast, row.Slow})
-}
-
-// Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *RoutesTable) Get(key netip.Prefix) (RoutesRow, error) {
-	v, err := t.t.Get(t.key(key))
-	if err != nil {
-		return RoutesRow{}, err
-	}
-	return t.row(v), nil
-}
-
-// Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *RoutesTable) Delete(key netip.Prefix) error { return t.t.Delete(t.key(key)) }
-
-// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
-// removes none.
-func (t *RoutesTable) DeleteMany(keys ...netip.Prefix) (deleted int, err error) {
-	all := make([][]any, len(keys))
-	for i, key := range keys {
-		all[i] = t.key(key)
-	}
-	return t.t.DeleteMany(all)
-}
-
-// RoutesEntry is a row of routes with its key.
-type RoutesEntry struct {
-	Key netip.Prefix
-	Row RoutesRow
-}
-
-// All iterates over the rows, in no order. An error ends the iteration.
-func (t *RoutesTable) All() iter.Seq2[RoutesEntry, error] {
-	return func(yield func(RoutesEntry, error) bool) {
-		for e, err := range t.t.All() {
-			if err != nil {
-				yield(RoutesEntry{}, err)
-				return
-			}
-			k := e.Key
-			key := k[0].(netip.Prefix)
-			if !yield(RoutesEntry{key, t.row(e.Value)}, nil) {
-				return
-			}
-		}
-	}
+func layRoutesRow(c *runtime.Codec, v *RoutesRow) {
+	c.NextHop(&v.Fast)
+	c.NextHop(&v.Slow)
 }
 
 // FlowsTable is the table "flows": a hash table of 65536 rows.
-type FlowsTable struct{ t *runtime.Table }
+type FlowsTable = runtime.Table[FlowsKey, FlowsRow]
 
 // FlowsKey is a key of flows.
 type FlowsKey struct {
 	Src netip.AddrPort
 	Dst netip.AddrPort
+}
+
+func layFlowsKey(c *runtime.Codec, v *FlowsKey) {
+	c.AddrPort(&v.Src)
+	c.AddrPort(&v.Dst)
 }
 
 // FlowsRow is a value of flows.
@@ -247,69 +193,9 @@ type FlowsRow struct {
 	Packets *runtime.Counter
 }
 
-func (t *FlowsTable) key(key FlowsKey) []any {
-	return []any{key.Src, key.Dst}
-}
-
-func (t *FlowsTable) row(v []any) FlowsRow {
-	return FlowsRow{
-		Path:    uint8(v[0].(uint64)),
-		Packets: v[1].(*runtime.Counter),
-	}
-}
-
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
-// Errors: *runtime.ValueError, *runtime.FullError.
-func (t *FlowsTable) Put(key FlowsKey, row FlowsRow) error {
-	return t.t.Put(t.key(key), []any{row.Path, row.Packets})
-}
-
-// Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *FlowsTable) Get(key FlowsKey) (FlowsRow, error) {
-	v, err := t.t.Get(t.key(key))
-	if err != nil {
-		return FlowsRow{}, err
-	}
-	return t.row(v), nil
-}
-
-// Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *FlowsTable) Delete(key FlowsKey) error { return t.t.Delete(t.key(key)) }
-
-// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
-// removes none.
-func (t *FlowsTable) DeleteMany(keys ...FlowsKey) (deleted int, err error) {
-	all := make([][]any, len(keys))
-	for i, key := range keys {
-		all[i] = t.key(key)
-	}
-	return t.t.DeleteMany(all)
-}
-
-// FlowsEntry is a row of flows with its key.
-type FlowsEntry struct {
-	Key FlowsKey
-	Row FlowsRow
-}
-
-// All iterates over the rows, in no order. An error ends the iteration.
-func (t *FlowsTable) All() iter.Seq2[FlowsEntry, error] {
-	return func(yield func(FlowsEntry, error) bool) {
-		for e, err := range t.t.All() {
-			if err != nil {
-				yield(FlowsEntry{}, err)
-				return
-			}
-			k := e.Key
-			key := FlowsKey{
-				Src: k[0].(netip.AddrPort),
-				Dst: k[1].(netip.AddrPort),
-			}
-			if !yield(FlowsEntry{key, t.row(e.Value)}, nil) {
-				return
-			}
-		}
-	}
+func layFlowsRow(c *runtime.Codec, v *FlowsRow) {
+	runtime.Uint(c, &v.Path)
+	c.Counter(&v.Packets)
 }
 
 var desc = abi.Desc{

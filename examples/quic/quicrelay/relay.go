@@ -89,13 +89,14 @@ func Load(opt Options) (*Relay, error) {
 	}
 	return &Relay{
 		rt:              rt,
-		Streams:         &StreamsProgram{rt.Program("streams")},
-		StreamsAfterAck: &StreamsAfterAckProgram{rt.Program("streams_after_ack")},
-		Datagrams:       &DatagramsProgram{rt.Program("datagrams")},
-		Acks:            &AcksProgram{rt.Program("acks")},
-		Connections:     &ConnectionsTable{rt.Table("connections")},
-		Dropped:         &DroppedTable{rt.Table("dropped")},
-		Subscribers:     &SubscribersGroups{rt.GroupKind("subscribers")},
+		Streams:         runtime.TypedProgram[StreamsReason](rt, "streams"),
+		StreamsAfterAck: runtime.TypedProgram[StreamsAfterAckReason](rt, "streams_after_ack"),
+		Datagrams:       runtime.TypedProgram[DatagramsReason](rt, "datagrams"),
+		Acks:            runtime.TypedProgram[AcksReason](rt, "acks"),
+		Connections:     runtime.TypedTable(rt, "connections", layConnectionsKey, layConnectionsRow),
+		Dropped:         runtime.TypedTable(rt, "dropped", layDroppedKey, layDroppedRow),
+		Subscribers: runtime.TypedGroups(rt, "subscribers",
+			laySubscribersKey, laySubscribersRow, laySubscribersState),
 	}, nil
 }
 
@@ -111,7 +112,7 @@ func (r *Relay) Runtime() *runtime.Relay { return r.rt }
 
 // StreamsProgram is the program "streams": Attach and Detach take the name of an interface; what Counts returns is
 // indexed by StreamsReason.
-type StreamsProgram struct{ *runtime.Program }
+type StreamsProgram = runtime.Program[StreamsReason]
 
 // StreamsReason is what became of a packet that streams saw.
 type StreamsReason int
@@ -194,14 +195,9 @@ func (r StreamsReason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r)
 // String names the reason as the spec and the command line do.
 func (r StreamsReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *StreamsProgram) Count(r StreamsReason) (runtime.Count, error) {
-	return p.Program.CountAt(int(r))
-}
-
 // StreamsAfterAckProgram is the program "streams_after_ack": Attach and Detach take the name of an interface; what
 // Counts returns is indexed by StreamsAfterAckReason.
-type StreamsAfterAckProgram struct{ *runtime.Program }
+type StreamsAfterAckProgram = runtime.Program[StreamsAfterAckReason]
 
 // StreamsAfterAckReason is what became of a packet that streams_after_ack saw.
 type StreamsAfterAckReason int
@@ -299,14 +295,9 @@ func (r StreamsAfterAckReason) Desc() abi.Reason { return desc.Programs[1].Reaso
 // String names the reason as the spec and the command line do.
 func (r StreamsAfterAckReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *StreamsAfterAckProgram) Count(r StreamsAfterAckReason) (runtime.Count, error) {
-	return p.Program.CountAt(int(r))
-}
-
 // DatagramsProgram is the program "datagrams": Attach and Detach take the name of an interface; what Counts returns is
 // indexed by DatagramsReason.
-type DatagramsProgram struct{ *runtime.Program }
+type DatagramsProgram = runtime.Program[DatagramsReason]
 
 // DatagramsReason is what became of a packet that datagrams saw.
 type DatagramsReason int
@@ -382,14 +373,9 @@ func (r DatagramsReason) Desc() abi.Reason { return desc.Programs[2].Reason(int(
 // String names the reason as the spec and the command line do.
 func (r DatagramsReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *DatagramsProgram) Count(r DatagramsReason) (runtime.Count, error) {
-	return p.Program.CountAt(int(r))
-}
-
 // AcksProgram is the program "acks": Attach and Detach take the name of an interface; what Counts returns is indexed by
 // AcksReason.
-type AcksProgram struct{ *runtime.Program }
+type AcksProgram = runtime.Program[AcksReason]
 
 // AcksReason is what became of a packet that acks saw.
 type AcksReason int
@@ -441,17 +427,20 @@ func (r AcksReason) Desc() abi.Reason { return desc.Programs[3].Reason(int(r)) }
 // String names the reason as the spec and the command line do.
 func (r AcksReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *AcksProgram) Count(r AcksReason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
-
 // ConnectionsTable is the table "connections": a hash table of 65536 rows.
-type ConnectionsTable struct{ t *runtime.Table }
+type ConnectionsTable = runtime.Table[ConnectionsKey, ConnectionsRow]
 
 // ConnectionsKey is a key of connections.
 type ConnectionsKey struct {
 	Remote netip.AddrPort
 	Local  netip.AddrPort
 	DCID   [8]byte
+}
+
+func layConnectionsKey(c *runtime.Codec, v *ConnectionsKey) {
+	c.AddrPort(&v.Remote)
+	c.AddrPort(&v.Local)
+	c.Bytes(v.DCID[:])
 }
 
 // ConnectionsRow is a value of connections.
@@ -461,75 +450,14 @@ type ConnectionsRow struct {
 	Subscriber uint32
 }
 
-func (t *ConnectionsTable) key(key ConnectionsKey) []any {
-	return []any{key.Remote, key.Local, key.DCID}
-}
-
-func (t *ConnectionsTable) row(v []any) ConnectionsRow {
-	return ConnectionsRow{
-		Feed:       uint32(v[0].(uint64)),
-		Base:       uint32(v[1].(uint64)),
-		Subscriber: uint32(v[2].(uint64)),
-	}
-}
-
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
-// Errors: *runtime.ValueError, *runtime.FullError.
-func (t *ConnectionsTable) Put(key ConnectionsKey, row ConnectionsRow) error {
-	return t.t.Put(t.key(key), []any{row.Feed, row.Base, row.Subscriber})
-}
-
-// Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *ConnectionsTable) Get(key ConnectionsKey) (ConnectionsRow, error) {
-	v, err := t.t.Get(t.key(key))
-	if err != nil {
-		return ConnectionsRow{}, err
-	}
-	return t.row(v), nil
-}
-
-// Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *ConnectionsTable) Delete(key ConnectionsKey) error { return t.t.Delete(t.key(key)) }
-
-// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
-// removes none.
-func (t *ConnectionsTable) DeleteMany(keys ...ConnectionsKey) (deleted int, err error) {
-	all := make([][]any, len(keys))
-	for i, key := range keys {
-		all[i] = t.key(key)
-	}
-	return t.t.DeleteMany(all)
-}
-
-// ConnectionsEntry is a row of connections with its key.
-type ConnectionsEntry struct {
-	Key ConnectionsKey
-	Row ConnectionsRow
-}
-
-// All iterates over the rows, in no order. An error ends the iteration.
-func (t *ConnectionsTable) All() iter.Seq2[ConnectionsEntry, error] {
-	return func(yield func(ConnectionsEntry, error) bool) {
-		for e, err := range t.t.All() {
-			if err != nil {
-				yield(ConnectionsEntry{}, err)
-				return
-			}
-			k := e.Key
-			key := ConnectionsKey{
-				Remote: k[0].(netip.AddrPort),
-				Local:  k[1].(netip.AddrPort),
-				DCID:   [8]byte(k[2].([]byte)),
-			}
-			if !yield(ConnectionsEntry{key, t.row(e.Value)}, nil) {
-				return
-			}
-		}
-	}
+func layConnectionsRow(c *runtime.Codec, v *ConnectionsRow) {
+	runtime.Uint(c, &v.Feed)
+	runtime.Uint(c, &v.Base)
+	runtime.Uint(c, &v.Subscriber)
 }
 
 // DroppedTable is the table "dropped": a hash table of 65536 rows.
-type DroppedTable struct{ t *runtime.Table }
+type DroppedTable = runtime.Table[DroppedKey, DroppedRow]
 
 // DroppedKey is a key of dropped.
 type DroppedKey struct {
@@ -537,192 +465,35 @@ type DroppedKey struct {
 	Stream     uint64
 }
 
+func layDroppedKey(c *runtime.Codec, v *DroppedKey) {
+	runtime.Uint(c, &v.Subscriber)
+	runtime.Uint(c, &v.Stream)
+}
+
 // DroppedRow is a value of dropped.
 type DroppedRow struct {
 	Since uint64
 }
 
-func (t *DroppedTable) key(key DroppedKey) []any {
-	return []any{key.Subscriber, key.Stream}
-}
-
-func (t *DroppedTable) row(v []any) DroppedRow {
-	return DroppedRow{
-		Since: uint64(v[0].(uint64)),
-	}
-}
-
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
-// Errors: *runtime.ValueError, *runtime.FullError.
-func (t *DroppedTable) Put(key DroppedKey, row DroppedRow) error {
-	return t.t.Put(t.key(key), []any{row.Since})
-}
-
-// Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *DroppedTable) Get(key DroppedKey) (DroppedRow, error) {
-	v, err := t.t.Get(t.key(key))
-	if err != nil {
-		return DroppedRow{}, err
-	}
-	return t.row(v), nil
-}
-
-// Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *DroppedTable) Delete(key DroppedKey) error { return t.t.Delete(t.key(key)) }
-
-// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
-// removes none.
-func (t *DroppedTable) DeleteMany(keys ...DroppedKey) (deleted int, err error) {
-	all := make([][]any, len(keys))
-	for i, key := range keys {
-		all[i] = t.key(key)
-	}
-	return t.t.DeleteMany(all)
-}
-
-// DroppedEntry is a row of dropped with its key.
-type DroppedEntry struct {
-	Key DroppedKey
-	Row DroppedRow
-}
-
-// All iterates over the rows, in no order. An error ends the iteration.
-func (t *DroppedTable) All() iter.Seq2[DroppedEntry, error] {
-	return func(yield func(DroppedEntry, error) bool) {
-		for e, err := range t.t.All() {
-			if err != nil {
-				yield(DroppedEntry{}, err)
-				return
-			}
-			k := e.Key
-			key := DroppedKey{
-				Subscriber: uint32(k[0].(uint64)),
-				Stream:     uint64(k[1].(uint64)),
-			}
-			if !yield(DroppedEntry{key, t.row(e.Value)}, nil) {
-				return
-			}
-		}
-	}
+func layDroppedRow(c *runtime.Codec, v *DroppedRow) {
+	runtime.Uint(c, &v.Since)
 }
 
 // SubscribersGroups are the groups "subscribers": up to 64 groups of up to 512 receivers each, 2048 in all.
-type SubscribersGroups struct{ k *runtime.GroupKind }
+type SubscribersGroups = runtime.Groups[uint32, SubscribersRow, SubscribersState]
 
-// Open opens a group without receivers, and waits as SubscribersGroup.Change does. Errors: *runtime.ExistsError,
-// *runtime.FullError, *runtime.ValueError, runtime.ErrClosed.
-func (k *SubscribersGroups) Open(ctx context.Context, key uint32) (*SubscribersGroup, error) {
-	g, err := k.k.Open(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	return wrapSubscribersGroup(g), nil
-}
-
-// Get returns the open group with a key; an error that wraps runtime.ErrNotFound where there is none.
-func (k *SubscribersGroups) Get(key uint32) (*SubscribersGroup, error) {
-	g, err := k.k.Get(key)
-	if err != nil {
-		return nil, err
-	}
-	return wrapSubscribersGroup(g), nil
-}
-
-// All iterates over the open groups, those adopted from another process included.
-func (k *SubscribersGroups) All() iter.Seq[*SubscribersGroup] {
-	return func(yield func(*SubscribersGroup) bool) {
-		for g := range k.k.All() {
-			if !yield(wrapSubscribersGroup(g)) {
-				return
-			}
-		}
-	}
-}
-
-// Count returns how many groups are open, and how many receivers they have.
-func (k *SubscribersGroups) Count() (groups, receivers int) { return k.k.Count() }
-
-// SubscribersGroup is an open group "subscribers": packets that have its key go to its receivers. It is the same
-// pointer as long as the group is open.
-type SubscribersGroup struct{ g *runtime.Group }
-
-func wrapSubscribersGroup(g *runtime.Group) *SubscribersGroup {
-	if g == nil {
-		return nil
-	}
-	return g.Typed(func() any { return &SubscribersGroup{g} }).(*SubscribersGroup)
-}
-
-// Key returns the key that the group was opened with.
-func (g *SubscribersGroup) Key() uint32 {
-	k := g.g.Key()
-	return uint32(k[0].(uint64))
-}
-
-// Receivers returns the receivers, in the order in which packets are sent to them.
-func (g *SubscribersGroup) Receivers() []*SubscribersReceiver {
-	var out []*SubscribersReceiver
-	for _, v := range g.g.Receivers() {
-		out = append(out, wrapSubscribersReceiver(v))
-	}
-	return out
-}
-
-// Len returns how many receivers the group has.
-func (g *SubscribersGroup) Len() int { return g.g.Len() }
-
-// Add adds a receiver after the others. It gets packets when Add returns; Add waits as Change does. Errors:
-// *runtime.ValueError, *runtime.FullError, runtime.ErrClosed.
-func (g *SubscribersGroup) Add(ctx context.Context, row SubscribersRow) (*SubscribersReceiver, error) {
-	v, err := g.g.Add(ctx, row.values()...)
-	if err != nil {
-		return nil, err
-	}
-	return wrapSubscribersReceiver(v), nil
-}
-
-// Change makes several changes in one step: each packet sees all of them or none. f says which; where it returns an
-// error, nothing is changed. Receivers that it adds get no packet before it returns, so that it may set their counters
-// and credits.
-//
-// Change waits until no program sees the receivers from before it: some milliseconds. If ctx ends first, Change returns
-// its error, and the change goes on.
-func (g *SubscribersGroup) Change(ctx context.Context, f func(c *SubscribersChange) error) error {
-	return g.g.Change(ctx, func(c *runtime.Change) error { return f(&SubscribersChange{c}) })
-}
-
-// Close closes the group: no packet reaches its receivers when it returns, and all that they had is free. Closing it
-// again does nothing. It waits as Change does.
-func (g *SubscribersGroup) Close(ctx context.Context) error { return g.g.Close(ctx) }
-
-// String names the group by its key.
-func (g *SubscribersGroup) String() string { return g.g.String() }
+// SubscribersGroup is an open group "subscribers": packets that have its key go to its receivers.
+type SubscribersGroup = runtime.Group[uint32, SubscribersRow, SubscribersState]
 
 // SubscribersChange is several changes of a group in one step.
-type SubscribersChange struct{ c *runtime.Change }
+type SubscribersChange = runtime.Change[uint32, SubscribersRow, SubscribersState]
 
-// Add adds a receiver after the others.
-func (c *SubscribersChange) Add(row SubscribersRow) (*SubscribersReceiver, error) {
-	v, err := c.c.Add(row.values()...)
-	if err != nil {
-		return nil, err
-	}
-	return wrapSubscribersReceiver(v), nil
+// SubscribersReceiver is a receiver of a group "subscribers".
+type SubscribersReceiver = runtime.Receiver[uint32, SubscribersRow, SubscribersState]
+
+func laySubscribersKey(c *runtime.Codec, v *uint32) {
+	runtime.Uint(c, v)
 }
-
-// Set gives a receiver new values.
-func (c *SubscribersChange) Set(v *SubscribersReceiver, row SubscribersRow) error {
-	return c.c.Set(v.v, row.values()...)
-}
-
-// Update changes a receiver's values. f is called after the function that has the SubscribersChange has returned,
-// perhaps more than once.
-func (c *SubscribersChange) Update(v *SubscribersReceiver, f func(row *SubscribersRow)) {
-	c.c.Update(v.v, updateSubscribersRow(f))
-}
-
-// Remove removes a receiver; one that is removed already is left alone.
-func (c *SubscribersChange) Remove(v *SubscribersReceiver) { c.c.Remove(v.v) }
 
 // SubscribersRow are the values of a receiver.
 type SubscribersRow struct {
@@ -734,39 +505,17 @@ type SubscribersRow struct {
 	Datagram uint64
 }
 
-func (r *SubscribersRow) values() []any {
-	return []any{r.Local, r.Remote, r.DCID, r.ID, r.Limit, r.Datagram}
+func laySubscribersRow(c *runtime.Codec, v *SubscribersRow) {
+	c.AddrPort(&v.Local)
+	c.AddrPort(&v.Remote)
+	runtime.Each(c, v.DCID[:], func(c *runtime.Codec, b *[8]byte) { c.Bytes(b[:]) })
+	runtime.Uint(c, &v.ID)
+	runtime.Uint(c, &v.Limit)
+	runtime.Uint(c, &v.Datagram)
 }
 
-func makeSubscribersRow(v []any) (row SubscribersRow) {
-	if v == nil {
-		return row
-	}
-	return SubscribersRow{
-		Local:    v[0].(netip.AddrPort),
-		Remote:   v[1].(netip.AddrPort),
-		DCID:     [4][8]byte(runtime.Levels(v[2], func(v any) [8]byte { return [8]byte(v.([]byte)) })),
-		ID:       uint32(v[3].(uint64)),
-		Limit:    uint64(v[4].(uint64)),
-		Datagram: uint64(v[5].(uint64)),
-	}
-}
-
-func updateSubscribersRow(f func(*SubscribersRow)) func([]any) []any {
-	return func(v []any) []any {
-		row := makeSubscribersRow(v)
-		f(&row)
-		return row.values()
-	}
-}
-
-// SubscribersReceiver is a receiver of a group "subscribers". It is the same pointer until it is removed, and so is
-// what it refers to, whatever becomes of its values.
-type SubscribersReceiver struct {
-	v *runtime.Receiver
-
-	Tag any // the caller's. Set in Change, it is there when the first event names the receiver
-
+// SubscribersState is what a receiver has as long as it is there.
+type SubscribersState struct {
 	Next       *runtime.Counter
 	Acked      *runtime.Counter
 	Size       *runtime.Counter
@@ -779,60 +528,18 @@ type SubscribersReceiver struct {
 	Window     *runtime.Credit
 }
 
-func wrapSubscribersReceiver(v *runtime.Receiver) *SubscribersReceiver {
-	if v == nil {
-		return nil
-	}
-	return v.Typed(func() any {
-		return &SubscribersReceiver{
-			v:          v,
-			Next:       v.State(0).(*runtime.Counter),
-			Acked:      v.State(1).(*runtime.Counter),
-			Size:       v.State(2).(*runtime.Counter),
-			Begin:      v.State(3).(*runtime.Counter),
-			Drops:      v.State(4).(*runtime.Counter),
-			Streams:    v.State(5).(*runtime.Translation),
-			NextStream: v.State(6).(*runtime.Counter),
-			Leased:     v.State(7).(*runtime.Counter),
-			Data:       v.State(8).(*runtime.Credit),
-			Window:     v.State(9).(*runtime.Credit),
-		}
-	}).(*SubscribersReceiver)
+func laySubscribersState(c *runtime.Codec, v *SubscribersState) {
+	c.Counter(&v.Next)
+	c.Counter(&v.Acked)
+	c.Counter(&v.Size)
+	c.Counter(&v.Begin)
+	c.Counter(&v.Drops)
+	c.Translation(&v.Streams)
+	c.Counter(&v.NextStream)
+	c.Counter(&v.Leased)
+	c.Credit(&v.Data)
+	c.Credit(&v.Window)
 }
-
-// ID returns the identity of the receiver, which is used again some time after it is removed.
-func (v *SubscribersReceiver) ID() uint32 { return v.v.ID() }
-
-// Group returns the group of the receiver.
-func (v *SubscribersReceiver) Group() *SubscribersGroup { return wrapSubscribersGroup(v.v.Group()) }
-
-// Row returns the values in force.
-func (v *SubscribersReceiver) Row() SubscribersRow { return makeSubscribersRow(v.v.Values()) }
-
-// Set gives the receiver new values. They are in force when it returns; each packet sees the old or the new ones. It
-// waits as SubscribersGroup.Change does.
-func (v *SubscribersReceiver) Set(ctx context.Context, row SubscribersRow) error {
-	return v.v.Set(ctx, row.values()...)
-}
-
-// Update changes the receiver's values, as Set does. No change of another goroutine is lost: f is called again where
-// one came between.
-func (v *SubscribersReceiver) Update(ctx context.Context, f func(row *SubscribersRow)) error {
-	return v.v.Update(ctx, updateSubscribersRow(f))
-}
-
-// Remove removes the receiver: no packet reaches it when Remove returns. Removing it again does nothing. It waits as
-// SubscribersGroup.Change does.
-func (v *SubscribersReceiver) Remove(ctx context.Context) error { return v.v.Remove(ctx) }
-
-// Usage returns the packets that were sent and not sent to the receiver; of one that is removed, until then.
-func (v *SubscribersReceiver) Usage() (runtime.Usage, error) { return v.v.Usage() }
-
-// Hops returns how packets leave towards the receiver; copies are sent only where the state is runtime.HopDirect.
-func (v *SubscribersReceiver) Hops() []runtime.Hop { return v.v.Hops() }
-
-// String names the receiver by its group and identity.
-func (v *SubscribersReceiver) String() string { return v.v.String() }
 
 // Event is what the relay's programs report: SentEvent, DatagramEvent, AckedEvent.
 type Event interface{ event() }
@@ -897,7 +604,7 @@ func (r *Relay) Events(ctx context.Context) iter.Seq2[Event, error] {
 				yield(nil, err)
 				return
 			}
-			if !yield(typedEvent(e), nil) {
+			if !yield(r.event(e), nil) {
 				return
 			}
 		}
@@ -915,18 +622,18 @@ func (r *Relay) Pending(ctx context.Context) iter.Seq2[Event, error] {
 				yield(nil, err)
 				return
 			}
-			if !yield(typedEvent(e), nil) {
+			if !yield(r.event(e), nil) {
 				return
 			}
 		}
 	}
 }
 
-func typedEvent(e *runtime.Event) Event {
+func (r *Relay) event(e *runtime.Event) Event {
 	switch e.ID {
 	case 1:
 		return SentEvent{
-			Receiver: wrapSubscribersReceiver(e.Receiver),
+			Receiver: r.Subscribers.Of(e),
 			Time:     e.Time,
 			Mono:     e.Mono,
 			PN:       uint64(e.Uint(0)),
@@ -939,7 +646,7 @@ func typedEvent(e *runtime.Event) Event {
 		}
 	case 2:
 		return DatagramEvent{
-			Receiver: wrapSubscribersReceiver(e.Receiver),
+			Receiver: r.Subscribers.Of(e),
 			Time:     e.Time,
 			Mono:     e.Mono,
 			PN:       uint64(e.Uint(0)),

@@ -6,7 +6,6 @@ package quicproxyrelay
 
 import (
 	_ "embed"
-	"iter"
 	"log/slog"
 	"net/netip"
 	"time"
@@ -55,6 +54,9 @@ type Relay struct {
 	// short4; eth ipv4 udp short0; eth ipv6 udp short20; eth ipv6 udp short16; eth ipv6 udp short8; eth ipv6 udp
 	// short4; eth ipv6 udp short0.
 	Swap *SwapProgram
+
+	// Forwarding are the sessions "forwarding".
+	Forwarding *ForwardingSessions
 }
 
 // Load loads the relay, or adopts the one that is pinned. Nothing is attached yet, unless it was adopted. Where it
@@ -75,8 +77,9 @@ func Load(opt Options) (*Relay, error) {
 		return nil, err
 	}
 	return &Relay{
-		rt:   rt,
-		Swap: &SwapProgram{rt.Program("swap")},
+		rt:         rt,
+		Swap:       runtime.TypedProgram[SwapReason](rt, "swap"),
+		Forwarding: runtime.TypedSessions(rt, "forwarding", layForwarding, newForwardingCounters),
 	}, nil
 }
 
@@ -92,7 +95,7 @@ func (r *Relay) Runtime() *runtime.Relay { return r.rt }
 
 // SwapProgram is the program "swap": Attach and Detach take the name of an interface; what Counts returns is indexed by
 // SwapReason.
-type SwapProgram struct{ *runtime.Program }
+type SwapProgram = runtime.Program[SwapReason]
 
 // SwapReason is what became of a packet that swap saw.
 type SwapReason int
@@ -151,8 +154,11 @@ func (r SwapReason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r)) }
 // String names the reason as the spec and the command line do.
 func (r SwapReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *SwapProgram) Count(r SwapReason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
+// ForwardingSessions are the sessions "forwarding".
+type ForwardingSessions = runtime.Sessions[Forwarding, ForwardingCounters]
+
+// ForwardingSession is an open session "forwarding". It is open until Close.
+type ForwardingSession = runtime.Session[Forwarding, ForwardingCounters]
 
 // Forwarding is what a session "forwarding" is opened with.
 type Forwarding struct {
@@ -170,96 +176,29 @@ type Forwarding struct {
 	NewC      uint32
 }
 
-// ForwardingSession is an open session "forwarding". It is open until Close.
-type ForwardingSession struct{ s *runtime.Session }
+func layForwarding(c *runtime.Codec, v *Forwarding) {
+	c.AddrPort(&v.Src)
+	c.AddrPort(&v.Dst)
+	runtime.Uint(c, &v.Length)
+	runtime.Uint(c, &v.A)
+	runtime.Uint(c, &v.B)
+	runtime.Uint(c, &v.C)
+	c.AddrPort(&v.From)
+	c.AddrPort(&v.To)
+	runtime.Uint(c, &v.NewLength)
+	runtime.Uint(c, &v.NewA)
+	runtime.Uint(c, &v.NewB)
+	runtime.Uint(c, &v.NewC)
+}
 
 // ForwardingCounters are the packets of a session, by the row that they were sent by.
 type ForwardingCounters struct {
 	ByID runtime.Count
 }
 
-// OpenForwarding opens a session: packets are forwarded for it when the call returns. Errors: *runtime.ValueError,
-// *runtime.CollisionError where another session has one of its keys, *runtime.FullError, runtime.ErrClosed.
-func (r *Relay) OpenForwarding(v Forwarding) (*ForwardingSession, error) {
-	s, err := r.rt.Open("forwarding", v.Src, v.Dst, v.Length, v.A, v.B, v.C, v.From, v.To, v.NewLength, v.NewA,
-		v.NewB, v.NewC)
-	if err != nil {
-		return nil, err
-	}
-	return &ForwardingSession{s}, nil
+func newForwardingCounters(c []runtime.Count) ForwardingCounters {
+	return ForwardingCounters{ByID: c[0]}
 }
-
-// ForwardingSessions iterates over the open sessions, those adopted from another process included.
-func (r *Relay) ForwardingSessions() iter.Seq[*ForwardingSession] {
-	return func(yield func(*ForwardingSession) bool) {
-		for s := range r.rt.Sessions() {
-			if s.Kind() == "forwarding" && !yield(&ForwardingSession{s}) {
-				return
-			}
-		}
-	}
-}
-
-// CloseForwardingSessions closes sessions, and removes the rows of thousands with one system call for each table. Those
-// that are over are left out.
-func (r *Relay) CloseForwardingSessions(sessions ...*ForwardingSession) error {
-	all := make([]*runtime.Session, len(sessions))
-	for i, s := range sessions {
-		all[i] = s.s
-	}
-	return r.rt.CloseSessions(all...)
-}
-
-// Change gives the session other values, as a whole or not at all. Errors are those of OpenForwarding.
-func (s *ForwardingSession) Change(v Forwarding) error {
-	return s.s.Change(v.Src, v.Dst, v.Length, v.A, v.B, v.C, v.From, v.To, v.NewLength, v.NewA, v.NewB, v.NewC)
-}
-
-// Fields returns what the session was opened with, or changed to.
-func (s *ForwardingSession) Fields() Forwarding {
-	v := s.s.Values()
-	return Forwarding{
-		Src:       v[0].(netip.AddrPort),
-		Dst:       v[1].(netip.AddrPort),
-		Length:    uint8(v[2].(uint64)),
-		A:         uint64(v[3].(uint64)),
-		B:         uint64(v[4].(uint64)),
-		C:         uint32(v[5].(uint64)),
-		From:      v[6].(netip.AddrPort),
-		To:        v[7].(netip.AddrPort),
-		NewLength: uint8(v[8].(uint64)),
-		NewA:      uint64(v[9].(uint64)),
-		NewB:      uint64(v[10].(uint64)),
-		NewC:      uint32(v[11].(uint64)),
-	}
-}
-
-// Counters returns what was sent for the session; an error where it is over.
-func (s *ForwardingSession) Counters() (ForwardingCounters, error) {
-	c, err := s.s.Counters()
-	if err != nil {
-		return ForwardingCounters{}, err
-	}
-	return ForwardingCounters{
-		ByID: c[0],
-	}, nil
-}
-
-// LastUsed returns when a packet was last sent for the session; the zero time where none was. It returns an error where
-// the session is over.
-func (s *ForwardingSession) LastUsed() (time.Time, error) { return s.s.LastUsed() }
-
-// Done is closed when the session is over.
-func (s *ForwardingSession) Done() <-chan struct{} { return s.s.Done() }
-
-// Err says why the session is over: runtime.ErrClosed or runtime.ErrExpired; nil while it is open.
-func (s *ForwardingSession) Err() error { return s.s.Err() }
-
-// Close ends the session, in all directions. Closing it again does nothing.
-func (s *ForwardingSession) Close() error { return s.s.Close() }
-
-// String names the session by its fields.
-func (s *ForwardingSession) String() string { return s.s.String() }
 
 var desc = abi.Desc{
 	Name:   "quicproxy",

@@ -257,7 +257,7 @@ func (p *Proxy) Stats() (Stats, error) {
 	if p.relay == nil {
 		return s, nil
 	}
-	for range p.relay.ForwardingSessions() {
+	for range p.relay.Forwarding.All() {
 		s.InKernel++
 	}
 	s.Sent = map[string]uint64{}

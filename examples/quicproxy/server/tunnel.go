@@ -255,7 +255,7 @@ func (t *tunnel) offload(r *registration) {
 	f.A, f.B, f.C = words(old)
 	f.NewA, f.NewB, f.NewC = words(now)
 	var err error
-	if r.session, err = t.proxy.relay.OpenForwarding(f); err != nil {
+	if r.session, err = t.proxy.relay.Forwarding.Open(f); err != nil {
 		r.session = nil
 		t.proxy.log.Warn("a connection ID stays in user space", "client", t.conn.RemoteAddr(), "error", err)
 	}

@@ -318,22 +318,22 @@ const unlimited, unlimitedBurst = 1 << 40, 1 << 32
 
 func (k *kernelReceiver) limit(bandwidth int) {
 	if bandwidth == 0 {
-		k.v.Rate.SetRate(unlimited, unlimitedBurst)
+		k.v.State.Rate.SetRate(unlimited, unlimitedBurst)
 		return
 	}
 	rate, burst := allowance(bandwidth)
-	k.v.Rate.SetRate(uint64(rate), uint64(burst))
+	k.v.State.Rate.SetRate(uint64(rate), uint64(burst))
 }
 
-func (k *kernelReceiver) spend(bytes int) bool { return k.v.Rate.Spend(uint64(bytes)) == nil }
+func (k *kernelReceiver) spend(bytes int) bool { return k.v.State.Rate.Spend(uint64(bytes)) == nil }
 
 func (k *kernelReceiver) sent() Sent {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.gone {
-		k.last = Sent{Octets: k.v.Octets.Load()}
+		k.last = Sent{Octets: k.v.State.Octets.Load()}
 		for level := range Layers {
-			k.last.Refused += k.v.Rate.Refused(level)
+			k.last.Refused += k.v.State.Rate.Refused(level)
 		}
 	}
 	usage, err := k.v.Usage() // it outlives the receiver

@@ -93,10 +93,10 @@ func Load(opt Options) (*Relay, error) {
 	}
 	return &Relay{
 		rt:          rt,
-		Video:       &VideoProgram{rt.Program("video")},
-		Audio:       &AudioProgram{rt.Program("audio")},
-		Streams:     &StreamsTable{rt.Table("streams")},
-		Subscribers: &SubscribersGroups{rt.GroupKind("subscribers")},
+		Video:       runtime.TypedProgram[VideoReason](rt, "video"),
+		Audio:       runtime.TypedProgram[AudioReason](rt, "audio"),
+		Streams:     runtime.TypedTable(rt, "streams", layStreamsKey, layStreamsRow),
+		Subscribers: runtime.TypedGroups(rt, "subscribers", laySubscribersKey, laySubscribersRow, laySubscribersState),
 	}, nil
 }
 
@@ -128,7 +128,7 @@ func (r *Relay) Counters() (Counters, error) {
 
 // VideoProgram is the program "video": Attach and Detach take the name of an interface; what Counts returns is indexed
 // by VideoReason.
-type VideoProgram struct{ *runtime.Program }
+type VideoProgram = runtime.Program[VideoReason]
 
 // VideoReason is what became of a packet that video saw.
 type VideoReason int
@@ -203,12 +203,9 @@ func (r VideoReason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r)) 
 // String names the reason as the spec and the command line do.
 func (r VideoReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *VideoProgram) Count(r VideoReason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
-
 // AudioProgram is the program "audio": Attach and Detach take the name of an interface; what Counts returns is indexed
 // by AudioReason.
-type AudioProgram struct{ *runtime.Program }
+type AudioProgram = runtime.Program[AudioReason]
 
 // AudioReason is what became of a packet that audio saw.
 type AudioReason int
@@ -282,11 +279,8 @@ func (r AudioReason) Desc() abi.Reason { return desc.Programs[1].Reason(int(r)) 
 // String names the reason as the spec and the command line do.
 func (r AudioReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *AudioProgram) Count(r AudioReason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
-
 // StreamsTable is the table "streams": a hash table of 256 rows.
-type StreamsTable struct{ t *runtime.Table }
+type StreamsTable = runtime.Table[StreamsKey, StreamsRow]
 
 // StreamsKey is a key of streams.
 type StreamsKey struct {
@@ -295,78 +289,32 @@ type StreamsKey struct {
 	SSRC      uint32
 }
 
+func layStreamsKey(c *runtime.Codec, v *StreamsKey) {
+	c.AddrPort(&v.Publisher)
+	c.AddrPort(&v.Server)
+	runtime.Uint(c, &v.SSRC)
+}
+
 // StreamsRow is a value of streams.
 type StreamsRow struct {
 	Highest uint16
 }
 
-func (t *StreamsTable) key(key StreamsKey) []any {
-	return []any{key.Publisher, key.Server, key.SSRC}
-}
-
-func (t *StreamsTable) row(v []any) StreamsRow {
-	return StreamsRow{
-		Highest: uint16(v[0].(uint64)),
-	}
-}
-
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
-// Errors: *runtime.ValueError, *runtime.FullError.
-func (t *StreamsTable) Put(key StreamsKey, row StreamsRow) error {
-	return t.t.Put(t.key(key), []any{row.Highest})
-}
-
-// Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *StreamsTable) Get(key StreamsKey) (StreamsRow, error) {
-	v, err := t.t.Get(t.key(key))
-	if err != nil {
-		return StreamsRow{}, err
-	}
-	return t.row(v), nil
-}
-
-// Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *StreamsTable) Delete(key StreamsKey) error { return t.t.Delete(t.key(key)) }
-
-// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
-// removes none.
-func (t *StreamsTable) DeleteMany(keys ...StreamsKey) (deleted int, err error) {
-	all := make([][]any, len(keys))
-	for i, key := range keys {
-		all[i] = t.key(key)
-	}
-	return t.t.DeleteMany(all)
-}
-
-// StreamsEntry is a row of streams with its key.
-type StreamsEntry struct {
-	Key StreamsKey
-	Row StreamsRow
-}
-
-// All iterates over the rows, in no order. An error ends the iteration.
-func (t *StreamsTable) All() iter.Seq2[StreamsEntry, error] {
-	return func(yield func(StreamsEntry, error) bool) {
-		for e, err := range t.t.All() {
-			if err != nil {
-				yield(StreamsEntry{}, err)
-				return
-			}
-			k := e.Key
-			key := StreamsKey{
-				Publisher: k[0].(netip.AddrPort),
-				Server:    k[1].(netip.AddrPort),
-				SSRC:      uint32(k[2].(uint64)),
-			}
-			if !yield(StreamsEntry{key, t.row(e.Value)}, nil) {
-				return
-			}
-		}
-	}
+func layStreamsRow(c *runtime.Codec, v *StreamsRow) {
+	runtime.Uint(c, &v.Highest)
 }
 
 // SubscribersGroups are the groups "subscribers": up to 256 groups of up to 512 receivers each, 8192 in all.
-type SubscribersGroups struct{ k *runtime.GroupKind }
+type SubscribersGroups = runtime.Groups[SubscribersKey, SubscribersRow, SubscribersState]
+
+// SubscribersGroup is an open group "subscribers": packets that have its key go to its receivers.
+type SubscribersGroup = runtime.Group[SubscribersKey, SubscribersRow, SubscribersState]
+
+// SubscribersChange is several changes of a group in one step.
+type SubscribersChange = runtime.Change[SubscribersKey, SubscribersRow, SubscribersState]
+
+// SubscribersReceiver is a receiver of a group "subscribers".
+type SubscribersReceiver = runtime.Receiver[SubscribersKey, SubscribersRow, SubscribersState]
 
 // SubscribersKey is the key of a group of subscribers.
 type SubscribersKey struct {
@@ -375,124 +323,11 @@ type SubscribersKey struct {
 	SSRC      uint32
 }
 
-// Open opens a group without receivers, and waits as SubscribersGroup.Change does. Errors: *runtime.ExistsError,
-// *runtime.FullError, *runtime.ValueError, runtime.ErrClosed.
-func (k *SubscribersGroups) Open(ctx context.Context, key SubscribersKey) (*SubscribersGroup, error) {
-	g, err := k.k.Open(ctx, key.Publisher, key.Server, key.SSRC)
-	if err != nil {
-		return nil, err
-	}
-	return wrapSubscribersGroup(g), nil
+func laySubscribersKey(c *runtime.Codec, v *SubscribersKey) {
+	c.AddrPort(&v.Publisher)
+	c.AddrPort(&v.Server)
+	runtime.Uint(c, &v.SSRC)
 }
-
-// Get returns the open group with a key; an error that wraps runtime.ErrNotFound where there is none.
-func (k *SubscribersGroups) Get(key SubscribersKey) (*SubscribersGroup, error) {
-	g, err := k.k.Get(key.Publisher, key.Server, key.SSRC)
-	if err != nil {
-		return nil, err
-	}
-	return wrapSubscribersGroup(g), nil
-}
-
-// All iterates over the open groups, those adopted from another process included.
-func (k *SubscribersGroups) All() iter.Seq[*SubscribersGroup] {
-	return func(yield func(*SubscribersGroup) bool) {
-		for g := range k.k.All() {
-			if !yield(wrapSubscribersGroup(g)) {
-				return
-			}
-		}
-	}
-}
-
-// Count returns how many groups are open, and how many receivers they have.
-func (k *SubscribersGroups) Count() (groups, receivers int) { return k.k.Count() }
-
-// SubscribersGroup is an open group "subscribers": packets that have its key go to its receivers. It is the same
-// pointer as long as the group is open.
-type SubscribersGroup struct{ g *runtime.Group }
-
-func wrapSubscribersGroup(g *runtime.Group) *SubscribersGroup {
-	if g == nil {
-		return nil
-	}
-	return g.Typed(func() any { return &SubscribersGroup{g} }).(*SubscribersGroup)
-}
-
-// Key returns the key that the group was opened with.
-func (g *SubscribersGroup) Key() SubscribersKey {
-	k := g.g.Key()
-	return SubscribersKey{
-		Publisher: k[0].(netip.AddrPort),
-		Server:    k[1].(netip.AddrPort),
-		SSRC:      uint32(k[2].(uint64)),
-	}
-}
-
-// Receivers returns the receivers, in the order in which packets are sent to them.
-func (g *SubscribersGroup) Receivers() []*SubscribersReceiver {
-	var out []*SubscribersReceiver
-	for _, v := range g.g.Receivers() {
-		out = append(out, wrapSubscribersReceiver(v))
-	}
-	return out
-}
-
-// Len returns how many receivers the group has.
-func (g *SubscribersGroup) Len() int { return g.g.Len() }
-
-// Add adds a receiver after the others. It gets packets when Add returns; Add waits as Change does. Errors:
-// *runtime.ValueError, *runtime.FullError, runtime.ErrClosed.
-func (g *SubscribersGroup) Add(ctx context.Context, row SubscribersRow) (*SubscribersReceiver, error) {
-	v, err := g.g.Add(ctx, row.values()...)
-	if err != nil {
-		return nil, err
-	}
-	return wrapSubscribersReceiver(v), nil
-}
-
-// Change makes several changes in one step: each packet sees all of them or none. f says which; where it returns an
-// error, nothing is changed. Receivers that it adds get no packet before it returns, so that it may set their counters
-// and credits.
-//
-// Change waits until no program sees the receivers from before it: some milliseconds. If ctx ends first, Change returns
-// its error, and the change goes on.
-func (g *SubscribersGroup) Change(ctx context.Context, f func(c *SubscribersChange) error) error {
-	return g.g.Change(ctx, func(c *runtime.Change) error { return f(&SubscribersChange{c}) })
-}
-
-// Close closes the group: no packet reaches its receivers when it returns, and all that they had is free. Closing it
-// again does nothing. It waits as Change does.
-func (g *SubscribersGroup) Close(ctx context.Context) error { return g.g.Close(ctx) }
-
-// String names the group by its key.
-func (g *SubscribersGroup) String() string { return g.g.String() }
-
-// SubscribersChange is several changes of a group in one step.
-type SubscribersChange struct{ c *runtime.Change }
-
-// Add adds a receiver after the others.
-func (c *SubscribersChange) Add(row SubscribersRow) (*SubscribersReceiver, error) {
-	v, err := c.c.Add(row.values()...)
-	if err != nil {
-		return nil, err
-	}
-	return wrapSubscribersReceiver(v), nil
-}
-
-// Set gives a receiver new values.
-func (c *SubscribersChange) Set(v *SubscribersReceiver, row SubscribersRow) error {
-	return c.c.Set(v.v, row.values()...)
-}
-
-// Update changes a receiver's values. f is called after the function that has the SubscribersChange has returned,
-// perhaps more than once.
-func (c *SubscribersChange) Update(v *SubscribersReceiver, f func(row *SubscribersRow)) {
-	c.c.Update(v.v, updateSubscribersRow(f))
-}
-
-// Remove removes a receiver; one that is removed already is left alone.
-func (c *SubscribersChange) Remove(v *SubscribersReceiver) { c.c.Remove(v.v) }
 
 // SubscribersRow are the values of a receiver.
 type SubscribersRow struct {
@@ -507,96 +342,32 @@ type SubscribersRow struct {
 	Before      uint8
 }
 
-func (r *SubscribersRow) values() []any {
-	return []any{r.Local, r.Remote, r.SSRC, r.PayloadType, r.First, r.Timestamp, r.Layer, r.Since, r.Before}
+func laySubscribersRow(c *runtime.Codec, v *SubscribersRow) {
+	c.AddrPort(&v.Local)
+	c.AddrPort(&v.Remote)
+	runtime.Uint(c, &v.SSRC)
+	runtime.Uint(c, &v.PayloadType)
+	runtime.Uint(c, &v.First)
+	runtime.Uint(c, &v.Timestamp)
+	runtime.Uint(c, &v.Layer)
+	runtime.Uint(c, &v.Since)
+	runtime.Uint(c, &v.Before)
 }
 
-func makeSubscribersRow(v []any) (row SubscribersRow) {
-	if v == nil {
-		return row
-	}
-	return SubscribersRow{
-		Local:       v[0].(netip.AddrPort),
-		Remote:      v[1].(netip.AddrPort),
-		SSRC:        uint32(v[2].(uint64)),
-		PayloadType: uint8(v[3].(uint64)),
-		First:       uint16(v[4].(uint64)),
-		Timestamp:   uint32(v[5].(uint64)),
-		Layer:       uint8(v[6].(uint64)),
-		Since:       uint32(v[7].(uint64)),
-		Before:      uint8(v[8].(uint64)),
-	}
-}
-
-func updateSubscribersRow(f func(*SubscribersRow)) func([]any) []any {
-	return func(v []any) []any {
-		row := makeSubscribersRow(v)
-		f(&row)
-		return row.values()
-	}
-}
-
-// SubscribersReceiver is a receiver of a group "subscribers". It is the same pointer until it is removed, and so is
-// what it refers to, whatever becomes of its values.
-type SubscribersReceiver struct {
-	v *runtime.Receiver
-
-	Tag any // the caller's. Set in Change, it is there when the first event names the receiver
-
+// SubscribersState is what a receiver has as long as it is there.
+type SubscribersState struct {
 	Skipped *runtime.Counter
 	Sent    *runtime.Counter
 	Octets  *runtime.Counter
 	Rate    *runtime.Bucket
 }
 
-func wrapSubscribersReceiver(v *runtime.Receiver) *SubscribersReceiver {
-	if v == nil {
-		return nil
-	}
-	return v.Typed(func() any {
-		return &SubscribersReceiver{
-			v:       v,
-			Skipped: v.State(0).(*runtime.Counter),
-			Sent:    v.State(1).(*runtime.Counter),
-			Octets:  v.State(2).(*runtime.Counter),
-			Rate:    v.State(3).(*runtime.Bucket),
-		}
-	}).(*SubscribersReceiver)
+func laySubscribersState(c *runtime.Codec, v *SubscribersState) {
+	c.Counter(&v.Skipped)
+	c.Counter(&v.Sent)
+	c.Counter(&v.Octets)
+	c.Bucket(&v.Rate)
 }
-
-// ID returns the identity of the receiver, which is used again some time after it is removed.
-func (v *SubscribersReceiver) ID() uint32 { return v.v.ID() }
-
-// Group returns the group of the receiver.
-func (v *SubscribersReceiver) Group() *SubscribersGroup { return wrapSubscribersGroup(v.v.Group()) }
-
-// Row returns the values in force.
-func (v *SubscribersReceiver) Row() SubscribersRow { return makeSubscribersRow(v.v.Values()) }
-
-// Set gives the receiver new values. They are in force when it returns; each packet sees the old or the new ones. It
-// waits as SubscribersGroup.Change does.
-func (v *SubscribersReceiver) Set(ctx context.Context, row SubscribersRow) error {
-	return v.v.Set(ctx, row.values()...)
-}
-
-// Update changes the receiver's values, as Set does. No change of another goroutine is lost: f is called again where
-// one came between.
-func (v *SubscribersReceiver) Update(ctx context.Context, f func(row *SubscribersRow)) error {
-	return v.v.Update(ctx, updateSubscribersRow(f))
-}
-
-// Remove removes the receiver: no packet reaches it when Remove returns. Removing it again does nothing. It waits as
-// SubscribersGroup.Change does.
-func (v *SubscribersReceiver) Remove(ctx context.Context) error { return v.v.Remove(ctx) }
-
-// Usage returns the packets that were sent and not sent to the receiver; of one that is removed, until then.
-func (v *SubscribersReceiver) Usage() (runtime.Usage, error) { return v.v.Usage() }
-
-// Hops returns how packets leave towards the receiver; copies are sent only where the state is runtime.HopDirect.
-func (v *SubscribersReceiver) Hops() []runtime.Hop { return v.v.Hops() }
-
-// String names the receiver by its group and identity.
-func (v *SubscribersReceiver) String() string { return v.v.String() }
 
 // Event is what the relay's programs report: SentEvent.
 type Event interface{ event() }
@@ -623,7 +394,7 @@ func (r *Relay) Events(ctx context.Context) iter.Seq2[Event, error] {
 				yield(nil, err)
 				return
 			}
-			if !yield(typedEvent(e), nil) {
+			if !yield(r.event(e), nil) {
 				return
 			}
 		}
@@ -641,18 +412,18 @@ func (r *Relay) Pending(ctx context.Context) iter.Seq2[Event, error] {
 				yield(nil, err)
 				return
 			}
-			if !yield(typedEvent(e), nil) {
+			if !yield(r.event(e), nil) {
 				return
 			}
 		}
 	}
 }
 
-func typedEvent(e *runtime.Event) Event {
+func (r *Relay) event(e *runtime.Event) Event {
 	switch e.ID {
 	case 1:
 		return SentEvent{
-			Receiver: wrapSubscribersReceiver(e.Receiver),
+			Receiver: r.Subscribers.Of(e),
 			Time:     e.Time,
 			Mono:     e.Mono,
 			Original: uint16(e.Uint(0)),

@@ -82,10 +82,14 @@ func Start(c Config) (*Gateway, error) {
 }
 
 // In returns the program that takes packets out of tunnels of a kind.
-func (g *Gateway) In(k Kind) *runtime.Program { return g.relay.Runtime().Program(k.String() + "_in") }
+func (g *Gateway) In(k Kind) *runtime.AnyProgram {
+	return g.relay.Runtime().Program(k.String() + "_in")
+}
 
 // Out returns the program that puts packets into tunnels of a kind.
-func (g *Gateway) Out(k Kind) *runtime.Program { return g.relay.Runtime().Program(k.String() + "_out") }
+func (g *Gateway) Out(k Kind) *runtime.AnyProgram {
+	return g.relay.Runtime().Program(k.String() + "_out")
+}
 
 // attach attaches the programs of a kind.
 func (g *Gateway) attach(k Kind) error {

@@ -22,7 +22,7 @@ import (
 
 // sends runs f, in which both programs have to send so many packets.
 func (l *Lab) sends(least uint64, f func() error) error {
-	programs := []*runtime.Program{l.Gateway.In(l.Kind), l.Gateway.Out(l.Kind)}
+	programs := []*runtime.AnyProgram{l.Gateway.In(l.Kind), l.Gateway.Out(l.Kind)}
 	var before [2]uint64
 	for i, p := range programs {
 		n, err := p.Count("sent")
@@ -44,7 +44,7 @@ func (l *Lab) sends(least uint64, f func() error) error {
 }
 
 // counts runs f, in which a program has to count one packet of a reason.
-func counts(p *runtime.Program, reason string, f func() error) error {
+func counts(p *runtime.AnyProgram, reason string, f func() error) error {
 	before, err := p.Count(reason)
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func counts(p *runtime.Program, reason string, f func() error) error {
 // counted is an error that says what became of packets.
 func (l *Lab) counted() error {
 	text := ""
-	for _, p := range []*runtime.Program{l.Gateway.In(l.Kind), l.Gateway.Out(l.Kind)} {
+	for _, p := range []*runtime.AnyProgram{l.Gateway.In(l.Kind), l.Gateway.Out(l.Kind)} {
 		counts, err := p.Counts()
 		if err != nil {
 			return err

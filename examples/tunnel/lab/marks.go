@@ -59,7 +59,7 @@ func (l *Lab) MarksOut(family int) error {
 }
 
 // Without runs f while a program isn't at a device.
-func (l *Lab) Without(p *runtime.Program, dev *testnet.Dev, f func() error) error {
+func (l *Lab) Without(p *runtime.AnyProgram, dev *testnet.Dev, f func() error) error {
 	if err := l.Relay.Do(func() error { return p.Detach(dev.Name) }); err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ package tunnelrelay
 
 import (
 	_ "embed"
-	"iter"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -99,17 +98,17 @@ func Load(opt Options) (*Relay, error) {
 	}
 	return &Relay{
 		rt:        rt,
-		VxlanOut:  &VxlanOutProgram{rt.Program("vxlan_out")},
-		GeneveOut: &GeneveOutProgram{rt.Program("geneve_out")},
-		IpipOut:   &IpipOutProgram{rt.Program("ipip_out")},
-		FouOut:    &FouOutProgram{rt.Program("fou_out")},
-		VxlanIn:   &VxlanInProgram{rt.Program("vxlan_in")},
-		GeneveIn:  &GeneveInProgram{rt.Program("geneve_in")},
-		IpipIn:    &IpipInProgram{rt.Program("ipip_in")},
-		FouIn:     &FouInProgram{rt.Program("fou_in")},
-		Networks:  &NetworksTable{rt.Table("networks")},
-		Peers:     &PeersTable{rt.Table("peers")},
-		Own:       &OwnTable{rt.Table("own")},
+		VxlanOut:  runtime.TypedProgram[VxlanOutReason](rt, "vxlan_out"),
+		GeneveOut: runtime.TypedProgram[GeneveOutReason](rt, "geneve_out"),
+		IpipOut:   runtime.TypedProgram[IpipOutReason](rt, "ipip_out"),
+		FouOut:    runtime.TypedProgram[FouOutReason](rt, "fou_out"),
+		VxlanIn:   runtime.TypedProgram[VxlanInReason](rt, "vxlan_in"),
+		GeneveIn:  runtime.TypedProgram[GeneveInReason](rt, "geneve_in"),
+		IpipIn:    runtime.TypedProgram[IpipInReason](rt, "ipip_in"),
+		FouIn:     runtime.TypedProgram[FouInReason](rt, "fou_in"),
+		Networks:  runtime.TypedTable(rt, "networks", layNetworksKey, layNetworksRow),
+		Peers:     runtime.TypedTable(rt, "peers", layPeersKey, layPeersRow),
+		Own:       runtime.TypedTable(rt, "own", layOwnKey, layOwnRow),
 	}, nil
 }
 
@@ -125,7 +124,7 @@ func (r *Relay) Runtime() *runtime.Relay { return r.rt }
 
 // VxlanOutProgram is the program "vxlan_out": Attach and Detach take the name of an interface; what Counts returns is
 // indexed by VxlanOutReason.
-type VxlanOutProgram struct{ *runtime.Program }
+type VxlanOutProgram = runtime.Program[VxlanOutReason]
 
 // VxlanOutReason is what became of a packet that vxlan_out saw.
 type VxlanOutReason int
@@ -181,14 +180,9 @@ func (r VxlanOutReason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r
 // String names the reason as the spec and the command line do.
 func (r VxlanOutReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *VxlanOutProgram) Count(r VxlanOutReason) (runtime.Count, error) {
-	return p.Program.CountAt(int(r))
-}
-
 // GeneveOutProgram is the program "geneve_out": Attach and Detach take the name of an interface; what Counts returns is
 // indexed by GeneveOutReason.
-type GeneveOutProgram struct{ *runtime.Program }
+type GeneveOutProgram = runtime.Program[GeneveOutReason]
 
 // GeneveOutReason is what became of a packet that geneve_out saw.
 type GeneveOutReason int
@@ -245,14 +239,9 @@ func (r GeneveOutReason) Desc() abi.Reason { return desc.Programs[1].Reason(int(
 // String names the reason as the spec and the command line do.
 func (r GeneveOutReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *GeneveOutProgram) Count(r GeneveOutReason) (runtime.Count, error) {
-	return p.Program.CountAt(int(r))
-}
-
 // IpipOutProgram is the program "ipip_out": Attach and Detach take the name of an interface; what Counts returns is
 // indexed by IpipOutReason.
-type IpipOutProgram struct{ *runtime.Program }
+type IpipOutProgram = runtime.Program[IpipOutReason]
 
 // IpipOutReason is what became of a packet that ipip_out saw.
 type IpipOutReason int
@@ -307,14 +296,9 @@ func (r IpipOutReason) Desc() abi.Reason { return desc.Programs[2].Reason(int(r)
 // String names the reason as the spec and the command line do.
 func (r IpipOutReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *IpipOutProgram) Count(r IpipOutReason) (runtime.Count, error) {
-	return p.Program.CountAt(int(r))
-}
-
 // FouOutProgram is the program "fou_out": Attach and Detach take the name of an interface; what Counts returns is
 // indexed by FouOutReason.
-type FouOutProgram struct{ *runtime.Program }
+type FouOutProgram = runtime.Program[FouOutReason]
 
 // FouOutReason is what became of a packet that fou_out saw.
 type FouOutReason int
@@ -370,14 +354,9 @@ func (r FouOutReason) Desc() abi.Reason { return desc.Programs[3].Reason(int(r))
 // String names the reason as the spec and the command line do.
 func (r FouOutReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *FouOutProgram) Count(r FouOutReason) (runtime.Count, error) {
-	return p.Program.CountAt(int(r))
-}
-
 // VxlanInProgram is the program "vxlan_in": Attach and Detach take the name of an interface; what Counts returns is
 // indexed by VxlanInReason.
-type VxlanInProgram struct{ *runtime.Program }
+type VxlanInProgram = runtime.Program[VxlanInReason]
 
 // VxlanInReason is what became of a packet that vxlan_in saw.
 type VxlanInReason int
@@ -448,14 +427,9 @@ func (r VxlanInReason) Desc() abi.Reason { return desc.Programs[4].Reason(int(r)
 // String names the reason as the spec and the command line do.
 func (r VxlanInReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *VxlanInProgram) Count(r VxlanInReason) (runtime.Count, error) {
-	return p.Program.CountAt(int(r))
-}
-
 // GeneveInProgram is the program "geneve_in": Attach and Detach take the name of an interface; what Counts returns is
 // indexed by GeneveInReason.
-type GeneveInProgram struct{ *runtime.Program }
+type GeneveInProgram = runtime.Program[GeneveInReason]
 
 // GeneveInReason is what became of a packet that geneve_in saw.
 type GeneveInReason int
@@ -530,14 +504,9 @@ func (r GeneveInReason) Desc() abi.Reason { return desc.Programs[5].Reason(int(r
 // String names the reason as the spec and the command line do.
 func (r GeneveInReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *GeneveInProgram) Count(r GeneveInReason) (runtime.Count, error) {
-	return p.Program.CountAt(int(r))
-}
-
 // IpipInProgram is the program "ipip_in": Attach and Detach take the name of an interface; what Counts returns is
 // indexed by IpipInReason.
-type IpipInProgram struct{ *runtime.Program }
+type IpipInProgram = runtime.Program[IpipInReason]
 
 // IpipInReason is what became of a packet that ipip_in saw.
 type IpipInReason int
@@ -600,14 +569,9 @@ func (r IpipInReason) Desc() abi.Reason { return desc.Programs[6].Reason(int(r))
 // String names the reason as the spec and the command line do.
 func (r IpipInReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *IpipInProgram) Count(r IpipInReason) (runtime.Count, error) {
-	return p.Program.CountAt(int(r))
-}
-
 // FouInProgram is the program "fou_in": Attach and Detach take the name of an interface; what Counts returns is indexed
 // by FouInReason.
-type FouInProgram struct{ *runtime.Program }
+type FouInProgram = runtime.Program[FouInReason]
 
 // FouInReason is what became of a packet that fou_in saw.
 type FouInReason int
@@ -674,11 +638,12 @@ func (r FouInReason) Desc() abi.Reason { return desc.Programs[7].Reason(int(r)) 
 // String names the reason as the spec and the command line do.
 func (r FouInReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *FouInProgram) Count(r FouInReason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
-
 // NetworksTable is the table "networks": a table of prefixes, the longest of which counts of 1024 rows.
-type NetworksTable struct{ t *runtime.Table }
+type NetworksTable = runtime.Table[netip.Prefix, NetworksRow]
+
+func layNetworksKey(c *runtime.Codec, v *netip.Prefix) {
+	c.Prefix(v)
+}
 
 // NetworksRow is a value of networks.
 type NetworksRow struct {
@@ -694,79 +659,21 @@ type NetworksRow struct {
 	Packets *runtime.Counter
 }
 
-func (t *NetworksTable) key(key netip.Prefix) []any {
-	return []any{key}
-}
-
-func (t *NetworksTable) row(v []any) NetworksRow {
-	return NetworksRow{
-		Kind:    uint8(v[0].(uint64)),
-		V6:      v[1].(bool),
-		Sums:    v[2].(bool),
-		Local:   v[3].(netip.Addr),
-		Remote:  v[4].(netip.Addr),
-		VNI:     uint32(v[5].(uint64)),
-		Option:  uint32(v[6].(uint64)),
-		Own:     v[7].(net.HardwareAddr),
-		MAC:     v[8].(net.HardwareAddr),
-		Packets: v[9].(*runtime.Counter),
-	}
-}
-
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
-// Errors: *runtime.ValueError, *runtime.FullError.
-func (t *NetworksTable) Put(key netip.Prefix, row NetworksRow) error {
-	return t.t.Put(t.key(key), []any{row.Kind, row.V6, row.Sums, row.Local, row.Remote, row.VNI, row.Option, row.Own,
-		row.MAC, row.Packets})
-}
-
-// Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *NetworksTable) Get(key netip.Prefix) (NetworksRow, error) {
-	v, err := t.t.Get(t.key(key))
-	if err != nil {
-		return NetworksRow{}, err
-	}
-	return t.row(v), nil
-}
-
-// Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *NetworksTable) Delete(key netip.Prefix) error { return t.t.Delete(t.key(key)) }
-
-// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
-// removes none.
-func (t *NetworksTable) DeleteMany(keys ...netip.Prefix) (deleted int, err error) {
-	all := make([][]any, len(keys))
-	for i, key := range keys {
-		all[i] = t.key(key)
-	}
-	return t.t.DeleteMany(all)
-}
-
-// NetworksEntry is a row of networks with its key.
-type NetworksEntry struct {
-	Key netip.Prefix
-	Row NetworksRow
-}
-
-// All iterates over the rows, in no order. An error ends the iteration.
-func (t *NetworksTable) All() iter.Seq2[NetworksEntry, error] {
-	return func(yield func(NetworksEntry, error) bool) {
-		for e, err := range t.t.All() {
-			if err != nil {
-				yield(NetworksEntry{}, err)
-				return
-			}
-			k := e.Key
-			key := k[0].(netip.Prefix)
-			if !yield(NetworksEntry{key, t.row(e.Value)}, nil) {
-				return
-			}
-		}
-	}
+func layNetworksRow(c *runtime.Codec, v *NetworksRow) {
+	runtime.Uint(c, &v.Kind)
+	c.Bool(&v.V6)
+	c.Bool(&v.Sums)
+	c.Addr(&v.Local)
+	c.Addr(&v.Remote)
+	runtime.Uint(c, &v.VNI)
+	runtime.Uint(c, &v.Option)
+	c.MAC(&v.Own)
+	c.MAC(&v.MAC)
+	c.Counter(&v.Packets)
 }
 
 // PeersTable is the table "peers": a hash table of 1024 rows.
-type PeersTable struct{ t *runtime.Table }
+type PeersTable = runtime.Table[PeersKey, PeersRow]
 
 // PeersKey is a key of peers.
 type PeersKey struct {
@@ -776,6 +683,13 @@ type PeersKey struct {
 	VNI    uint32
 }
 
+func layPeersKey(c *runtime.Codec, v *PeersKey) {
+	c.Addr(&v.Remote)
+	c.Addr(&v.Local)
+	runtime.Uint(c, &v.Kind)
+	runtime.Uint(c, &v.VNI)
+}
+
 // PeersRow is a value of peers.
 type PeersRow struct {
 	Own     net.HardwareAddr
@@ -783,141 +697,26 @@ type PeersRow struct {
 	Packets *runtime.Counter
 }
 
-func (t *PeersTable) key(key PeersKey) []any {
-	return []any{key.Remote, key.Local, key.Kind, key.VNI}
-}
-
-func (t *PeersTable) row(v []any) PeersRow {
-	return PeersRow{
-		Own:     v[0].(net.HardwareAddr),
-		Zero:    v[1].(bool),
-		Packets: v[2].(*runtime.Counter),
-	}
-}
-
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
-// Errors: *runtime.ValueError, *runtime.FullError.
-func (t *PeersTable) Put(key PeersKey, row PeersRow) error {
-	return t.t.Put(t.key(key), []any{row.Own, row.Zero, row.Packets})
-}
-
-// Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *PeersTable) Get(key PeersKey) (PeersRow, error) {
-	v, err := t.t.Get(t.key(key))
-	if err != nil {
-		return PeersRow{}, err
-	}
-	return t.row(v), nil
-}
-
-// Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *PeersTable) Delete(key PeersKey) error { return t.t.Delete(t.key(key)) }
-
-// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
-// removes none.
-func (t *PeersTable) DeleteMany(keys ...PeersKey) (deleted int, err error) {
-	all := make([][]any, len(keys))
-	for i, key := range keys {
-		all[i] = t.key(key)
-	}
-	return t.t.DeleteMany(all)
-}
-
-// PeersEntry is a row of peers with its key.
-type PeersEntry struct {
-	Key PeersKey
-	Row PeersRow
-}
-
-// All iterates over the rows, in no order. An error ends the iteration.
-func (t *PeersTable) All() iter.Seq2[PeersEntry, error] {
-	return func(yield func(PeersEntry, error) bool) {
-		for e, err := range t.t.All() {
-			if err != nil {
-				yield(PeersEntry{}, err)
-				return
-			}
-			k := e.Key
-			key := PeersKey{
-				Remote: k[0].(netip.Addr),
-				Local:  k[1].(netip.Addr),
-				Kind:   uint8(k[2].(uint64)),
-				VNI:    uint32(k[3].(uint64)),
-			}
-			if !yield(PeersEntry{key, t.row(e.Value)}, nil) {
-				return
-			}
-		}
-	}
+func layPeersRow(c *runtime.Codec, v *PeersRow) {
+	c.MAC(&v.Own)
+	c.Bool(&v.Zero)
+	c.Counter(&v.Packets)
 }
 
 // OwnTable is the table "own": a hash table of 256 rows.
-type OwnTable struct{ t *runtime.Table }
+type OwnTable = runtime.Table[netip.Addr, OwnRow]
+
+func layOwnKey(c *runtime.Codec, v *netip.Addr) {
+	c.Addr(v)
+}
 
 // OwnRow is a value of own.
 type OwnRow struct {
 	Packets *runtime.Counter
 }
 
-func (t *OwnTable) key(key netip.Addr) []any {
-	return []any{key}
-}
-
-func (t *OwnTable) row(v []any) OwnRow {
-	return OwnRow{
-		Packets: v[0].(*runtime.Counter),
-	}
-}
-
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
-// Errors: *runtime.ValueError, *runtime.FullError.
-func (t *OwnTable) Put(key netip.Addr, row OwnRow) error {
-	return t.t.Put(t.key(key), []any{row.Packets})
-}
-
-// Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *OwnTable) Get(key netip.Addr) (OwnRow, error) {
-	v, err := t.t.Get(t.key(key))
-	if err != nil {
-		return OwnRow{}, err
-	}
-	return t.row(v), nil
-}
-
-// Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *OwnTable) Delete(key netip.Addr) error { return t.t.Delete(t.key(key)) }
-
-// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
-// removes none.
-func (t *OwnTable) DeleteMany(keys ...netip.Addr) (deleted int, err error) {
-	all := make([][]any, len(keys))
-	for i, key := range keys {
-		all[i] = t.key(key)
-	}
-	return t.t.DeleteMany(all)
-}
-
-// OwnEntry is a row of own with its key.
-type OwnEntry struct {
-	Key netip.Addr
-	Row OwnRow
-}
-
-// All iterates over the rows, in no order. An error ends the iteration.
-func (t *OwnTable) All() iter.Seq2[OwnEntry, error] {
-	return func(yield func(OwnEntry, error) bool) {
-		for e, err := range t.t.All() {
-			if err != nil {
-				yield(OwnEntry{}, err)
-				return
-			}
-			k := e.Key
-			key := k[0].(netip.Addr)
-			if !yield(OwnEntry{key, t.row(e.Value)}, nil) {
-				return
-			}
-		}
-	}
+func layOwnRow(c *runtime.Codec, v *OwnRow) {
+	c.Counter(&v.Packets)
 }
 
 var desc = abi.Desc{

@@ -46,13 +46,13 @@ func load(config Config, log *slog.Logger) (*turnrelay.Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	attach := (*runtime.Program).Attach
+	attach := (*runtime.AnyProgram).Attach
 	if config.First {
-		attach = (*runtime.Program).AttachFirst
+		attach = (*runtime.AnyProgram).AttachFirst
 	}
 	attached := 0
 	for _, name := range interfaces {
-		err := errors.Join(attach(relay.ToPeer.Program, name), attach(relay.ToClient.Program, name))
+		err := errors.Join(attach(relay.ToPeer.AnyProgram, name), attach(relay.ToClient.AnyProgram, name))
 		switch {
 		case err == nil:
 			attached++
@@ -93,7 +93,7 @@ func (o *offload) open(ch channel) (io.Closer, error) {
 	if o.relay == nil {
 		return nil, nil
 	}
-	session, err := o.relay.OpenChannel(turnrelay.Channel{
+	session, err := o.relay.Channel.Open(turnrelay.Channel{
 		Client: ch.client, Server: ch.server, Number: ch.number, Relayed: ch.relayed, Peer: ch.peer,
 	})
 	if err != nil {

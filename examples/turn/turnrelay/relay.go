@@ -6,7 +6,6 @@ package turnrelay
 
 import (
 	_ "embed"
-	"iter"
 	"log/slog"
 	"net/netip"
 	"time"
@@ -55,6 +54,9 @@ type Relay struct {
 	ToPeer *ToPeerProgram
 	// ToClient runs at tc/ingress and takes eth ipv4 udp; eth ipv6 udp.
 	ToClient *ToClientProgram
+
+	// Channel are the sessions "channel".
+	Channel *ChannelSessions
 }
 
 // Load loads the relay, or adopts the one that is pinned. Nothing is attached yet, unless it was adopted. Where it
@@ -76,8 +78,9 @@ func Load(opt Options) (*Relay, error) {
 	}
 	return &Relay{
 		rt:       rt,
-		ToPeer:   &ToPeerProgram{rt.Program("to_peer")},
-		ToClient: &ToClientProgram{rt.Program("to_client")},
+		ToPeer:   runtime.TypedProgram[ToPeerReason](rt, "to_peer"),
+		ToClient: runtime.TypedProgram[ToClientReason](rt, "to_client"),
+		Channel:  runtime.TypedSessions(rt, "channel", layChannel, newChannelCounters),
 	}, nil
 }
 
@@ -93,7 +96,7 @@ func (r *Relay) Runtime() *runtime.Relay { return r.rt }
 
 // ToPeerProgram is the program "to_peer": Attach and Detach take the name of an interface; what Counts returns is
 // indexed by ToPeerReason.
-type ToPeerProgram struct{ *runtime.Program }
+type ToPeerProgram = runtime.Program[ToPeerReason]
 
 // ToPeerReason is what became of a packet that to_peer saw.
 type ToPeerReason int
@@ -152,14 +155,9 @@ func (r ToPeerReason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r))
 // String names the reason as the spec and the command line do.
 func (r ToPeerReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *ToPeerProgram) Count(r ToPeerReason) (runtime.Count, error) {
-	return p.Program.CountAt(int(r))
-}
-
 // ToClientProgram is the program "to_client": Attach and Detach take the name of an interface; what Counts returns is
 // indexed by ToClientReason.
-type ToClientProgram struct{ *runtime.Program }
+type ToClientProgram = runtime.Program[ToClientReason]
 
 // ToClientReason is what became of a packet that to_client saw.
 type ToClientReason int
@@ -217,10 +215,11 @@ func (r ToClientReason) Desc() abi.Reason { return desc.Programs[1].Reason(int(r
 // String names the reason as the spec and the command line do.
 func (r ToClientReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *ToClientProgram) Count(r ToClientReason) (runtime.Count, error) {
-	return p.Program.CountAt(int(r))
-}
+// ChannelSessions are the sessions "channel".
+type ChannelSessions = runtime.Sessions[Channel, ChannelCounters]
+
+// ChannelSession is an open session "channel". It is open until Close.
+type ChannelSession = runtime.Session[Channel, ChannelCounters]
 
 // Channel is what a session "channel" is opened with.
 type Channel struct {
@@ -231,8 +230,13 @@ type Channel struct {
 	Peer    netip.AddrPort
 }
 
-// ChannelSession is an open session "channel". It is open until Close.
-type ChannelSession struct{ s *runtime.Session }
+func layChannel(c *runtime.Codec, v *Channel) {
+	c.AddrPort(&v.Client)
+	c.AddrPort(&v.Server)
+	runtime.Uint(c, &v.Number)
+	c.AddrPort(&v.Relayed)
+	c.AddrPort(&v.Peer)
+}
 
 // ChannelCounters are the packets of a session, by the row that they were sent by.
 type ChannelCounters struct {
@@ -240,81 +244,9 @@ type ChannelCounters struct {
 	ByPeer    runtime.Count
 }
 
-// OpenChannel opens a session: packets are forwarded for it when the call returns. Errors: *runtime.ValueError,
-// *runtime.CollisionError where another session has one of its keys, *runtime.FullError, runtime.ErrClosed.
-func (r *Relay) OpenChannel(v Channel) (*ChannelSession, error) {
-	s, err := r.rt.Open("channel", v.Client, v.Server, v.Number, v.Relayed, v.Peer)
-	if err != nil {
-		return nil, err
-	}
-	return &ChannelSession{s}, nil
+func newChannelCounters(c []runtime.Count) ChannelCounters {
+	return ChannelCounters{ByChannel: c[0], ByPeer: c[1]}
 }
-
-// ChannelSessions iterates over the open sessions, those adopted from another process included.
-func (r *Relay) ChannelSessions() iter.Seq[*ChannelSession] {
-	return func(yield func(*ChannelSession) bool) {
-		for s := range r.rt.Sessions() {
-			if s.Kind() == "channel" && !yield(&ChannelSession{s}) {
-				return
-			}
-		}
-	}
-}
-
-// CloseChannelSessions closes sessions, and removes the rows of thousands with one system call for each table. Those
-// that are over are left out.
-func (r *Relay) CloseChannelSessions(sessions ...*ChannelSession) error {
-	all := make([]*runtime.Session, len(sessions))
-	for i, s := range sessions {
-		all[i] = s.s
-	}
-	return r.rt.CloseSessions(all...)
-}
-
-// Change gives the session other values, as a whole or not at all. Errors are those of OpenChannel.
-func (s *ChannelSession) Change(v Channel) error {
-	return s.s.Change(v.Client, v.Server, v.Number, v.Relayed, v.Peer)
-}
-
-// Fields returns what the session was opened with, or changed to.
-func (s *ChannelSession) Fields() Channel {
-	v := s.s.Values()
-	return Channel{
-		Client:  v[0].(netip.AddrPort),
-		Server:  v[1].(netip.AddrPort),
-		Number:  uint16(v[2].(uint64)),
-		Relayed: v[3].(netip.AddrPort),
-		Peer:    v[4].(netip.AddrPort),
-	}
-}
-
-// Counters returns what was sent for the session; an error where it is over.
-func (s *ChannelSession) Counters() (ChannelCounters, error) {
-	c, err := s.s.Counters()
-	if err != nil {
-		return ChannelCounters{}, err
-	}
-	return ChannelCounters{
-		ByChannel: c[0],
-		ByPeer:    c[1],
-	}, nil
-}
-
-// LastUsed returns when a packet was last sent for the session; the zero time where none was. It returns an error where
-// the session is over.
-func (s *ChannelSession) LastUsed() (time.Time, error) { return s.s.LastUsed() }
-
-// Done is closed when the session is over.
-func (s *ChannelSession) Done() <-chan struct{} { return s.s.Done() }
-
-// Err says why the session is over: runtime.ErrClosed or runtime.ErrExpired; nil while it is open.
-func (s *ChannelSession) Err() error { return s.s.Err() }
-
-// Close ends the session, in all directions. Closing it again does nothing.
-func (s *ChannelSession) Close() error { return s.s.Close() }
-
-// String names the session by its fields.
-func (s *ChannelSession) String() string { return s.s.String() }
 
 var desc = abi.Desc{
 	Name:   "turn",

@@ -95,7 +95,7 @@ func start(t testing.TB, set ...func(*control.Server)) *lab {
 }
 
 // open opens a session as call has it, without the control socket.
-func (l *lab) open(number int) *runtime.Session {
+func (l *lab) open(number int) *runtime.AnySession {
 	l.Helper()
 	c := call(number)
 	s, err := l.relay.Open("call", addrPort(c[0]), addrPort(c[1]), number, addrPort(c[3]), addrPort(c[4]))

@@ -399,7 +399,7 @@ func TestStop(t *testing.T) {
 func TestLongLists(t *testing.T) {
 	l := start(t)
 	const count = 2500 // in twice as many slots, many more than are looked at under one lock
-	var gaps []*runtime.Session
+	var gaps []*runtime.AnySession
 	for i := range 2 * count {
 		if s := l.open(i); i%2 > 0 {
 			gaps = append(gaps, s)

@@ -62,7 +62,7 @@ func Main(loads map[string]any) {
 	for i := range job.Packages {
 		d := &driver{
 			Package: &job.Packages[i], job: &job, at: i, load: reflect.ValueOf(loads[job.Packages[i].Name]),
-			called: map[string]bool{}, rng: rand.New(rand.NewPCG(1, uint64(i))),
+			called: map[string]bool{}, typed: map[string]reflect.Type{}, rng: rand.New(rand.NewPCG(1, uint64(i))),
 		}
 		for _, text := range d.run() {
 			fmt.Printf("%s: %s\n", d.Name, text)
@@ -86,6 +86,7 @@ type driver struct {
 	rt     *runtime.Relay
 	maps   map[string]*ebpf.Map
 	called map[string]bool
+	typed  map[string]reflect.Type // instances of generic types of the runtime, by name
 	wrong  []string
 
 	receivers map[uint32]reflect.Value // that are there, by identity
@@ -120,20 +121,25 @@ func (d *driver) run() []string {
 		}()
 		d.open()
 		d.counters()
-		first := d.relay.Elem().NumField() - len(d.Desc.Programs) - len(d.Desc.Groups)
-		own := d.tablesOfTheirOwn()
-		first -= len(own)
+		field := 0 // of the relay; the first ones aren't exported
+		next := func() reflect.Value {
+			for !d.relay.Elem().Type().Field(field).IsExported() {
+				field++
+			}
+			field++
+			return d.relay.Elem().Field(field - 1)
+		}
 		for i := range d.Desc.Programs {
-			d.program(d.relay.Elem().Field(first+i), &d.Desc.Programs[i])
+			d.program(next(), &d.Desc.Programs[i])
 		}
-		first += len(d.Desc.Programs)
-		for i, t := range own {
-			d.table(d.relay.Elem().Field(first+i), t)
+		for _, t := range d.tablesOfTheirOwn() {
+			d.table(next(), t)
 		}
-		first += len(own)
-		d.sessions()
+		for i := range d.Desc.Sessions {
+			d.session(next(), &d.Desc.Sessions[i])
+		}
 		for i := range d.Desc.Groups {
-			d.group(d.relay.Elem().Field(first+i), &d.Desc.Groups[i])
+			d.group(next(), &d.Desc.Groups[i])
 		}
 		d.events()
 		for range 2 {
@@ -142,6 +148,13 @@ func (d *driver) run() []string {
 		for _, name := range d.API {
 			if !d.called[name] {
 				d.errorf("%s: nothing has called it", name)
+			}
+		}
+		for name, typ := range d.typed {
+			for i := range typ.NumMethod() {
+				if method := name + "." + typ.Method(i).Name; !d.called[method] {
+					d.errorf("%s: nothing has called it", method)
+				}
 			}
 		}
 	}()
@@ -181,6 +194,9 @@ func (d *driver) call(of reflect.Value, method string, args ...any) []reflect.Va
 		panic(stop{fmt.Errorf("%s has no method %s", typ.Name(), method)})
 	}
 	d.called[typ.Name()+"."+method] = true
+	if strings.HasPrefix(typ.String(), "runtime.") && !strings.HasPrefix(typ.Name(), "Program[") {
+		d.typed[typ.Name()] = of.Type()
+	}
 	var in []reflect.Value
 	for _, a := range args {
 		v, is := a.(reflect.Value)

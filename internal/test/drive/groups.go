@@ -34,6 +34,10 @@ func (d *driver) group(kind reflect.Value, desc *abi.Group) {
 		d.errorf("%s is %q", what, text)
 	}
 
+	if v := d.call(kind, "Of", &runtime.Event{})[0]; !v.IsNil() {
+		d.errorf("%s: an event that names no receiver names %v", what, v)
+	}
+
 	add, _ := g.Type().MethodByName("Add")
 	rowType := add.Type.In(2)
 	var plain, state []abi.Member
@@ -95,7 +99,7 @@ func (d *driver) group(kind reflect.Value, desc *abi.Group) {
 	}
 	d.same(what+", Hops", d.call(v, "Hops")[0].Len(), hops)
 	for i, m := range state {
-		d.refers(what+", "+m.Name, v.Elem().Field(2+i), m, u32(rows[0][m.Off:]))
+		d.refers(what+", "+m.Name, v.Elem().FieldByName("State").Field(i), m, u32(rows[0][m.Off:]))
 	}
 	n := d.perCPU(abi.MapReceivers, int(d.call(v, "ID")[0].Uint()), abi.ReceiverPackets, abi.ReceiverBytes,
 		abi.ReceiverDeclined, abi.ReceiverFailed)

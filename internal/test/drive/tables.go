@@ -184,31 +184,6 @@ func (d *driver) stored(what string, m *ebpf.Map, desc *abi.Table, key []byte, m
 	}
 }
 
-// sessions opens, changes and closes sessions of each kind.
-func (d *driver) sessions() {
-	of := map[string]reflect.Value{} // Open…, by the name of what it opens
-	var order []string
-	for i := range d.relay.NumMethod() {
-		m := d.relay.Type().Method(i)
-		if typ := m.Type; typ.NumIn() == 2 && typ.NumOut() == 2 && typ.In(1).Kind() == reflect.Struct &&
-			typ.Out(0).Kind() == reflect.Pointer {
-			of["Relay."+m.Name] = d.relay.Method(i)
-		}
-	}
-	for _, name := range d.API { // in the order of the spec
-		if _, ok := of[name]; ok {
-			order = append(order, name[len("Relay."):])
-		}
-	}
-	if len(order) != len(d.Desc.Sessions) {
-		d.errorf("%d kinds of sessions: %v", len(d.Desc.Sessions), order)
-		return
-	}
-	for i, open := range order {
-		d.session(open, &d.Desc.Sessions[i])
-	}
-}
-
 // values of a session.
 type sessionValues struct {
 	fields  reflect.Value
@@ -240,9 +215,10 @@ func (v *sessionValues) in(members []abi.Member, fields []int) (raw [][]byte) {
 	return raw
 }
 
-func (d *driver) session(open string, desc *abi.Session) {
-	method := d.relay.MethodByName(open)
-	typ := method.Type().In(0)
+// session opens, changes and closes sessions of a kind.
+func (d *driver) session(kind reflect.Value, desc *abi.Session) {
+	open, _ := kind.Type().MethodByName("Open")
+	typ := open.Type.In(1)
 	what := "session " + desc.Name
 	// Values that another session has already, or two rows of this one: there are few where a field is small. A change
 	// needs room for the new rows beside the old ones.
@@ -268,7 +244,7 @@ func (d *driver) session(open string, desc *abi.Session) {
 	}
 	opened := func() (s reflect.Value, v *sessionValues) {
 		v = taken(func(v *sessionValues) error {
-			out := d.call(d.relay, open, v.fields)
+			out := d.call(kind, "Open", v.fields)
 			s = out[0]
 			return asError(out[1])
 		})
@@ -276,11 +252,10 @@ func (d *driver) session(open string, desc *abi.Session) {
 	}
 	s, v := opened()
 	if v == nil && impossible(desc) {
-		for _, name := range d.API {
-			if strings.Contains(name, open[len("Open"):]+"Session") {
-				d.called[name] = true
-			}
+		for range d.call(kind, "All")[0].Seq() {
+			d.errorf("%s: there is one", what)
 		}
+		d.ok(kind, "Close")
 		return
 	}
 	if v == nil {
@@ -298,16 +273,14 @@ func (d *driver) session(open string, desc *abi.Session) {
 			d.errorf("%s: never used", what)
 		}
 	}
-	if s.MethodByName("Refresh").IsValid() {
-		deadline := func() uint64 { return binary.NativeEndian.Uint64(d.at32(abi.MapSlots, slot)) }
-		before := deadline()
-		d.ok(s, "Refresh")
-		if now := deadline(); now < before || now == 0 {
-			d.errorf("%s: refreshed from %d to %d", what, before, now)
-		}
-		if d.call(s, "Expires")[0].IsZero() {
-			d.errorf("%s: it never expires", what)
-		}
+	deadline := func() uint64 { return binary.NativeEndian.Uint64(d.at32(abi.MapSlots, slot)) }
+	before := deadline()
+	d.ok(s, "Refresh")
+	if now := deadline(); now < before || now == 0 {
+		d.errorf("%s: refreshed from %d to %d", what, before, now)
+	}
+	if ends := desc.Lifetime > 0 || desc.Idle > 0; d.call(s, "Expires")[0].IsZero() == ends {
+		d.errorf("%s: whether it expires isn't %v", what, ends)
 	}
 	if text := d.call(s, "String")[0].String(); len(text) < len(desc.Name) || text[:len(desc.Name)] != desc.Name {
 		d.errorf("%s is %q", what, text)
@@ -326,9 +299,8 @@ func (d *driver) session(open string, desc *abi.Session) {
 	}
 	d.sessionRows(what+", changed", desc, v, true)
 	d.fields(what+", changed", s, v, desc)
-	all := reflect.ValueOf(d.call(d.relay, open[len("Open"):]+"Sessions")[0].Interface())
 	n := 0
-	for other := range all.Seq() {
+	for other := range d.call(kind, "All")[0].Seq() {
 		n++
 		d.same(what+", listed", values(d.call(other, "Fields")[0]), values(d.call(s, "Fields")[0]))
 	}
@@ -351,7 +323,7 @@ func (d *driver) session(open string, desc *abi.Session) {
 			both = append(both, b)
 		}
 	}
-	d.ok(d.relay, "Close"+open[len("Open"):]+"Sessions", both...)
+	d.ok(kind, "Close", both...)
 	d.sessionRows(what+", all closed", desc, v, false)
 }
 

@@ -5,9 +5,7 @@
 package rewriterelay
 
 import (
-	"context"
 	_ "embed"
-	"iter"
 	"log/slog"
 	"net/netip"
 	"time"
@@ -78,8 +76,8 @@ func Load(opt Options) (*Relay, error) {
 	}
 	return &Relay{
 		rt:        rt,
-		Deliver:   &DeliverProgram{rt.Program("deliver")},
-		Receivers: &ReceiversGroups{rt.GroupKind("receivers")},
+		Deliver:   runtime.TypedProgram[DeliverReason](rt, "deliver"),
+		Receivers: runtime.TypedGroups(rt, "receivers", layReceiversKey, layReceiversRow, layReceiversState),
 	}, nil
 }
 
@@ -95,7 +93,7 @@ func (r *Relay) Runtime() *runtime.Relay { return r.rt }
 
 // DeliverProgram is the program "deliver": Attach and Detach take the name of an interface; what Counts returns is
 // indexed by DeliverReason.
-type DeliverProgram struct{ *runtime.Program }
+type DeliverProgram = runtime.Program[DeliverReason]
 
 // DeliverReason is what became of a packet that deliver saw.
 type DeliverReason int
@@ -155,127 +153,21 @@ func (r DeliverReason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r)
 // String names the reason as the spec and the command line do.
 func (r DeliverReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *DeliverProgram) Count(r DeliverReason) (runtime.Count, error) {
-	return p.Program.CountAt(int(r))
-}
-
 // ReceiversGroups are the groups "receivers": up to 1 groups of up to 512 receivers each, 512 in all.
-type ReceiversGroups struct{ k *runtime.GroupKind }
+type ReceiversGroups = runtime.Groups[netip.AddrPort, ReceiversRow, ReceiversState]
 
-// Open opens a group without receivers, and waits as ReceiversGroup.Change does. Errors: *runtime.ExistsError,
-// *runtime.FullError, *runtime.ValueError, runtime.ErrClosed.
-func (k *ReceiversGroups) Open(ctx context.Context, key netip.AddrPort) (*ReceiversGroup, error) {
-	g, err := k.k.Open(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	return wrapReceiversGroup(g), nil
-}
-
-// Get returns the open group with a key; an error that wraps runtime.ErrNotFound where there is none.
-func (k *ReceiversGroups) Get(key netip.AddrPort) (*ReceiversGroup, error) {
-	g, err := k.k.Get(key)
-	if err != nil {
-		return nil, err
-	}
-	return wrapReceiversGroup(g), nil
-}
-
-// All iterates over the open groups, those adopted from another process included.
-func (k *ReceiversGroups) All() iter.Seq[*ReceiversGroup] {
-	return func(yield func(*ReceiversGroup) bool) {
-		for g := range k.k.All() {
-			if !yield(wrapReceiversGroup(g)) {
-				return
-			}
-		}
-	}
-}
-
-// Count returns how many groups are open, and how many receivers they have.
-func (k *ReceiversGroups) Count() (groups, receivers int) { return k.k.Count() }
-
-// ReceiversGroup is an open group "receivers": packets that have its key go to its receivers. It is the same pointer as
-// long as the group is open.
-type ReceiversGroup struct{ g *runtime.Group }
-
-func wrapReceiversGroup(g *runtime.Group) *ReceiversGroup {
-	if g == nil {
-		return nil
-	}
-	return g.Typed(func() any { return &ReceiversGroup{g} }).(*ReceiversGroup)
-}
-
-// Key returns the key that the group was opened with.
-func (g *ReceiversGroup) Key() netip.AddrPort {
-	k := g.g.Key()
-	return k[0].(netip.AddrPort)
-}
-
-// Receivers returns the receivers, in the order in which packets are sent to them.
-func (g *ReceiversGroup) Receivers() []*ReceiversReceiver {
-	var out []*ReceiversReceiver
-	for _, v := range g.g.Receivers() {
-		out = append(out, wrapReceiversReceiver(v))
-	}
-	return out
-}
-
-// Len returns how many receivers the group has.
-func (g *ReceiversGroup) Len() int { return g.g.Len() }
-
-// Add adds a receiver after the others. It gets packets when Add returns; Add waits as Change does. Errors:
-// *runtime.ValueError, *runtime.FullError, runtime.ErrClosed.
-func (g *ReceiversGroup) Add(ctx context.Context, row ReceiversRow) (*ReceiversReceiver, error) {
-	v, err := g.g.Add(ctx, row.values()...)
-	if err != nil {
-		return nil, err
-	}
-	return wrapReceiversReceiver(v), nil
-}
-
-// Change makes several changes in one step: each packet sees all of them or none. f says which; where it returns an
-// error, nothing is changed. Receivers that it adds get no packet before it returns.
-//
-// Change waits until no program sees the receivers from before it: some milliseconds. If ctx ends first, Change returns
-// its error, and the change goes on.
-func (g *ReceiversGroup) Change(ctx context.Context, f func(c *ReceiversChange) error) error {
-	return g.g.Change(ctx, func(c *runtime.Change) error { return f(&ReceiversChange{c}) })
-}
-
-// Close closes the group: no packet reaches its receivers when it returns, and all that they had is free. Closing it
-// again does nothing. It waits as Change does.
-func (g *ReceiversGroup) Close(ctx context.Context) error { return g.g.Close(ctx) }
-
-// String names the group by its key.
-func (g *ReceiversGroup) String() string { return g.g.String() }
+// ReceiversGroup is an open group "receivers": packets that have its key go to its receivers.
+type ReceiversGroup = runtime.Group[netip.AddrPort, ReceiversRow, ReceiversState]
 
 // ReceiversChange is several changes of a group in one step.
-type ReceiversChange struct{ c *runtime.Change }
+type ReceiversChange = runtime.Change[netip.AddrPort, ReceiversRow, ReceiversState]
 
-// Add adds a receiver after the others.
-func (c *ReceiversChange) Add(row ReceiversRow) (*ReceiversReceiver, error) {
-	v, err := c.c.Add(row.values()...)
-	if err != nil {
-		return nil, err
-	}
-	return wrapReceiversReceiver(v), nil
+// ReceiversReceiver is a receiver of a group "receivers".
+type ReceiversReceiver = runtime.Receiver[netip.AddrPort, ReceiversRow, ReceiversState]
+
+func layReceiversKey(c *runtime.Codec, v *netip.AddrPort) {
+	c.AddrPort(v)
 }
-
-// Set gives a receiver new values.
-func (c *ReceiversChange) Set(v *ReceiversReceiver, row ReceiversRow) error {
-	return c.c.Set(v.v, row.values()...)
-}
-
-// Update changes a receiver's values. f is called after the function that has the ReceiversChange has returned, perhaps
-// more than once.
-func (c *ReceiversChange) Update(v *ReceiversReceiver, f func(row *ReceiversRow)) {
-	c.c.Update(v.v, updateReceiversRow(f))
-}
-
-// Remove removes a receiver; one that is removed already is left alone.
-func (c *ReceiversChange) Remove(v *ReceiversReceiver) { c.c.Remove(v.v) }
 
 // ReceiversRow are the values of a receiver.
 type ReceiversRow struct {
@@ -287,84 +179,21 @@ type ReceiversRow struct {
 	Timestamp   uint32
 }
 
-func (r *ReceiversRow) values() []any {
-	return []any{r.Local, r.Remote, r.SSRC, r.PayloadType, r.Sequence, r.Timestamp}
+func layReceiversRow(c *runtime.Codec, v *ReceiversRow) {
+	c.AddrPort(&v.Local)
+	c.AddrPort(&v.Remote)
+	runtime.Uint(c, &v.SSRC)
+	runtime.Uint(c, &v.PayloadType)
+	runtime.Uint(c, &v.Sequence)
+	runtime.Uint(c, &v.Timestamp)
 }
 
-func makeReceiversRow(v []any) (row ReceiversRow) {
-	if v == nil {
-		return row
-	}
-	return ReceiversRow{
-		Local:       v[0].(netip.AddrPort),
-		Remote:      v[1].(netip.AddrPort),
-		SSRC:        uint32(v[2].(uint64)),
-		PayloadType: uint8(v[3].(uint64)),
-		Sequence:    uint16(v[4].(uint64)),
-		Timestamp:   uint32(v[5].(uint64)),
-	}
+// ReceiversState is what a receiver has as long as it is there.
+type ReceiversState struct {
 }
 
-func updateReceiversRow(f func(*ReceiversRow)) func([]any) []any {
-	return func(v []any) []any {
-		row := makeReceiversRow(v)
-		f(&row)
-		return row.values()
-	}
+func layReceiversState(c *runtime.Codec, v *ReceiversState) {
 }
-
-// ReceiversReceiver is a receiver of a group "receivers". It is the same pointer until it is removed.
-type ReceiversReceiver struct {
-	v *runtime.Receiver
-
-	Tag any // the caller's. Set in Change, it is there when the first event names the receiver
-
-}
-
-func wrapReceiversReceiver(v *runtime.Receiver) *ReceiversReceiver {
-	if v == nil {
-		return nil
-	}
-	return v.Typed(func() any {
-		return &ReceiversReceiver{
-			v: v,
-		}
-	}).(*ReceiversReceiver)
-}
-
-// ID returns the identity of the receiver, which is used again some time after it is removed.
-func (v *ReceiversReceiver) ID() uint32 { return v.v.ID() }
-
-// Group returns the group of the receiver.
-func (v *ReceiversReceiver) Group() *ReceiversGroup { return wrapReceiversGroup(v.v.Group()) }
-
-// Row returns the values in force.
-func (v *ReceiversReceiver) Row() ReceiversRow { return makeReceiversRow(v.v.Values()) }
-
-// Set gives the receiver new values. They are in force when it returns; each packet sees the old or the new ones. It
-// waits as ReceiversGroup.Change does.
-func (v *ReceiversReceiver) Set(ctx context.Context, row ReceiversRow) error {
-	return v.v.Set(ctx, row.values()...)
-}
-
-// Update changes the receiver's values, as Set does. No change of another goroutine is lost: f is called again where
-// one came between.
-func (v *ReceiversReceiver) Update(ctx context.Context, f func(row *ReceiversRow)) error {
-	return v.v.Update(ctx, updateReceiversRow(f))
-}
-
-// Remove removes the receiver: no packet reaches it when Remove returns. Removing it again does nothing. It waits as
-// ReceiversGroup.Change does.
-func (v *ReceiversReceiver) Remove(ctx context.Context) error { return v.v.Remove(ctx) }
-
-// Usage returns the packets that were sent and not sent to the receiver; of one that is removed, until then.
-func (v *ReceiversReceiver) Usage() (runtime.Usage, error) { return v.v.Usage() }
-
-// Hops returns how packets leave towards the receiver; copies are sent only where the state is runtime.HopDirect.
-func (v *ReceiversReceiver) Hops() []runtime.Hop { return v.v.Hops() }
-
-// String names the receiver by its group and identity.
-func (v *ReceiversReceiver) String() string { return v.v.String() }
 
 var desc = abi.Desc{
 	Name:   "rewrite",

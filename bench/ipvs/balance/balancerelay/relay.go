@@ -6,7 +6,6 @@ package balancerelay
 
 import (
 	_ "embed"
-	"iter"
 	"log/slog"
 	"net/netip"
 	"time"
@@ -81,10 +80,10 @@ func Load(opt Options) (*Relay, error) {
 	}
 	return &Relay{
 		rt:       rt,
-		Request:  &RequestProgram{rt.Program("request")},
-		Answer:   &AnswerProgram{rt.Program("answer")},
-		ByClient: &ByClientTable{rt.Table("by_client")},
-		ByServer: &ByServerTable{rt.Table("by_server")},
+		Request:  runtime.TypedProgram[RequestReason](rt, "request"),
+		Answer:   runtime.TypedProgram[AnswerReason](rt, "answer"),
+		ByClient: runtime.TypedTable(rt, "by_client", layByClientKey, layByClientRow),
+		ByServer: runtime.TypedTable(rt, "by_server", layByServerKey, layByServerRow),
 	}, nil
 }
 
@@ -100,7 +99,7 @@ func (r *Relay) Runtime() *runtime.Relay { return r.rt }
 
 // RequestProgram is the program "request": Attach and Detach take the name of an interface; what Counts returns is
 // indexed by RequestReason.
-type RequestProgram struct{ *runtime.Program }
+type RequestProgram = runtime.Program[RequestReason]
 
 // RequestReason is what became of a packet that request saw.
 type RequestReason int
@@ -158,14 +157,9 @@ func (r RequestReason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r)
 // String names the reason as the spec and the command line do.
 func (r RequestReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *RequestProgram) Count(r RequestReason) (runtime.Count, error) {
-	return p.Program.CountAt(int(r))
-}
-
 // AnswerProgram is the program "answer": Attach and Detach take the name of an interface; what Counts returns is
 // indexed by AnswerReason.
-type AnswerProgram struct{ *runtime.Program }
+type AnswerProgram = runtime.Program[AnswerReason]
 
 // AnswerReason is what became of a packet that answer saw.
 type AnswerReason int
@@ -223,18 +217,18 @@ func (r AnswerReason) Desc() abi.Reason { return desc.Programs[1].Reason(int(r))
 // String names the reason as the spec and the command line do.
 func (r AnswerReason) String() string { return r.Desc().Name }
 
-// Count returns how many packets ended with the reason.
-func (p *AnswerProgram) Count(r AnswerReason) (runtime.Count, error) {
-	return p.Program.CountAt(int(r))
-}
-
 // ByClientTable is the table "by_client": a hash table of 4096 rows.
-type ByClientTable struct{ t *runtime.Table }
+type ByClientTable = runtime.Table[ByClientKey, ByClientRow]
 
 // ByClientKey is a key of by_client.
 type ByClientKey struct {
 	Client  netip.AddrPort
 	Service netip.AddrPort
+}
+
+func layByClientKey(c *runtime.Codec, v *ByClientKey) {
+	c.AddrPort(&v.Client)
+	c.AddrPort(&v.Service)
 }
 
 // ByClientRow is a value of by_client.
@@ -243,78 +237,23 @@ type ByClientRow struct {
 	Hop    netip.Addr
 }
 
-func (t *ByClientTable) key(key ByClientKey) []any {
-	return []any{key.Client, key.Service}
-}
-
-func (t *ByClientTable) row(v []any) ByClientRow {
-	return ByClientRow{
-		Server: v[0].(netip.AddrPort),
-		Hop:    v[1].(netip.Addr),
-	}
-}
-
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
-// Errors: *runtime.ValueError, *runtime.FullError.
-func (t *ByClientTable) Put(key ByClientKey, row ByClientRow) error {
-	return t.t.Put(t.key(key), []any{row.Server, row.Hop})
-}
-
-// Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *ByClientTable) Get(key ByClientKey) (ByClientRow, error) {
-	v, err := t.t.Get(t.key(key))
-	if err != nil {
-		return ByClientRow{}, err
-	}
-	return t.row(v), nil
-}
-
-// Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *ByClientTable) Delete(key ByClientKey) error { return t.t.Delete(t.key(key)) }
-
-// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
-// removes none.
-func (t *ByClientTable) DeleteMany(keys ...ByClientKey) (deleted int, err error) {
-	all := make([][]any, len(keys))
-	for i, key := range keys {
-		all[i] = t.key(key)
-	}
-	return t.t.DeleteMany(all)
-}
-
-// ByClientEntry is a row of by_client with its key.
-type ByClientEntry struct {
-	Key ByClientKey
-	Row ByClientRow
-}
-
-// All iterates over the rows, in no order. An error ends the iteration.
-func (t *ByClientTable) All() iter.Seq2[ByClientEntry, error] {
-	return func(yield func(ByClientEntry, error) bool) {
-		for e, err := range t.t.All() {
-			if err != nil {
-				yield(ByClientEntry{}, err)
-				return
-			}
-			k := e.Key
-			key := ByClientKey{
-				Client:  k[0].(netip.AddrPort),
-				Service: k[1].(netip.AddrPort),
-			}
-			if !yield(ByClientEntry{key, t.row(e.Value)}, nil) {
-				return
-			}
-		}
-	}
+func layByClientRow(c *runtime.Codec, v *ByClientRow) {
+	c.AddrPort(&v.Server)
+	c.NextHop(&v.Hop)
 }
 
 // ByServerTable is the table "by_server": a hash table of 4096 rows.
-type ByServerTable struct{ t *runtime.Table }
+type ByServerTable = runtime.Table[ByServerKey, ByServerRow]
 
 // ByServerKey is a key of by_server.
 type ByServerKey struct {
 	Server netip.AddrPort
 	Client netip.AddrPort
+}
+
+func layByServerKey(c *runtime.Codec, v *ByServerKey) {
+	c.AddrPort(&v.Server)
+	c.AddrPort(&v.Client)
 }
 
 // ByServerRow is a value of by_server.
@@ -323,69 +262,9 @@ type ByServerRow struct {
 	Hop     netip.Addr
 }
 
-func (t *ByServerTable) key(key ByServerKey) []any {
-	return []any{key.Server, key.Client}
-}
-
-func (t *ByServerTable) row(v []any) ByServerRow {
-	return ByServerRow{
-		Service: v[0].(netip.AddrPort),
-		Hop:     v[1].(netip.Addr),
-	}
-}
-
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
-// Errors: *runtime.ValueError, *runtime.FullError.
-func (t *ByServerTable) Put(key ByServerKey, row ByServerRow) error {
-	return t.t.Put(t.key(key), []any{row.Service, row.Hop})
-}
-
-// Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *ByServerTable) Get(key ByServerKey) (ByServerRow, error) {
-	v, err := t.t.Get(t.key(key))
-	if err != nil {
-		return ByServerRow{}, err
-	}
-	return t.row(v), nil
-}
-
-// Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *ByServerTable) Delete(key ByServerKey) error { return t.t.Delete(t.key(key)) }
-
-// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
-// removes none.
-func (t *ByServerTable) DeleteMany(keys ...ByServerKey) (deleted int, err error) {
-	all := make([][]any, len(keys))
-	for i, key := range keys {
-		all[i] = t.key(key)
-	}
-	return t.t.DeleteMany(all)
-}
-
-// ByServerEntry is a row of by_server with its key.
-type ByServerEntry struct {
-	Key ByServerKey
-	Row ByServerRow
-}
-
-// All iterates over the rows, in no order. An error ends the iteration.
-func (t *ByServerTable) All() iter.Seq2[ByServerEntry, error] {
-	return func(yield func(ByServerEntry, error) bool) {
-		for e, err := range t.t.All() {
-			if err != nil {
-				yield(ByServerEntry{}, err)
-				return
-			}
-			k := e.Key
-			key := ByServerKey{
-				Server: k[0].(netip.AddrPort),
-				Client: k[1].(netip.AddrPort),
-			}
-			if !yield(ByServerEntry{key, t.row(e.Value)}, nil) {
-				return
-			}
-		}
-	}
+func layByServerRow(c *runtime.Codec, v *ByServerRow) {
+	c.AddrPort(&v.Service)
+	c.NextHop(&v.Hop)
 }
 
 var desc = abi.Desc{
