@@ -226,3 +226,21 @@ programs: p: {hook: "tc/ingress", stack: ["eth", "ip", "udp", "tag"], ` +
 		}
 	}
 }
+
+// What constants come to is what has to fit, not what each of them may be: 5 - 3 does, 3 - 5 doesn't.
+func TestConstantOperands(t *testing.T) {
+	const src = `name: "x"
+headers: tag: fields: [{name: "id", bits: 8}]
+programs: p: {
+	hook: "tc/ingress"
+	stack: ["eth", "ip", "udp", "tag"]
+	do: [{set: "tag.id": "%s"}, {send: {from: "udp.dst", to: "udp.src"}}]
+}
+`
+	for value, fits := range map[string]bool{"5 - 3": true, "200 + 55": true, "200 + 56": false, "3 - 5": false} {
+		diags := compile(strings.Replace(src, "%s", value, 1))
+		if diags.Err() == nil != fits {
+			t.Errorf("%s: %v", value, diags.Err())
+		}
+	}
+}

@@ -84,7 +84,7 @@ func (f *function) cover(pos diag.Pos, nodes ...ir.Node) {
 			switch e.(type) {
 			case *ir.Load, *ir.LoadBytes, *ir.SumOK:
 				for at, size := range ir.Offsets(e) {
-					f.need(plus(at, size), f.reason, pos)
+					f.need(at.Plus(size), f.reason, pos)
 				}
 			}
 		}

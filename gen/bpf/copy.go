@@ -169,7 +169,7 @@ func (n *fan) blanks(w *writer) (calls []c.Expr, sum c.Expr) {
 			continue
 		}
 		room := roomOf(b.Max)
-		w.holds(plus(b.At, room))
+		w.holds(b.At.Plus(room))
 		call := c.Do("fr_put_back", skb, at, w.ptr(b.At), size, c.Dec(room))
 		calls = append(calls, w.unlessEmpty(b, call))
 	}
@@ -183,13 +183,13 @@ func (w *writer) back() (out []cell) {
 		for _, st := range rw.Stores {
 			if st.Width == nil {
 				for i := range st.Size {
-					visit(plus(st.Off, i))
+					visit(st.Off.Plus(i))
 				}
 			}
 		}
 		for _, s := range rw.Sums {
 			visit(s.New)
-			visit(plus(s.New, 1))
+			visit(s.New.Plus(1))
 		}
 	}
 	each(w.rw, func(o ir.Off) { own[o] = true })
@@ -212,7 +212,7 @@ func (w *writer) back() (out []cell) {
 		for _, x := range made.Rewrite.Stores {
 			if x.Width != nil && !widths[x.Off] {
 				widths[x.Off] = true
-				w.holds(plus(x.Off, 8))
+				w.holds(x.Off.Plus(8))
 				back := cell{scalar: w.packet(x.Off, 8), off: x.Off, width: x.Width}
 				if x.Plain {
 					w.more = true
@@ -230,15 +230,15 @@ func (w *writer) back() (out []cell) {
 	})
 	for i := 0; i < len(missing); {
 		n := 1
-		for i+n < len(missing) && missing[i+n] == plus(missing[i], n) {
+		for i+n < len(missing) && missing[i+n] == missing[i].Plus(n) {
 			n++
 		}
 		at := missing[i]
 		i += n
 		for _, size := range pieces(0, n) {
-			w.holds(plus(at, size))
+			w.holds(at.Plus(size))
 			out = append(out, cell{scalar: w.packet(at, size), off: at})
-			at = plus(at, size)
+			at = at.Plus(size)
 		}
 	}
 	return out

@@ -254,12 +254,6 @@ func (f *function) raw(o ir.Off) c.Expr {
 	return c.Plus(f.front(), o.Const)
 }
 
-// plus moves an offset.
-func plus(o ir.Off, n int) ir.Off {
-	o.Const += n
-	return o
-}
-
 // load reads an integer at any bit offset.
 func (f *function) load(e *ir.Load) c.Expr {
 	n := (e.Bit + e.Bits + 7) / 8
@@ -270,7 +264,7 @@ func (f *function) load(e *ir.Load) c.Expr {
 		tail := 8*n - e.Bit - e.Bits
 		return masked(c.Binary{
 			Op: "|", X: shifted("<<", c.Bytes("be", 8, f.ptr(e.Off)), 8-tail),
-			Y: shifted(">>", c.Bytes("be", 1, f.ptr(plus(e.Off, 8))), tail),
+			Y: shifted(">>", c.Bytes("be", 1, f.ptr(e.Off.Plus(8))), tail),
 		}, e.Bits)
 	}
 	x := shifted(">>", f.gather(e.Off, n, false), 8*n-e.Bit-e.Bits)
@@ -301,7 +295,7 @@ func (f *function) gather(o ir.Off, n int, little bool) c.Expr {
 	var loads []c.Expr
 	for done := 0; done < n; {
 		size := 1 << (bits.Len(uint(n-done)) - 1)
-		at, shift := f.ptr(plus(o, done)), 8*(n-done-size)
+		at, shift := f.ptr(o.Plus(done)), 8*(n-done-size)
 		x := c.Expr(c.Bytes("be", size, at))
 		if little {
 			x, shift = in64(c.Bytes("ld", size, at)), 8*done
@@ -323,7 +317,7 @@ func (f *function) sum(e *ir.SumOK) c.Expr {
 	var loads []c.Expr
 	for done := 0; done < e.Len; {
 		size := min(4, 1<<(bits.Len(uint(e.Len-done))-1))
-		loads = append(loads, c.Bytes("ld", size, f.ptr(plus(e.Off, done))))
+		loads = append(loads, c.Bytes("ld", size, f.ptr(e.Off.Plus(done))))
 		done += size
 	}
 	return c.Do("fr_sum_ok", sumIn64(loads))

@@ -163,7 +163,7 @@ func (f *function) byName(o ir.Off, packet int) c.Expr {
 // after is the end of a part, where an offset is one, else nil.
 func (f *function) after(end ir.Off) c.Expr {
 	for _, p := range f.scope {
-		if h := f.header(p); len(h.members) > 0 && plus(p.At, h.size) == end {
+		if h := f.header(p); len(h.members) > 0 && p.At.Plus(h.size) == end {
 			return untyped(c.Plus(f.to(p, f.packet()), 1))
 		}
 	}

@@ -121,7 +121,7 @@ func (f *function) headers(w *ir.Rewrite) c.Expr {
 	case w.Encap != nil:
 		return f.expr(w.Encap.Front)
 	}
-	return f.offset(plus(w.NewFront, -w.L2))
+	return f.offset(w.NewFront.Plus(-w.L2))
 }
 
 // offset renders an offset as a number.

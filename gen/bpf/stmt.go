@@ -127,7 +127,7 @@ func (f *function) readUint(s *ir.ReadUint) {
 	f.quote(s.Pos)
 	f.declare(s.Pos, s.Value)
 	n := wordSize(s.Max)
-	read := c.Do("fr_uint", f.word(f.offset(plus(s.End, -n)), s.End.Base.Max), dataEnd, c.Dec(n),
+	read := c.Do("fr_uint", f.word(f.offset(s.End.Plus(-n)), s.End.Base.Max), dataEnd, c.Dec(n),
 		f.variable(s.Size), c.Address(f.variable(s.Value)))
 	f.stopIf(s.Pos, c.Not(read), nil, f.upFor(f.reason))
 }

@@ -43,13 +43,13 @@ func (w *writer) stores() (out []cell) {
 				s.want += fmt.Sprintf("_%d", off.Const-st.Off.Const)
 			}
 			out = append(out, cell{s, off, st.Width, 0, st.If, note, st.Pos})
-			off, note = plus(off, s.size), ""
+			off, note = off.Plus(s.size), ""
 		}
 	}
 	for i := 0; i+1 < len(out); {
 		a, b := out[i], out[i+1]
 		both, ok := w.join(a.scalar, b.scalar)
-		if !ok || b.off != plus(a.off, a.size) || a.width != nil || b.width != nil {
+		if !ok || b.off != a.off.Plus(a.size) || a.width != nil || b.width != nil {
 			i++
 			continue
 		}
@@ -108,7 +108,7 @@ func (w *writer) join(a, b scalar) (scalar, bool) {
 		both.want = a.want
 		return both, true
 	}
-	if a.load == nil || b.load == nil || a.size != b.size || a.size > 4 || *b.load != plus(*a.load, a.size) {
+	if a.load == nil || b.load == nil || a.size != b.size || a.size > 4 || *b.load != (*a.load).Plus(a.size) {
 		return scalar{}, false
 	}
 	both := w.packet(*a.load, 2*a.size)
@@ -140,7 +140,7 @@ func (w *writer) wire(e ir.Expr, size int, little bool) []scalar {
 				s.code = b.ipv4()
 			}
 			if l, ok := e.(*ir.LoadBytes); ok && (b.v4 == nil || from == 12) {
-				s = w.packet(plus(l.Off, done), n)
+				s = w.packet(l.Off.Plus(done), n)
 				if s.want = "old_" + ident(l.Field); done > 0 {
 					s.want += fmt.Sprintf("_%d", done)
 				}

@@ -179,7 +179,7 @@ func (w *writer) coverAll(f *function, pos diag.Pos) {
 			} else if st.Width != nil {
 				n = 1 // the packet had an integer of that width there
 			}
-			f.need(plus(st.Off, n), f.reason, st.Pos)
+			f.need(st.Off.Plus(n), f.reason, st.Pos)
 		}
 	}
 }
@@ -389,7 +389,7 @@ func (w *writer) putVarying(x cell) {
 	if x.off.Base != nil {
 		limit += x.off.Base.Max
 	}
-	at := w.word(c.Binary{Op: "+", X: w.offset(plus(x.off, -x.word)), Y: width}, limit)
+	at := w.word(c.Binary{Op: "+", X: w.offset(x.off.Plus(-x.word)), Y: width}, limit)
 	w.do(x.pos, "fr_put_uint", at, packetEnd, c.Dec(x.word), x.code, width)
 }
 
