@@ -13,6 +13,8 @@ RATIOS   := ./internal/test/testlink ./internal/test/control ./examples/congesti
 
 # All modules of the workspace (go.work).
 ALL      := work
+# And those that stand outside of it, since the linters and tests of the workspace needn't know what they require.
+OUTSIDE  := runtime/quic examples/quic tools/release
 
 # What works on macOS and Windows as well: the compiler.
 PORTABLE = ./cmd/... ./gen/... ./sim/... ./spec/... ./templates/... ./runtime/abi $(addprefix ./runtime/tool/,bpfload forwarding literal skbfacts) $$($(GO) list ./internal/... | grep -vE '/internal/test(/|$$$$)')
@@ -41,9 +43,10 @@ generate: build ## the packages of the examples and the bench, docs/language.md,
 golden: build ## the golden files, anew; look at what changed before you commit it
 	@FASTRELAY_UPDATE=1 $(GO) test -count=1 ./golden/...
 
-check: build ## formatting, vet (also for macOS and Windows), linters, the exported API, generated files that are up to date
+check: build quic ## formatting, vet (every module, also for macOS and Windows), linters, the exported API, generated files that are up to date
 	@unformatted=$$(gofmt -l $$(find . -name '*.go' -not -path './.*')); if [ -n "$$unformatted" ]; then echo "not formatted: $$unformatted"; exit 1; fi
 	@$(GO) vet $(ALL)
+	@for m in $(OUTSIDE); do (cd $$m && $(GO) vet $$($(GO) list ./... | grep -v /quic-go)) || exit 1; done
 	@for system in darwin windows; do GOOS=$$system $(GO) vet $(PORTABLE) || exit 1; done
 	@tools/lint
 	@unformatted=$$($(BIN) fmt -l $(SPECS) golden/*/spec.cue); if [ -n "$$unformatted" ]; then echo "not formatted: $$unformatted"; exit 1; fi

@@ -119,14 +119,14 @@ func load(t fanout.Traffic, l *testnet.Line, n int) (_ *quicrelay.Relay, err err
 			if err != nil {
 				return err
 			}
-			v.Size.Store(1452)
-			v.NextStream.Store(3)
-			v.Leased.Store(1 << 30)
-			v.Data.SetLimit(unlimited)
-			v.Window.SetLimit(unlimited)
+			v.State.Size.Store(1452)
+			v.State.NextStream.Store(3)
+			v.State.Leased.Store(1 << 30)
+			v.State.Data.SetLimit(unlimited)
+			v.State.Window.SetLimit(unlimited)
 			// The subscriber acknowledges so much that numbers are never too far apart.
-			v.Next.Store(1 << 20)
-			v.Acked.Store(1 << 20)
+			v.State.Next.Store(1 << 20)
+			v.State.Acked.Store(1 << 20)
 		}
 		return nil
 	})

@@ -79,59 +79,59 @@ func newReceiver(server *Server, v *quicrelay.SubscribersReceiver, id uint32, pr
 
 func (r *receiver) setBegin(number uint64) {
 	r.begin = number
-	r.v.Begin.Store(number)
+	r.v.State.Begin.Store(number)
 }
 
-func (r *receiver) setData(limit uint64)        { r.v.Data.SetLimit(limit) }
+func (r *receiver) setData(limit uint64)        { r.v.State.Data.SetLimit(limit) }
 func (r *receiver) forwards(number uint64) bool { return number >= r.from }
 
 func (r *receiver) setWindow(limit uint64) {
 	if r.room = limit; !r.paused {
-		r.v.Window.SetLimit(limit)
+		r.v.State.Window.SetLimit(limit)
 	}
 }
 
 // pause stops the kernel while it would send to a former address, or with a former connection ID.
 func (r *receiver) pause(paused bool) {
 	if r.paused = paused; paused {
-		r.v.Window.SetLimit(0)
+		r.v.State.Window.SetLimit(0)
 	} else {
-		r.v.Window.SetLimit(r.room)
+		r.v.State.Window.SetLimit(r.room)
 	}
 }
 
 func (r *receiver) stop() {
 	r.pause(true)
-	r.v.Data.SetLimit(0)
-	r.v.Leased.Store(0)
+	r.v.State.Data.SetLimit(0)
+	r.v.State.Leased.Store(0)
 }
 
 func (r *receiver) setPath(largestAcked int64, size int) {
-	r.v.Acked.Store(uint64(max(0, largestAcked)))
-	r.v.Size.Store(uint64(max(0, size)))
+	r.v.State.Acked.Store(uint64(max(0, largestAcked)))
+	r.v.State.Size.Store(uint64(max(0, size)))
 }
 
-func (r *receiver) setIDs(end quic.StreamID) { r.v.Leased.Store(uint64(max(0, end-r.margin))) }
+func (r *receiver) setIDs(end quic.StreamID) { r.v.State.Leased.Store(uint64(max(0, end-r.margin))) }
 
 func (r *receiver) takeID(end quic.StreamID) (quic.StreamID, bool) {
 	for {
-		next := r.v.NextStream.Load()
+		next := r.v.State.NextStream.Load()
 		if quic.StreamID(next) >= end-r.margin {
 			return 0, false
 		}
-		if r.v.NextStream.CompareAndSwap(next, next+4) {
+		if r.v.State.NextStream.CompareAndSwap(next, next+4) {
 			return quic.StreamID(next), true
 		}
 	}
 }
 
 func (r *receiver) name(number uint64) (id quic.StreamID, ok bool) {
-	n, ok, err := r.v.Streams.Get(number)
+	n, ok, err := r.v.State.Streams.Get(number)
 	return quic.StreamID(n), ok && err == nil
 }
 
 func (r *receiver) setName(number uint64, id quic.StreamID) (now quic.StreamID, ok bool) {
-	n, _, err := r.v.Streams.Put(number, uint64(id))
+	n, _, err := r.v.State.Streams.Put(number, uint64(id))
 	return quic.StreamID(n), err == nil
 }
 
@@ -144,7 +144,7 @@ func (r *receiver) withhold(number uint64) error {
 		return fmt.Errorf("stream %d isn't withheld: %w", number, err)
 	}
 	r.withheld[number] = true
-	r.v.Drops.Add(1)
+	r.v.State.Drops.Add(1)
 	return nil
 }
 
@@ -152,7 +152,7 @@ func (r *receiver) withhold(number uint64) error {
 // a new stream: so the kernel forwards no stream before the first one that isn't over, and rows go with the next call.
 func (r *receiver) finished(numbers []uint64, floor uint64) (left []uint64) {
 	for _, number := range r.over {
-		r.server.freed = append(r.server.freed, runtime.TranslationKey{Translation: r.v.Streams, Key: number})
+		r.server.freed = append(r.server.freed, runtime.TranslationKey{Translation: r.v.State.Streams, Key: number})
 		r.release(number)
 	}
 	r.over = nil
@@ -171,7 +171,7 @@ func (r *receiver) release(number uint64) {
 	if r.withheld[number] {
 		delete(r.withheld, number)
 		_ = r.server.relay.Dropped.Delete(quicrelay.DroppedKey{Subscriber: r.id, Stream: number})
-		r.v.Drops.Add(^uint64(0))
+		r.v.State.Drops.Add(^uint64(0))
 	}
 }
 

@@ -264,14 +264,14 @@ func (s *Server) accelerate(ctx context.Context, c *conn, u *subscriber) error {
 	s.mu.Lock()
 	s.receivers[v], s.subscribers[u.id] = u, u
 	s.mu.Unlock()
-	if err := c.quic.Outside().ShareNumbers(ctx, v.Next.Memory()); err != nil {
+	if err := c.quic.Outside().ShareNumbers(ctx, v.State.Next.Memory()); err != nil {
 		return err
 	}
 	u.feed.mu.Lock()
 	u.budget.margin = s.config.Window
 	r.from = u.feed.next
 	r.setBegin(r.from)
-	v.NextStream.Store(uint64(u.nextID))
+	v.State.NextStream.Store(uint64(u.nextID))
 	r.setIDs(u.endID)
 	r.setPath(path.LargestAcked, path.MaxPacketSize)
 	u.kernel = r
