@@ -14,7 +14,7 @@ RATIOS   := ./internal/test/testlink ./internal/test/control ./examples/congesti
 # All modules of the workspace (go.work).
 ALL      := work
 # And those that stand outside of it, since the linters and tests of the workspace needn't know what they require.
-OUTSIDE  := runtime/quic examples/quic tools/release
+OUTSIDE  := examples/quicfork examples/quic tools/release
 
 # What works on macOS and Windows as well: the compiler.
 PORTABLE = ./cmd/... ./gen/... ./sim/... ./spec/... ./templates/... ./runtime/abi $(addprefix ./runtime/tool/,bpfload forwarding literal skbfacts) $$($(GO) list ./internal/... | grep -vE '/internal/test(/|$$$$)')
@@ -84,7 +84,7 @@ bench: build ## the numbers of the README, as ratios measured in one run; ONLY=k
 	@tools/ensure test bench root
 	@$(if $(filter quic ratios,$(ONLY)),:,$(GO) run ./bench $(if $(ONLY),-only $(ONLY)))
 	@$(if $(filter-out ratios,$(ONLY)),:,$(GO) test -run '^$$' -bench '^BenchmarkRatios$$' -benchtime 3x $(RATIOS))
-	@$(if $(filter-out quic,$(ONLY)),:,(cd runtime/quic && $(GO) run ./cmd/quicfork quic-go) && cd examples/quic && $(GO) run ./bench && $(GO) test -run '^$$' -bench '^BenchmarkRatios$$' -benchtime 1x ./server)
+	@$(if $(filter-out quic,$(ONLY)),:,(cd examples/quicfork && $(GO) run ./cmd/quicfork quic-go) && cd examples/quic && $(GO) run ./bench && $(GO) test -run '^$$' -bench '^BenchmarkRatios$$' -benchtime 1x ./server)
 
 results: build ## what docs/results.md and the README's tables are made of, measured anew in about 10 minutes, and the pages
 	@tools/ensure test bench root
@@ -113,21 +113,21 @@ fuzz-specs: build ## N=500 random specs from SEED=1 on, compiled and compared
 	@tools/ensure root
 	@$(GO) test -count=1 -v -timeout 0 -run '^TestSpecs$$' ./internal/test/specgen -args -specs $(N) -seed $(or $(SEED),1)
 
-quic: ## the fork of quic-go, fetched and patched into runtime/quic/quic-go (runtime/quic/README.md)
-	@cd runtime/quic && $(GO) run ./cmd/quicfork quic-go
+quic: ## the fork of quic-go, fetched and patched into examples/quicfork/quic-go (examples/quicfork/README.md)
+	@cd examples/quicfork && $(GO) run ./cmd/quicfork quic-go
 
 test-quic: quic ## the fork's hooks and the examples on it: linters, and tests with the race detector
 	@tools/ensure build test all quic root
 	@examples/quic/endpoints/build
-	@for m in runtime/quic examples/quic; do tools/lint $$m && (cd $$m && $(GO) vet ./... && $(GO) test -race -skip '^TestCredits$$' $(TESTFLAGS) $$($(GO) list ./... | grep -v /quic-go)) || exit 1; done
+	@for m in examples/quicfork examples/quic; do tools/lint $$m && (cd $$m && $(GO) vet ./... && $(GO) test -race -skip '^TestCredits$$' $(TESTFLAGS) $$($(GO) list ./... | grep -v /quic-go)) || exit 1; done
 	@cd examples/quic && $(GO) test -run '^TestCredits$$' ./server # a model of one goroutine, 20 times slower with the race detector
 
 quic-upstream: ## quic-go's own tests on the fork; without hooks, the fork does what upstream does
-	@cd runtime/quic && $(GO) run ./cmd/upstreamtests ../../.cache/quic-upstream
-	@cd runtime/quic && $(GO) test -count=1 -run '^TestSameAsUpstream$$' .
+	@cd examples/quicfork && $(GO) run ./cmd/upstreamtests ../../.cache/quic-upstream
+	@cd examples/quicfork && $(GO) test -count=1 -run '^TestSameAsUpstream$$' .
 
 quic-hooks: quic ## each hook of the fork left out once: its test has to fail
-	@cd runtime/quic && $(GO) run ./cmd/hookcheck
+	@cd examples/quicfork && $(GO) run ./cmd/hookcheck
 
 image: ## a container image of a server with its relay in dist/, without Docker; SERVER=./examples/turn, VERSION=v0.1.0, ARCH=arm64
 	@$(GO) run ./tools/image $(if $(SERVER),-server $(SERVER)) $(if $(VERSION),-version $(VERSION)) $(if $(ARCH),-arch $(ARCH))
@@ -146,7 +146,7 @@ test-package: ## the Debian package on a bare Debian under systemd: installed, u
 tidy: quic ## go.mod and go.sum of all modules; the version of the runtime needs no tag for it
 	@runtime=github.com/fastrelay/fastrelay-gen/runtime; export GOWORK=off; \
 		$(GO) mod edit -replace $$runtime=./runtime && { $(GO) mod tidy; $(GO) mod edit -dropreplace $$runtime; }
-	@for m in runtime examples bench experiment runtime/quic examples/quic tools/release; do (cd $$m && $(GO) mod tidy) || exit 1; done
+	@for m in runtime examples bench experiment examples/quicfork examples/quic tools/release; do (cd $$m && $(GO) mod tidy) || exit 1; done
 
 clean: ## what was built here
-	@rm -rf bin dist .cache fastrelay-failure-* runtime/quic/quic-go
+	@rm -rf bin dist .cache fastrelay-failure-* examples/quicfork/quic-go

@@ -7,8 +7,8 @@ require (
 	github.com/fastrelay/fastrelay-gen v0.0.0
 	github.com/fastrelay/fastrelay-gen/bench v0.0.0
 	github.com/fastrelay/fastrelay-gen/examples v0.0.0
+	github.com/fastrelay/fastrelay-gen/examples/quicfork v0.0.0
 	github.com/fastrelay/fastrelay-gen/runtime v0.1.0
-	github.com/fastrelay/fastrelay-gen/runtime/quic v0.0.0
 	golang.org/x/net v0.56.0
 	golang.org/x/sys v0.47.0
 	gonum.org/v1/plot v0.17.0
@@ -49,6 +49,6 @@ replace (
 	github.com/fastrelay/fastrelay-gen => ../..
 	github.com/fastrelay/fastrelay-gen/bench => ../../bench
 	github.com/fastrelay/fastrelay-gen/examples => ..
+	github.com/fastrelay/fastrelay-gen/examples/quicfork => ../quicfork
 	github.com/fastrelay/fastrelay-gen/runtime => ../../runtime
-	github.com/fastrelay/fastrelay-gen/runtime/quic => ../../runtime/quic
 )

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/client"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/internal/test/selfsigned"
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 

@@ -16,8 +16,8 @@ import (
 	"sync"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/server"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 

@@ -6,8 +6,8 @@ import (
 	"net"
 	"testing"
 
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/internal/test/selfsigned"
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
 )
 
 // Whoever waits for the answer of a relay that gives none can give up.

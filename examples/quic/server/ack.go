@@ -2,8 +2,8 @@ package server
 
 import (
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go/quicvarint"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go/quicvarint"
 )
 
 // An ackReader makes of the kernel's events what the library takes instead of the packets.

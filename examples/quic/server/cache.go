@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
 
 // A stream is a unidirectional stream of a feed's publisher. A stream's end counts as a byte after its data, so that

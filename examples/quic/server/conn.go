@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
 
 // A conn is a connection: of a publisher, of a subscriber, or of one that hasn't said yet which.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
 
 // A world is a publisher, the kernel, user space and a subscriber, in which things happen in any order. The subscriber

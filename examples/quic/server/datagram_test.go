@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go/qlog"
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go/qlogwriter"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go/qlog"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go/qlogwriter"
 )
 
 // A lone counts the packets that a client sent with a DATAGRAM frame and nothing else: those that the kernel relays. A

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 

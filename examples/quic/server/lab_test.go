@@ -19,9 +19,9 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/client"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/internal/test/selfsigned"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )

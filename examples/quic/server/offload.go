@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/runtime"
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
 )
 
 // load loads the relay and attaches it to the interfaces. What a server before this one has left is removed: its

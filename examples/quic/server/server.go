@@ -17,9 +17,9 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/congestion/control"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	relaycontrol "github.com/fastrelay/fastrelay-gen/runtime/control"
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
 )
 
 // Config is what a server needs to know.

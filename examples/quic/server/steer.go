@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/congestion/control"
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
 
 // A steering gives an algorithm of examples/congestion a subscriber's window: it signals once a round trip what

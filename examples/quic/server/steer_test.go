@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/congestion/control"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 

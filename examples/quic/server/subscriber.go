@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
 
 // levels is how many levels of priority there are.

@@ -4,8 +4,8 @@
 //	                ├—————— subscriber 2
 //
 // The relay runs in user space, but sends as one in the kernel does: each STREAM frame of the publisher's goes to both
-// subscribers at once, in packets that quic-go doesn't send, with packet numbers that it shares (runtime/quic in this
-// repository). The hosts are network namespaces, so this needs root, and changes nothing outside of them.
+// subscribers at once, in packets that quic-go doesn't send, with packet numbers that it shares (examples/quicfork in
+// this repository). The hosts are network namespaces, so this needs root, and changes nothing outside of them.
 package main
 
 import (

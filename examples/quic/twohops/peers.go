@@ -10,7 +10,7 @@ import (
 	"net"
 	"strings"
 
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 

@@ -11,9 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go/quicvarint"
 	"github.com/fastrelay/fastrelay-gen/internal/test/selfsigned"
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go/quicvarint"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 

@@ -86,7 +86,7 @@ func (k *Key) AddTree(root, dir string) error {
 }
 
 // built are folders that .gitignore lists.
-var built = []string{"bin", "dist", "runtime/quic/quic-go"}
+var built = []string{"bin", "dist", "examples/quicfork/quic-go"}
 
 // AddPackages adds the sources of Go packages and of all that they import from this tree, and the versions of the
 // modules that they import others from. Patterns are those of `go list`, in the module at module, a folder of root.

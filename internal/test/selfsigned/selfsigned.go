@@ -1,6 +1,6 @@
 // Package selfsigned makes the certificates of servers in tests, labs and benchmarks, which no client has to trust.
-// The module runtime/quic can't import it, and has its own; so has the program examples/quic, which is there to be
-// copied.
+// The module examples/quicfork can't import it, and has its own; so has the program examples/quic, which is there to
+// be copied.
 package selfsigned
 
 import (

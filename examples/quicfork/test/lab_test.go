@@ -20,8 +20,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go/quicvarint"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go/quicvarint"
 )
 
 // patience is how long a test waits for what has to happen.

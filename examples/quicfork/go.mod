@@ -1,4 +1,4 @@
-module github.com/fastrelay/fastrelay-gen/runtime/quic
+module github.com/fastrelay/fastrelay-gen/examples/quicfork
 
 go 1.26.0
 

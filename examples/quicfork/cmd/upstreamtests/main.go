@@ -17,7 +17,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/runtime/quic"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork"
 )
 
 func main() {
@@ -31,11 +31,11 @@ func run(args []string, out io.Writer) error {
 	if len(args) != 1 {
 		return errors.New("say which folder the fork goes to: upstreamtests DIR")
 	}
-	upstream, err := quic.Upstream()
+	upstream, err := quicfork.Upstream()
 	if err != nil {
 		return err
 	}
-	fork, err := quic.Fork(upstream)
+	fork, err := quicfork.Fork(upstream)
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,8 @@ func run(args []string, out io.Writer) error {
 		return fmt.Errorf("only %d tests passed, of %d at least", r.passed, atLeast)
 	}
 	fmt.Fprintf(out, "%d tests of %s %s pass on the fork, %d of them by themselves, in %.0f s\n",
-		r.passed+len(r.failed), quic.UpstreamPath, quic.UpstreamVersion, len(r.failed), time.Since(began).Seconds())
+		r.passed+len(r.failed), quicfork.UpstreamPath, quicfork.UpstreamVersion, len(r.failed),
+		time.Since(began).Seconds())
 	return nil
 }
 

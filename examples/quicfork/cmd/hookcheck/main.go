@@ -16,7 +16,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fastrelay/fastrelay-gen/runtime/quic"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork"
 )
 
 func main() {
@@ -27,11 +27,11 @@ func main() {
 }
 
 func run(names []string) error {
-	upstream, err := quic.Upstream()
+	upstream, err := quicfork.Upstream()
 	if err != nil {
 		return err
 	}
-	faults, err := quic.Faults()
+	faults, err := quicfork.Faults()
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func run(names []string) error {
 		}
 		tree, err := f.Fork(upstream)
 		if err == nil {
-			tree, err = tree.Library("github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go")
+			tree, err = tree.Library("github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go")
 		}
 		if err == nil {
 			err = tree.Write(filepath.Join(folder, "quic-go"))

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go/qlog"
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go/qlogwriter"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go/qlog"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go/qlogwriter"
 )
 
 // TestStreamFrames has frames handed over, some of which were lost or arrive twice. Limits are so small that a

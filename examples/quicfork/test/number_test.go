@@ -11,7 +11,7 @@ import (
 
 	upstream "github.com/quic-go/quic-go"
 
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
 
 // shortHeader reports whether a packet is a 1-RTT packet, which isn't padding of a probe.

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go/qlog"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go/qlog"
 )
 
 // TestLimits has the peer raise all its limits, and ask for a stream to end.

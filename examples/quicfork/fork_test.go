@@ -1,4 +1,4 @@
-package quic
+package quicfork
 
 import (
 	"errors"

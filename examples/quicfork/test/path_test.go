@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
 
 // TestPathState looks at what is said of the path while a sender's packets are on their way, and after.

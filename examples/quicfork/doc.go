@@ -1,6 +1,6 @@
-// Package quic makes a fork of quic-go, with hooks for what sends and receives packets of a connection outside of the
-// library. It holds a patch queue and files of our own; command quicfork fetches upstream, applies them, and writes the
-// fork into a folder. README.md says how that is done, here and in other modules.
+// Package quicfork makes a fork of quic-go, with hooks for what sends and receives packets of a connection outside of
+// the library. It holds a patch queue and files of our own; command quicfork fetches upstream, applies them, and writes
+// the fork into a folder. README.md says how that is done, here and in other modules.
 //
 // # The hooks
 //
@@ -74,4 +74,4 @@
 // AEAD. What Window or MaxPacketSize don't allow goes to Send: the library sends it when it may. ReceiveKeys and
 // ReceiveACKs let the sender open packets, and hand over those that are only an ACK; the first packet of each key
 // phase, and what isn't only an ACK, goes to the library.
-package quic
+package quicfork

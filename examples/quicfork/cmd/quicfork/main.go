@@ -1,4 +1,4 @@
-// Quicfork writes the fork of quic-go that package [github.com/fastrelay/fastrelay-gen/runtime/quic] describes.
+// Quicfork writes the fork of quic-go that package [github.com/fastrelay/fastrelay-gen/examples/quicfork] describes.
 //
 //	quicfork DIR            write it into a folder of the module that DIR is in, as packages of that module
 //	quicfork -replace DIR   write it as a module of its own, under quic-go's path, tests included; the main module
@@ -19,7 +19,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/fastrelay/fastrelay-gen/runtime/quic"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork"
 )
 
 func main() {
@@ -42,15 +42,15 @@ func run(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	upstream, err := quic.Upstream()
+	upstream, err := quicfork.Upstream()
 	if err != nil {
 		return err
 	}
-	tree, err := quic.Fork(upstream)
+	tree, err := quicfork.Fork(upstream)
 	if err != nil {
 		return err
 	}
-	use := "replace " + quic.UpstreamPath + " => " + flags.Arg(0)
+	use := "replace " + quicfork.UpstreamPath + " => " + flags.Arg(0)
 	if !*replace {
 		prefix, err := importPath(folder)
 		if err != nil {
@@ -65,7 +65,7 @@ func run(args []string, out io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(out, "%s %s with the hooks of a relay is in %s (%s)\n",
-		quic.UpstreamPath, quic.UpstreamVersion, flags.Arg(0), use)
+		quicfork.UpstreamPath, quicfork.UpstreamVersion, flags.Arg(0), use)
 	return nil
 }
 

@@ -1,4 +1,4 @@
-package quic
+package quicfork
 
 import (
 	"archive/zip"
@@ -17,7 +17,7 @@ import (
 // a third one, a library that imports quic-go gets the fork in its place. Other modules come from this machine's module
 // cache, and where it lacks one, from the proxy that this machine uses.
 func TestInstall(t *testing.T) {
-	const self, version = "github.com/fastrelay/fastrelay-gen/runtime/quic", "v0.1.0"
+	const self, version = "github.com/fastrelay/fastrelay-gen/examples/quicfork", "v0.1.0"
 	p := newProxy(t)
 	all, err := read(os.DirFS("."))
 	if err != nil {

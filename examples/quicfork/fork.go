@@ -1,4 +1,4 @@
-package quic
+package quicfork
 
 import (
 	"bytes"
@@ -64,8 +64,8 @@ func Fork(upstream Tree) (Tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	return tree, check("fork", tree, "patches or own files were changed: FASTRELAY_UPDATE=1 go test . in runtime/quic "+
-		"records the new sum")
+	return tree, check("fork", tree, "patches or own files were changed: FASTRELAY_UPDATE=1 go test . in "+
+		"examples/quicfork records the new sum")
 }
 
 // fork leaves out one patch.
