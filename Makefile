@@ -38,7 +38,7 @@ build: tools ## the command line, in bin/
 
 generate: build ## the packages of the examples and the bench, docs/language.md, messages.md, the tables of internals.md and pictures, anew
 	@for s in $(SPECS); do $(BIN) build -q $$s || exit 1; done
-	@FASTRELAY_UPDATE=1 $(GO) test -count=1 -run '^Test(Language|ABI|Pictures|Results)' ./docs ./bench/results >/dev/null
+	@FASTRELAY_UPDATE=1 $(GO) test -count=1 -run '^Test(Language|ABI|Packages|Pictures|Results)' ./docs ./bench/results >/dev/null
 
 golden: build ## the golden files, anew; look at what changed before you commit it
 	@FASTRELAY_UPDATE=1 $(GO) test -count=1 ./golden/...

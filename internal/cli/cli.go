@@ -1,3 +1,4 @@
+// Package cli is the command line of fastrelay-gen: its commands, what they print, and their exit statuses.
 package cli
 
 import (
