@@ -14,7 +14,6 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/sample"
-	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -223,7 +222,7 @@ func trials(t *testing.T, s *spec.Spec, plan *ir.Plan, p *ir.Program) map[string
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.World.Refuses, r.World.Clock = testrun.Refuses, sample.Clock
+		r.World.Refuses, r.World.Clock = sim.Refuses, sample.Clock
 		return r
 	}
 	model, probe := relay(), relay()

@@ -23,7 +23,6 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/sample"
-	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -181,7 +180,7 @@ func newDissected(t *testing.T, s *spec.Spec, plan *ir.Plan, seed uint64, packet
 	if err != nil {
 		t.Fatal(err)
 	}
-	model.World.Refuses, model.World.Clock = testrun.Refuses, sample.Clock
+	model.World.Refuses, model.World.Clock = sim.Refuses, sample.Clock
 	generators := src.Generators(s, plan, d.headers, settings)
 	src.State(few, model, generators...)
 	generators = slices.DeleteFunc(generators, func(g *sample.Generator) bool { return !owns(d.headers)(g.Program) })

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
@@ -151,9 +150,9 @@ func (s Source) receiver(st *ir.Struct, identity uint32, v4 bool) []byte {
 // copyHop is the next hop of copies, through devices that exist, and some that don't take them.
 func (s Source) copyHop() sim.Hop {
 	h := s.hop()
-	h.Ifindex = testrun.Wire
+	h.Ifindex = sim.Wire
 	if s.One(4) {
-		h.Ifindex = Pick(s, testrun.Devices)
+		h.Ifindex = Pick(s, sim.Devices)
 	}
 	if h.State != ir.HopDirect && !s.One(4) {
 		h.State = ir.HopDirect

@@ -7,7 +7,6 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
-	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
@@ -91,7 +90,7 @@ func (s Source) fit(r *sim.Relay, slot int, all []*Generator) (out []Fitted) {
 			f.lets, f.found = map[*ir.Var]ir.Expr{}, map[*ir.Row]search{}
 			// An error may be due to a change. Where it isn't, it is found and shown when the frame is sent.
 			_, _ = r.Run(g.Program.Name.Value, sim.Packet{
-				Data: frame.Data, Link: sim.LinkType(frame.Data, testrun.Host),
+				Data: frame.Data, Link: sim.LinkType(frame.Data, packet.DefaultDestination),
 			})
 		}
 		if f.arrived || s.One(8) {

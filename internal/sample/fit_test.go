@@ -7,7 +7,6 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
-	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -67,7 +66,7 @@ func TestFit(t *testing.T) {
 		for _, f := range src.State(few, r, all...) {
 			frames++
 			res, err := r.Run(f.Program.Name.Value, sim.Packet{
-				Data: f.Frame.Data, Link: sim.LinkType(f.Frame.Data, testrun.Host),
+				Data: f.Frame.Data, Link: sim.LinkType(f.Frame.Data, packet.DefaultDestination),
 			})
 			if err != nil {
 				t.Fatal(err)

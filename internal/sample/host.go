@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 	"github.com/gopacket/gopacket"
@@ -25,8 +25,8 @@ func Foreign(s *spec.Spec, program string, p sim.Packet) string {
 	if pr.Hook != "tc/ingress" || pr.Multicast || !only(pr.Stack[0], "eth") {
 		return ""
 	}
-	if len(p.Data) < 14 || [6]byte(p.Data) != testrun.Host {
-		return fmt.Sprintf("a frame to %x was taken, this host is %x", p.Data[:min(6, len(p.Data))], testrun.Host)
+	if host := packet.DefaultDestination; len(p.Data) < 14 || [6]byte(p.Data) != host {
+		return fmt.Sprintf("a frame to %x was taken, this host is %x", p.Data[:min(6, len(p.Data))], host)
 	}
 	if !announcesIP(pr) {
 		return ""

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -14,7 +14,8 @@ import (
 // What a program takes is held to what gopacket reads as IP, but only where the program reads IP at that place: after a
 // header of the spec, which comes after any EtherType, gopacket may see an IPv4 header where there is none.
 func TestForeign(t *testing.T) {
-	frame := slices.Concat(testrun.Host[:], make([]byte, 6), []byte{8, 0, 0x45, 0, 0, 40}, make([]byte, 60))
+	host := packet.DefaultDestination
+	frame := slices.Concat(host[:], make([]byte, 6), []byte{8, 0, 0x45, 0, 0, 40}, make([]byte, 60))
 	copy(frame[26:], []byte{198, 51, 100, 7, 192, 0, 2, 1})
 	right := slices.Clone(frame)
 	sum := uint32(0)

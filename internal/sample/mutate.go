@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
-	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -108,7 +107,7 @@ func (g *Generator) trail(b []byte, f *packet.Frame) []byte {
 	if g.One(8) {
 		more = g.bytes(1500)
 	}
-	if len(b)+len(more) > testrun.MaxFrame {
+	if len(b)+len(more) > sim.MaxFrame {
 		return b
 	}
 	return append(b, more...)
@@ -156,7 +155,7 @@ func (g *Generator) readdress(b []byte, f *packet.Frame) {
 		case 1:
 			to[0] |= 1
 		case 2:
-			copy(to, testrun.Host[:])
+			copy(to, packet.DefaultDestination[:])
 			to[g.IntN(6)] ^= 1 << g.IntN(8)
 		}
 		copy(b, to)
@@ -335,7 +334,7 @@ func (g *Generator) AtBound(f *packet.Frame, sent *sim.Result) []byte {
 		return g.zeroSum(f, sent.Packet.Data)
 	}
 	grow := int(sent.Hop.MTU) + 14 - len(sent.Packet.Data) + g.IntN(2)
-	if len(f.Data)+grow > testrun.MaxFrame {
+	if len(f.Data)+grow > sim.MaxFrame {
 		return nil
 	}
 	return Resize(g.Headers, f, grow)

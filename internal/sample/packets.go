@@ -9,7 +9,6 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
-	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -276,7 +275,7 @@ func (g *Generator) give(stack []entry, path []spec.Name, value []byte, t ir.Typ
 // it, as in a tunnel.
 func (g *Generator) giveTo(stack []entry, i int, path []spec.Name, value []byte, t ir.Type, mapped bool) {
 	name := path[1].Value
-	lit := spec.Literal{Kind: spec.LitString, Text: testrun.Show(value, t)}
+	lit := spec.Literal{Kind: spec.LitString, Text: t.Show(value)}
 	switch t.Kind {
 	case ir.Uint:
 		lit = spec.Literal{Kind: spec.LitInt}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
-	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -114,7 +113,7 @@ func (r *rehearsal) load(n int) error {
 		if err != nil {
 			return err
 		}
-		relay.World.Refuses, relay.World.Clock = testrun.Refuses, Clock
+		relay.World.Refuses, relay.World.Clock = sim.Refuses, Clock
 		*to = relay
 	}
 	r.generators = r.src.Generators(r.spec, r.plan, r.headers, settings)
@@ -163,7 +162,7 @@ func (r *rehearsal) frame(g *Generator) *packet.Frame {
 	frame := g.Frame(r.model)
 	for range 16 {
 		res, err := r.probe.Run(g.Program.Name.Value, sim.Packet{
-			Data: frame.Data, Link: sim.LinkType(frame.Data, testrun.Host),
+			Data: frame.Data, Link: sim.LinkType(frame.Data, packet.DefaultDestination),
 		})
 		if err != nil || g.Arrives(res) || r.src.One(12) {
 			break
@@ -175,7 +174,7 @@ func (r *rehearsal) frame(g *Generator) *packet.Frame {
 
 // try runs one packet.
 func (r *rehearsal) try(g *Generator, p sim.Packet) (sim.Result, *Fault) {
-	p.Link = sim.LinkType(p.Data, testrun.Host)
+	p.Link = sim.LinkType(p.Data, packet.DefaultDestination)
 	r.packets++
 	r.model.RingUsed = 0
 	program, text := g.Program.Name.Value, ""

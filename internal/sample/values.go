@@ -6,7 +6,6 @@ import (
 	"net/netip"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
@@ -177,7 +176,7 @@ func (s Source) prefix() []byte {
 // hop is a next hop: most often a neighbour whose link-layer address is known.
 func (s Source) hop() sim.Hop {
 	h := sim.Hop{
-		Ifindex: max(s.Wire, testrun.Wire), MTU: 1500, State: ir.HopDirect,
+		Ifindex: max(s.Wire, sim.Wire), MTU: 1500, State: ir.HopDirect,
 		Dst: [6]byte{2, 0, 0, 0, 1, byte(s.IntN(256))}, Src: [6]byte{2, 0, 0, 0, 2, byte(s.IntN(256))},
 	}
 	switch s.IntN(10) {

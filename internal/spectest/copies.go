@@ -112,7 +112,7 @@ func (t *test) judgeEvents(r result) []string {
 		for _, f := range want.fields {
 			m := f.member
 			if b := got.record[m.Off : m.Off+m.Type.Size]; !bytes.Equal(b, f.bytes) {
-				add("%s: got %s, want %s", m.Name, testrun.Show(b, m.Type), testrun.Show(f.bytes, m.Type))
+				add("%s: got %s, want %s", m.Name, m.Type.Show(b), m.Type.Show(f.bytes))
 			}
 		}
 	}

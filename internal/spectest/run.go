@@ -142,7 +142,7 @@ func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) (_ 
 // another host or for several.
 func host(p *sim.Packet) [6]byte {
 	if p.Link != ir.ToHost || len(p.Data) < 6 {
-		other := testrun.Host
+		other := packet.DefaultDestination
 		if len(p.Data) >= 6 && other == [6]byte(p.Data) {
 			other[5]++
 		}
@@ -390,7 +390,7 @@ func (r *row) judge(state *sim.Relay) []string {
 		}
 		if !bytes.Equal(got, want) {
 			out = append(out, fmt.Sprintf("table %s, %s: got %s, want %s", r.table.Name, g.member.Name,
-				testrun.Show(got, typ), testrun.Show(want, typ)))
+				typ.Show(got), typ.Show(want)))
 		}
 	}
 	return out

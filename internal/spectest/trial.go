@@ -147,7 +147,7 @@ func (x *Trial) Run(p sim.Packet) (*Fate, error) {
 		one := EventFate{Name: e.Event.Name, Receiver: x.t.place(e.Receiver)}
 		for _, m := range e.Event.Fields.Members {
 			if !m.Hidden {
-				text := testrun.Show(e.Record[m.Off:m.Off+m.Type.Size], m.Type)
+				text := m.Type.Show(e.Record[m.Off : m.Off+m.Type.Size])
 				one.Fields = append(one.Fields, EventField{m.Name, text, m.Type.HasText()})
 			}
 		}

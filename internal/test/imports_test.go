@@ -49,6 +49,25 @@ func TestProduct(t *testing.T) {
 	}
 }
 
+// TestBuild makes sure that what builds a package has nothing of what runs programs on packets in the kernel, or makes
+// networks for them: of what tests use, a build has the model and random packets (package sample), to rehearse plans.
+func TestBuild(t *testing.T) {
+	cmd := exec.Command("go", "list", "-deps", "./internal/build")
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("list the packages: %v", err)
+	}
+	for _, not := range []string{
+		"internal/lab", "internal/spectest", "internal/test/", "internal/testrun", "runtime\n", "runtime/control",
+		"runtime/tool/bpftest", "runtime/tool/namespace", "runtime/tool/needs", "runtime/tool/testnet",
+	} {
+		if strings.Contains(string(out), "fastrelay/fastrelay-gen/"+not) {
+			t.Errorf("a build has %s", strings.TrimSpace(not))
+		}
+	}
+}
+
 // TestRuntimeModule makes sure that who imports a relay gets few modules: those that package runtime and those below it
 // are built of, without the workspace, and none for their tests.
 func TestRuntimeModule(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/rlimit"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpfload"
+	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -20,7 +21,7 @@ import (
 // bytes.
 const (
 	copyHeader = 16
-	copyRecord = copyHeader + MaxFrame
+	copyRecord = copyHeader + sim.MaxFrame
 	copyRing   = 1 << 24 // ir.MaxReceivers records
 )
 
@@ -35,7 +36,7 @@ func (n *Net) Capture() error {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return bpfload.Explained(fmt.Errorf("raise the limit of locked memory: %w", err))
 	}
-	for _, index := range []int{OtherWire, Refusing, Down} {
+	for _, index := range []int{sim.OtherWire, sim.Refusing, sim.Down} {
 		dev := &netlink.Veth{
 			LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("fr%d", index), Index: index},
 			PeerName:  fmt.Sprintf("fr%dp", index),
@@ -64,8 +65,8 @@ func (c *capture) open() error {
 		index int
 		code  asm.Instructions
 	}{
-		{Wire, takes(c.records)}, {OtherWire, takes(c.records)},
-		{Refusing, asm.Instructions{asm.Mov.Imm(asm.R0, actShot), asm.Return()}},
+		{sim.Wire, takes(c.records)}, {sim.OtherWire, takes(c.records)},
+		{sim.Refusing, asm.Instructions{asm.Mov.Imm(asm.R0, actShot), asm.Return()}},
 	} {
 		prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 			Name: "capture", Type: ebpf.SchedCLS, Instructions: d.code, License: "GPL",
@@ -140,8 +141,8 @@ func takes(records *ebpf.Map) asm.Instructions {
 	}
 	return append(code,
 		asm.LoadMem(asm.R8, asm.R6, ctxLen, asm.Word),
-		asm.JLE.Imm(asm.R8, MaxFrame, "short"),
-		asm.Mov.Imm(asm.R8, MaxFrame),
+		asm.JLE.Imm(asm.R8, sim.MaxFrame, "short"),
+		asm.Mov.Imm(asm.R8, sim.MaxFrame),
 		asm.JLT.Imm(asm.R8, 1, "empty").WithSymbol("short"), // of which Linux 6.1 learns that it isn't 0
 		asm.Mov.Reg(asm.R1, asm.R6),
 		asm.Mov.Imm(asm.R2, 0),
@@ -164,7 +165,7 @@ func takes(records *ebpf.Map) asm.Instructions {
 func (c *capture) copies(into []Copy, buf *[]byte) []Copy {
 	*buf = (*buf)[:0]
 	c.ring.Drain(func(record []byte) {
-		n := min(int(binary.LittleEndian.Uint32(record)), MaxFrame)
+		n := min(int(binary.LittleEndian.Uint32(record)), sim.MaxFrame)
 		at := len(*buf)
 		*buf = append(*buf, record[copyHeader:copyHeader+n]...)
 		into = append(into, Copy{

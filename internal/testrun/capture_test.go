@@ -10,6 +10,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
 // cloner sends a copy to each device in turn, its first byte the device's place in the list, and adds up the places
@@ -67,16 +68,16 @@ func enterCapture(t testing.TB) *Net {
 func TestCapture(t *testing.T) {
 	needs.Root(t)
 	n := enterCapture(t)
-	devices := []uint32{Wire, Down, OtherWire, Refusing, Wire, 1004, OtherWire}
+	devices := []uint32{sim.Wire, sim.Down, sim.OtherWire, sim.Refusing, sim.Wire, 1004, sim.OtherWire}
 	prog := cloner(t, devices)
 	defer prog.Close()
-	for _, size := range []int{14, 60, 1514, MaxFrame} {
+	for _, size := range []int{14, 60, 1514, sim.MaxFrame} {
 		frame := bytes.Repeat([]byte{0xa5}, size)
 		frame[12], frame[13] = 0x88, 0xb5
 		ctx := make([]byte, ctxSize)
 		binary.LittleEndian.PutUint32(ctx[ctxMark:], 7)
 		binary.LittleEndian.PutUint32(ctx[ctxPriority:], 9)
-		act, err := prog.Run(&ebpf.RunOptions{Data: frame, DataOut: make([]byte, 2*MaxFrame), Context: ctx})
+		act, err := prog.Run(&ebpf.RunOptions{Data: frame, DataOut: make([]byte, 2*sim.MaxFrame), Context: ctx})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,9 +105,9 @@ func TestCapture(t *testing.T) {
 
 func BenchmarkCapture(b *testing.B) {
 	n := enterCapture(b)
-	prog := cloner(b, []uint32{Wire, OtherWire, Wire, OtherWire})
+	prog := cloner(b, []uint32{sim.Wire, sim.OtherWire, sim.Wire, sim.OtherWire})
 	defer prog.Close()
-	frame, out := make([]byte, 100), make([]byte, 2*MaxFrame)
+	frame, out := make([]byte, 100), make([]byte, 2*sim.MaxFrame)
 	var buf []byte
 	var copies []Copy
 	for b.Loop() {

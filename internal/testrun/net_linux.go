@@ -68,7 +68,7 @@ func Enter(plan *ir.Plan, plain bool) (*Net, error) {
 		return nil, errors.Join(fmt.Errorf("make a network namespace: %w", err), was.Close())
 	}
 	if err = n.Back(); err == nil {
-		err = n.Host(Host)
+		err = n.Host(packet.DefaultDestination)
 	}
 	if err == nil && (UsesRoutes(plan) || UsesCopies(plan)) {
 		err = n.Devices()

@@ -36,9 +36,6 @@ const (
 	actRedirect = 7
 )
 
-// MaxFrame is the largest frame that is tried: a run works in one page, with room for headers in front.
-const MaxFrame = 3400
-
 // Relay is a loaded object.
 type Relay struct {
 	plan  *ir.Plan
@@ -98,7 +95,7 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 	r := &Relay{
 		plan: plan, coll: coll, progs: map[string]*ebpf.Program{}, live: map[string]map[int]bool{},
 		lease: coll.Maps[abi.MapLease],
-		ctx:   make([]byte, ctxSize), octx: make([]byte, ctxSize), out: make([]byte, 2*MaxFrame),
+		ctx:   make([]byte, ctxSize), octx: make([]byte, ctxSize), out: make([]byte, 2*sim.MaxFrame),
 		lists: map[string]*lists{},
 	}
 	for _, g := range plan.Groups {
@@ -204,7 +201,7 @@ func Shows(p *sim.Packet) string {
 		return "the VLAN tag is in the metadata"
 	case p.Partial != (sim.Partial{}):
 		return "the checksum is partial"
-	case len(p.Data) < 14 || len(p.Data) > MaxFrame:
+	case len(p.Data) < 14 || len(p.Data) > sim.MaxFrame:
 		return fmt.Sprintf("the frame has %d bytes", len(p.Data))
 	case p.Link == ir.ToHost && [6]byte(p.Data) == [6]byte{}:
 		return "no device has the link-layer address 00:00:00:00:00:00"

@@ -73,6 +73,3 @@ func PerLevel(l spec.Literal, t ir.Type) ([]spec.Literal, error) {
 	}
 	return values, nil
 }
-
-// Show is the inverse of Encode: a value as a person would write it.
-func Show(b []byte, t ir.Type) string { return t.Show(b) }

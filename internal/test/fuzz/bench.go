@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/sample"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/skbfacts"
@@ -49,7 +50,7 @@ func newBench(plan *ir.Plan, object []byte, settings map[string][]byte, net *tes
 		if net != nil {
 			relay.World.Route = net.Route
 		}
-		relay.World.Refuses, relay.World.Clock = testrun.Refuses, sample.Clock
+		relay.World.Refuses, relay.World.Clock = sim.Refuses, sample.Clock
 		relay.World.Infers = skbfacts.Allowed == skbfacts.None
 		*r = relay
 	}
@@ -119,7 +120,7 @@ func (b *bench) finish() (string, error) {
 // try runs one packet through both, and returns how they differ. The error is testrun.ErrRefused where the kernel's
 // entry didn't take it, and the model's state then is as if it had not come.
 func (b *bench) try(program string, p sim.Packet) (sim.Result, string, error) {
-	p.Link = sim.LinkType(p.Data, testrun.Host)
+	p.Link = sim.LinkType(p.Data, packet.DefaultDestination)
 	if why := testrun.Shows(&p); why != "" || b.kernel == nil {
 		return b.modelOnly(program, p)
 	}

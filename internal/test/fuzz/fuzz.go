@@ -303,7 +303,7 @@ func (f *fuzzer) fresh(g *sample.Generator) *packet.Frame {
 	frame := g.Frame(f.bench.model)
 	for range 16 {
 		res, err := f.bench.probe.Run(g.Program.Name.Value, sim.Packet{
-			Data: frame.Data, Link: sim.LinkType(frame.Data, testrun.Host),
+			Data: frame.Data, Link: sim.LinkType(frame.Data, packet.DefaultDestination),
 		})
 		if err != nil || g.Arrives(res) || f.rng.One(12) || f.isNew() {
 			break

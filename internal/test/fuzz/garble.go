@@ -67,7 +67,7 @@ func (f *fuzzer) garble(program *spec.Program, data []byte, out *Garbled) error 
 	if !f.believable(name, data) {
 		return nil
 	}
-	res, err := b.probe.Run(name, sim.Packet{Data: data, Link: sim.LinkType(data, testrun.Host)})
+	res, err := b.probe.Run(name, sim.Packet{Data: data, Link: sim.LinkType(data, packet.DefaultDestination)})
 	if err != nil || f.rows(b.probe) == f.rows(b.model) {
 		return err
 	}
