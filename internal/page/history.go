@@ -1,7 +1,6 @@
 package page
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -29,11 +28,12 @@ type history struct {
 
 // record looks at the counters once a second.
 func (h *history) record(ctx context.Context, view http.Handler) {
+	relay := api.Local(view)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		var programs api.Programs
-		if fetch(ctx, view, "/v1/programs", &programs) {
+		if relay.Get(ctx, "/v1/programs", &programs) == nil {
 			h.add(time.Now(), programs)
 		}
 		select {
@@ -84,25 +84,3 @@ func (h *history) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(out) // an error means that the client has gone
 }
-
-// fetch asks a handler, and reports whether it has answered.
-func fetch(ctx context.Context, view http.Handler, path string, out any) bool {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://relay"+path, nil)
-	if err != nil {
-		return false
-	}
-	w := &answer{header: http.Header{}, status: http.StatusOK}
-	view.ServeHTTP(w, r)
-	return w.status == http.StatusOK && json.Unmarshal(w.body.Bytes(), out) == nil
-}
-
-// answer keeps what a handler answers.
-type answer struct {
-	header http.Header
-	status int
-	body   bytes.Buffer
-}
-
-func (a *answer) Header() http.Header            { return a.header }
-func (a *answer) WriteHeader(status int)         { a.status = status }
-func (a *answer) Write(text []byte) (int, error) { return a.body.Write(text) }

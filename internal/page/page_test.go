@@ -191,7 +191,7 @@ func TestMarkup(t *testing.T) {
 func TestHistory(t *testing.T) {
 	p := newPage(t)
 	var programs api.Programs
-	if !fetch(context.Background(), p.view, "/v1/programs", &programs) || len(programs.Items) != 1 {
+	if api.Local(p.view).Get(context.Background(), "/v1/programs", &programs) != nil || len(programs.Items) != 1 {
 		t.Fatal(programs)
 	}
 	begin := time.UnixMilli(1_000_000)
@@ -212,7 +212,7 @@ func TestHistory(t *testing.T) {
 	if late := get(fmt.Sprintf("?after=%d", all[kept-3].Time)).Samples; len(late) != 2 {
 		t.Errorf("%d samples, want 2", len(late))
 	}
-	if fetch(context.Background(), p.view, "/v1/other", &programs) {
+	if api.Local(p.view).Get(context.Background(), "/v1/other", &programs) == nil {
 		t.Error("an error isn't an answer")
 	}
 }

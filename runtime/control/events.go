@@ -79,7 +79,7 @@ func eventText(events []runtime.Event, missed uint64, only []string) []byte {
 	for i := range events {
 		e := &events[i]
 		if name := e.Desc().Name; len(only) == 0 || slices.Contains(only, name) {
-			writeEvent(&b, name, eventView(e))
+			writeEvent(&b, name, Event(e))
 		}
 	}
 	if missed > 0 {
@@ -96,7 +96,8 @@ func writeEvent(b *bytes.Buffer, name string, data any) {
 	fmt.Fprintf(b, "event: %s\ndata: %s\n\n", name, text)
 }
 
-func eventView(e *runtime.Event) api.Event {
+// Event returns an event as the stream of the control socket has it.
+func Event(e *runtime.Event) api.Event {
 	out := api.Event{Event: e.Desc().Name, Time: e.Time, Fields: object(e.Desc().Fields, e.Values())}
 	if v := e.Receiver; v != nil {
 		out.Receiver = &api.EventReceiver{Group: v.Group().Kind().Desc().Name, Key: groupID(v.Group()), ID: v.ID()}

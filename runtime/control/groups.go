@@ -128,9 +128,10 @@ func (s *Server) openGroup(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	var added []uint32
 	if len(add) > 0 {
-		err = g.Change(ctx, func(c *runtime.AnyChange) error {
-			_, err := addAll(c, add)
+		err = g.Change(ctx, func(c *runtime.AnyChange) (err error) {
+			added, err = addAll(c, add)
 			return err
 		})
 		if err != nil {
@@ -138,7 +139,9 @@ func (s *Server) openGroup(r *http.Request) (any, error) {
 			return nil, err
 		}
 	}
-	return created{group(g)}, nil
+	out := group(g)
+	out.Added = added
+	return created{out}, nil
 }
 
 // receiverValues are values of a receiver as they were given.

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/runtime"
-	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
 )
 
@@ -27,53 +26,28 @@ var started = time.Now()
 func (s *Server) overview(*http.Request) (any, error) {
 	d := s.relay.Desc()
 	length, left := s.relay.Lease()
-	out := api.Relay{
-		Name: d.Name, PID: os.Getpid(), Started: started, Kernel: fmt.Sprintf("%d.%d", d.Kernel[0], d.Kernel[1]),
-		Pinned: s.relay.PinPath(), Lease: api.Lease{Seconds: length.Seconds(), Left: left.Seconds()},
-		Draining: s.relay.Draining(), CanStop: s.Stop != nil, Settings: api.Object{}, Programs: []string{},
-		Sessions: []api.Kind{}, Groups: []api.Kind{}, Tables: []api.Kind{}, Events: []api.LostKind{}, Levels: d.Levels,
-	}
+	out := api.Describe(d)
+	out.PID, out.Started, out.Pinned, out.Draining = os.Getpid(), started, s.relay.PinPath(), s.relay.Draining()
+	out.Lease, out.CanStop = api.Lease{Seconds: length.Seconds(), Left: left.Seconds()}, s.Stop != nil
 	for i, v := range s.relay.Settings() {
 		out.Settings = append(out.Settings, api.Named{Name: d.Settings[i].Name, Value: api.Encode(v)})
 	}
-	for _, p := range d.Programs {
-		out.Programs = append(out.Programs, p.Name)
+	for i := range out.Sessions {
+		open := s.relay.OpenSessions(out.Sessions[i].Name)
+		out.Sessions[i].Open = &open
 	}
-	for _, k := range d.Sessions {
-		open := s.relay.OpenSessions(k.Name)
-		out.Sessions = append(out.Sessions, api.Kind{
-			Name: k.Name, Values: members(api.FieldMembers(k.Fields)), Open: &open, Limit: k.Size,
-		})
-	}
-	for _, k := range s.relay.GroupKinds() {
+	for i, k := range s.relay.GroupKinds() {
 		groups, receivers := k.Count()
-		out.Groups = append(out.Groups, api.Kind{
-			Name: k.Desc().Name, Key: members(k.Desc().Key), Values: members(k.Desc().Receiver), Open: &groups,
-			Limit: k.Desc().Size, Receivers: &receivers, PerGroup: k.Desc().Max,
-		})
+		out.Groups[i].Open, out.Groups[i].Receivers = &groups, &receivers
 	}
-	for _, t := range d.Tables {
-		out.Tables = append(out.Tables, api.Kind{
-			Name: t.Name, Session: t.Session, Key: members(t.Key), Values: members(t.Value), Limit: t.Size,
-		})
-	}
-	for i, e := range d.Events {
-		out.Events = append(out.Events, api.LostKind{Name: e.Name, Fields: members(e.Fields),
-			Lost: s.relay.Lost(i + 1)})
+	for i := range out.Events {
+		out.Events[i].Lost = s.relay.Lost(i + 1)
 	}
 	if len(d.Events) > 0 {
 		waiting, size := s.relay.EventsWaiting()
 		out.Ring = &api.Ring{Waiting: waiting, Size: size}
 	}
 	return out, nil
-}
-
-func members(all []abi.Member) []api.Member {
-	out := []api.Member{}
-	for _, m := range api.Members(all) {
-		out = append(out, api.Member{Name: m.Name, Kind: m.Kind.String(), Bits: m.Bits, Levels: m.Levels})
-	}
-	return out
 }
 
 func (s *Server) openAPI(w http.ResponseWriter, _ *http.Request) {

@@ -89,16 +89,26 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, peerKey{}, c.(*visitor).peer)
 }
 
+// Handler serves what a control socket does, in the relay's own process, until ctx ends: for [api.Local]. Events are
+// left out, which this process reads itself, and POST /v1/stop refuses. Handler doesn't ask who wants to know, or to
+// change the relay: the caller decides who may.
+func Handler(ctx context.Context, r *runtime.Relay) http.Handler {
+	return local(ctx, r, func(path string) bool { return path != eventsPath })
+}
+
 // View serves what a control socket shows of a relay, and nothing that changes it, until ctx ends: programs with rates,
 // sessions, groups, tables, counters, next hops. Events are left out, since who reads them takes them out of the ring.
 // View doesn't ask who wants to know: the caller decides who may.
 func View(ctx context.Context, r *runtime.Relay) http.Handler {
+	return local(ctx, r, func(path string) bool { return strings.HasPrefix(path, "GET ") && path != eventsPath })
+}
+
+// local serves some paths without a socket.
+func local(ctx context.Context, r *runtime.Relay, has func(path string) bool) http.Handler {
 	s := &Server{relay: r, rates: newRates(r)}
 	go s.rates.run(ctx)
 	all := s.routes()
-	maps.DeleteFunc(all, func(path string, _ route) bool {
-		return !strings.HasPrefix(path, "GET ") || path == eventsPath
-	})
+	maps.DeleteFunc(all, func(path string, _ route) bool { return !has(path) })
 	return s.mux(all)
 }
 

@@ -2,6 +2,7 @@ package control
 
 import (
 	"encoding/hex"
+	"fmt"
 	"net/http"
 	"slices"
 
@@ -100,7 +101,8 @@ func (s *Server) pathRow(r *http.Request) (*runtime.AnyTable, []any, error) {
 func (s *Server) ownRow(r *http.Request) (*runtime.AnyTable, []any, error) {
 	t, err := s.table(r)
 	if err == nil && t.Desc().Bound() {
-		err = &methodError{r, readOnly, ": its rows come and go with sessions"}
+		err = &methodError{r, readOnly, fmt.Sprintf(": rows of table %q come and go with sessions; close the session",
+			t.Desc().Name)}
 	}
 	if err != nil {
 		return nil, nil, err

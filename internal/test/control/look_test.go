@@ -339,7 +339,18 @@ func TestGroups(t *testing.T) {
 		groups.Items[0].Receivers != 2 {
 		t.Errorf("groups: %+v", groups)
 	}
-	do[api.Group](l, "POST", "/v1/groups/viewers", api.OpenGroup{Key: other})
+	// Who opens it learns the receivers' IDs, in the order in which it gave them, also where they were in use before.
+	again := do[api.Group](l, "POST", "/v1/groups/viewers",
+		api.OpenGroup{Key: other, Receivers: []api.Object{receiver(6), receiver(7)}})
+	for i, id := range again.Added {
+		v := get[api.Receiver](l, fmt.Sprintf("/v1/groups/viewers/%s/receivers/%d", api.Escape(again.ID), id))
+		if got := words(v.Values.Get("number")); got != words(receiver(6+i).Get("number")) {
+			t.Errorf("receiver %d is that with the number %s", i, got)
+		}
+	}
+	if len(again.Added) != 2 {
+		t.Errorf("opened %+v", again)
+	}
 	first := get[api.Page[api.Group]](l, "/v1/groups/viewers?limit=1")
 	if next := get[api.Page[api.Group]](l, "/v1/groups/viewers?after="+api.Escape(first.Next)); len(first.Items) != 1 ||
 		len(next.Items) != 1 || next.Items[0].ID == first.Items[0].ID {

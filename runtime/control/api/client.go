@@ -27,6 +27,35 @@ func NewClient(path string) *Client {
 	return &Client{Path: path, http: &http.Client{Transport: &http.Transport{DialContext: dial}}}
 }
 
+// Local returns a client of a handler in the same process, without any connection. A request returns when the handler
+// has returned; so it isn't for Events. Path is "this process".
+func Local(h http.Handler) *Client {
+	return &Client{Path: "this process", http: &http.Client{Transport: local{h}}}
+}
+
+// local has a handler serve requests.
+type local struct{ http.Handler }
+
+func (l local) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := &answer{header: http.Header{}, status: http.StatusOK}
+	l.ServeHTTP(w, r.Clone(r.Context())) // a mux changes it
+	return &http.Response{
+		Status: http.StatusText(w.status), StatusCode: w.status, Header: w.header, Body: io.NopCloser(&w.body),
+		Request: r,
+	}, nil
+}
+
+// answer keeps what a handler answers.
+type answer struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (a *answer) Header() http.Header            { return a.header }
+func (a *answer) WriteHeader(status int)         { a.status = status }
+func (a *answer) Write(text []byte) (int, error) { return a.body.Write(text) }
+
 // Wrap has all requests pass through another transport, which is given the client's own.
 func (c *Client) Wrap(wrap func(http.RoundTripper) http.RoundTripper) {
 	c.http.Transport = wrap(c.http.Transport)

@@ -52,6 +52,42 @@ func FieldMembers(fields []abi.Field) []abi.Member {
 	return out
 }
 
+// Describe returns what a description says of its relay: all of [Relay] that is known before the relay is loaded.
+func Describe(d *abi.Desc) Relay {
+	out := Relay{
+		Name: d.Name, Kernel: fmt.Sprintf("%d.%d", d.Kernel[0], d.Kernel[1]), Settings: Object{}, Programs: []string{},
+		Sessions: []Kind{}, Groups: []Kind{}, Tables: []Kind{}, Events: []LostKind{}, Levels: d.Levels,
+	}
+	for _, p := range d.Programs {
+		out.Programs = append(out.Programs, p.Name)
+	}
+	for _, k := range d.Sessions {
+		out.Sessions = append(out.Sessions, Kind{Name: k.Name, Values: describe(FieldMembers(k.Fields)), Limit: k.Size})
+	}
+	for _, k := range d.Groups {
+		out.Groups = append(out.Groups, Kind{
+			Name: k.Name, Key: describe(k.Key), Values: describe(k.Receiver), Limit: k.Size, PerGroup: k.Max,
+		})
+	}
+	for _, t := range d.Tables {
+		out.Tables = append(out.Tables, Kind{
+			Name: t.Name, Session: t.Session, Key: describe(t.Key), Values: describe(t.Value), Limit: t.Size,
+		})
+	}
+	for _, e := range d.Events {
+		out.Events = append(out.Events, LostKind{Name: e.Name, Fields: describe(e.Fields)})
+	}
+	return out
+}
+
+func describe(all []abi.Member) []Member {
+	out := []Member{}
+	for _, m := range Members(all) {
+		out = append(out, Member{Name: m.Name, Kind: m.Kind.String(), Bits: m.Bits, Levels: m.Levels})
+	}
+	return out
+}
+
 // Encode returns the JSON value of a value as package runtime has it. State (credits, …) has been made a value of
 // this package before.
 func Encode(v any) any {

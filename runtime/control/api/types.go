@@ -241,6 +241,8 @@ type Group struct {
 	Kind      string `json:"kind"`
 	Key       Object `json:"key"`
 	Receivers int    `json:"receivers"`
+	// of the receivers with which it was opened, in the order in which they were given; only in the answer to that
+	Added []uint32 `json:"added,omitempty"`
 }
 
 // OpenGroup opens a group with its receivers, all or nothing.
