@@ -6,6 +6,7 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -183,16 +184,6 @@ func comesNothing(p api.Program) bool {
 		}
 	}
 	return true
-}
-
-// packetRate is what a program sees in a second: copies are not packets that came.
-func packetRate(p api.Program) (n float64) {
-	for _, r := range p.Reasons {
-		if r.Kind != "copy" && r.Kind != "declined" {
-			n += r.PPS
-		}
-	}
-	return n
 }
 
 // columns lays out a table; the first row is its head.
@@ -387,23 +378,12 @@ func (l *live) showPrograms(words []string) error {
 	if l.machine {
 		return l.json(all.Items)
 	}
-	text := ""
+	var rows []row
 	for _, p := range all.Items {
-		text += fmt.Sprintf("%s (%s): %s\n", p.Name, p.Hook, attachmentList(p))
-		rows := [][]string{{"  PACKETS/S", "MBIT/S", "PACKETS", "REASON"}}
-		for _, r := range p.Reasons {
-			if r.Packets > 0 {
-				rows = append(rows, []string{"  " + thousands(uint64(r.PPS+0.5)), fmt.Sprintf("%.1f", r.BPS/1e6),
-					thousands(r.Packets), label(tally{kind: r.Kind, reason: r.Name, doc: r.Doc})})
-			}
-		}
-		if len(rows) == 1 {
-			text += "  no packet yet\n"
-			continue
-		}
-		text += columns(rows)
+		rows = append(rows, heads(fmt.Sprintf("%s (%s): %s", p.Name, p.Hook, attachmentList(p))))
+		rows = append(rows, rowsOf("", reasons(p), label)...)
 	}
-	_, err := fmt.Fprint(l.out, text)
+	_, err := fmt.Fprint(l.out, layOut(rows, 0, true))
 	return err
 }
 
@@ -444,7 +424,7 @@ func memberCells(members []api.Member, o api.Object) (cells []string) {
 	return cells
 }
 
-func heads(members []api.Member) (cells []string) {
+func memberHeads(members []api.Member) (cells []string) {
 	for _, m := range members {
 		cells = append(cells, strings.ToUpper(m.Name))
 	}
@@ -468,7 +448,7 @@ func (l *live) showSessions(k *kindOf) error {
 	if l.machine {
 		return l.json(all)
 	}
-	rows := [][]string{append(append([]string{"ID"}, heads(k.Values)...),
+	rows := [][]string{append(append([]string{"ID"}, memberHeads(k.Values)...),
 		"PACKETS", "USED", "ENDS", "REFUSED", "NO HOP")}
 	for _, s := range all {
 		rows = append(rows, append(append([]string{s.ID}, memberCells(k.Values, s.Fields)...),
@@ -509,7 +489,7 @@ func (l *live) showGroups(k *kindOf) error {
 	if l.machine {
 		return l.json(all)
 	}
-	rows := [][]string{append(heads(k.Key), "RECEIVERS")}
+	rows := [][]string{append(memberHeads(k.Key), "RECEIVERS")}
 	for _, g := range all {
 		rows = append(rows, append(memberCells(k.Key, g.Key), fmt.Sprint(g.Receivers)))
 	}
@@ -559,8 +539,8 @@ func (l *live) showReceivers(words []string) error {
 	if l.machine {
 		return l.json(all)
 	}
-	rows := [][]string{append(append([]string{"GROUP", "ID"}, heads(k.Values)...), "COPIES", "DECLINED", "REFUSED",
-		"NO HOP")}
+	rows := [][]string{append(append([]string{"GROUP", "ID"}, memberHeads(k.Values)...),
+		"COPIES", "DECLINED", "REFUSED", "NO HOP")}
 	for _, v := range all {
 		rows = append(rows, append(append([]string{v.Group, fmt.Sprint(v.ID)}, memberCells(k.Values, v.Values)...),
 			thousands(v.Packets), thousands(v.Declined), refusedText(v.Values), hopCell(v.Hops)))
@@ -573,26 +553,41 @@ func (l *live) showReceivers(words []string) error {
 func refusedText(o api.Object) string {
 	var parts []string
 	for _, m := range o {
-		list, ok := m.Value.([]any)
-		if !ok {
-			list = []any{m.Value}
-		}
 		n := uint64(0)
-		for _, one := range list {
-			credit, _ := one.(map[string]any)
-			levels, _ := credit["refused"].([]any)
-			for _, level := range levels {
-				var k uint64
-				if _, err := fmt.Sscan(fmt.Sprint(level), &k); err == nil {
-					n += k
-				}
-			}
+		for _, level := range refused(m.Value) {
+			n += level
 		}
 		if n > 0 {
 			parts = append(parts, m.Name+" "+thousands(n))
 		}
 	}
 	return strings.Join(parts, ", ")
+}
+
+// refused is what a credit or a bucket has refused, or all of a list, by level of priority; nil: it is none. Each of a
+// list counts by level, although a packet asks the one of its own level as a rule.
+func refused(v any) (levels []uint64) {
+	list, ok := v.([]any)
+	if !ok {
+		list = []any{v}
+	}
+	for _, one := range list {
+		credit, _ := one.(map[string]any)
+		all, _ := credit["refused"].([]any)
+		for i, n := range all {
+			if i == len(levels) {
+				levels = append(levels, 0)
+			}
+			levels[i] += number(n)
+		}
+	}
+	return levels
+}
+
+// number is an integer of an answer.
+func number(v any) uint64 {
+	n, _ := strconv.ParseUint(fmt.Sprint(v), 10, 64) // it is one
+	return n
 }
 
 func (l *live) showRows(k *kindOf) error {
@@ -603,7 +598,7 @@ func (l *live) showRows(k *kindOf) error {
 	if l.machine {
 		return l.json(all)
 	}
-	rows := [][]string{append(append(heads(k.Key), heads(k.Values)...), "REFUSED", "NO HOP")}
+	rows := [][]string{append(append(memberHeads(k.Key), memberHeads(k.Values)...), "REFUSED", "NO HOP")}
 	for _, r := range all {
 		rows = append(rows, append(append(memberCells(k.Key, r.Key), memberCells(k.Values, r.Value)...),
 			refusedText(r.Value), hopCell(r.Hops)))

@@ -29,7 +29,7 @@ func (l *live) watch() error {
 	if !terminal(l.out) {
 		return usage("watch draws on a terminal").see("fastrelay-gen show")
 	}
-	m := &watchModel{live: l, history: map[string][]float64{}, stats: openRunStats()}
+	m := &watchModel{live: l, history: map[tallyKey][]float64{}, stats: openRunStats()}
 	defer m.stats.close()
 	final, err := tea.NewProgram(m, tea.WithContext(l.ctx), tea.WithInput(l.in), tea.WithOutput(l.out)).Run()
 	if l.ctx.Err() != nil {
@@ -58,7 +58,8 @@ var tabNames = [tabs]string{"programs", "sessions", "receivers"}
 type watchModel struct {
 	*live
 	stats   *runStats
-	history map[string][]float64 // packets a second, by program and reason
+	history map[tallyKey][]float64 // packets a second, by program and reason
+	view    view                   // of sessions or receivers
 	data    watchData
 	ended   error // why it ends by itself
 
@@ -85,10 +86,13 @@ type watchData struct {
 
 // watchRow is a session or a receiver.
 type watchRow struct {
-	id      string
-	cells   []string
-	packets uint64
-	rate    float64
+	rate
+	cells []string
+}
+
+// watched is a row whose first cell is its name, and whose second is to have its rate.
+func watched(packets uint64, cells ...string) watchRow {
+	return watchRow{rate{tally: tally{program: cells[0], packets: packets}}, cells}
 }
 
 // watchTick asks for new data. Its turn ends when another tab is shown.
@@ -99,7 +103,7 @@ func (m *watchModel) Init() tea.Cmd { return m.read() }
 
 // read reads all that the present tab shows.
 func (m *watchModel) read() tea.Cmd {
-	tab, before, turn := m.tab, m.data, m.turn
+	tab, turn := m.tab, m.turn
 	return func() tea.Msg {
 		d := watchData{turn: turn, at: time.Now()}
 		var programs api.Programs
@@ -116,21 +120,7 @@ func (m *watchModel) read() tea.Cmd {
 				d.err = m.readReceivers(&d)
 			}
 		}
-		rates(d.rows, before, d.at)
 		return d
-	}
-}
-
-// rates compares counters with those of a second ago.
-func rates(rows []watchRow, before watchData, now time.Time) {
-	was := map[string]uint64{}
-	for _, r := range before.rows {
-		was[r.id] = r.packets
-	}
-	for i, r := range rows {
-		if n, ok := was[r.id]; ok && r.packets >= n {
-			rows[i].rate = float64(r.packets-n) / now.Sub(before.at).Seconds()
-		}
 	}
 }
 
@@ -153,10 +143,8 @@ func (m *watchModel) readSessions(d *watchData) error {
 				for _, r := range s.Rows {
 					n += r.Packets
 				}
-				d.rows = append(d.rows, watchRow{id: k.Name + " " + s.ID, packets: n, cells: []string{
-					k.Name + " " + s.ID, "", thousands(n), ago(s.LastUsed), until(s.Expires), objectText(s.Fields),
-					hopCell(s.Hops),
-				}})
+				d.rows = append(d.rows, watched(n, k.Name+" "+s.ID, "", thousands(n), ago(s.LastUsed), until(s.Expires),
+					objectText(s.Fields), hopCell(s.Hops)))
 			}
 			after = page.Next
 		}
@@ -181,11 +169,9 @@ func (m *watchModel) readReceivers(d *watchData) error {
 				continue // the group was closed meanwhile
 			}
 			for _, v := range all {
-				name := fmt.Sprintf("%s %s / %d", k.Name, g.ID, v.ID)
-				d.rows = append(d.rows, watchRow{id: name, packets: v.Packets, cells: []string{
-					name, "", thousands(v.Packets), thousands(v.Declined), refusedText(v.Values), objectText(v.Values),
-					hopCell(v.Hops),
-				}})
+				d.rows = append(d.rows, watched(v.Packets, fmt.Sprintf("%s %s / %d", k.Name, g.ID, v.ID), "",
+					thousands(v.Packets), thousands(v.Declined), refusedText(v.Values), objectText(v.Values),
+					hopCell(v.Hops)))
 			}
 		}
 	}
@@ -221,14 +207,18 @@ func (m *watchModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 func (m *watchModel) take(d watchData) {
 	m.data = d
 	for _, p := range d.programs {
-		for _, r := range p.Reasons {
-			key := p.Name + " " + r.Kind + " " + r.Name
-			h := append(m.history[key], r.PPS)
-			m.history[key] = h[max(0, len(h)-watchHistory):]
+		for _, r := range reasons(p) {
+			h := append(m.history[r.key()], r.packetsPerSecond)
+			m.history[r.key()] = h[max(0, len(h)-watchHistory):]
 		}
 	}
-	for i := range m.data.rows {
-		m.data.rows[i].cells[1] = thousands(uint64(m.data.rows[i].rate + 0.5))
+	var all []tally
+	for _, r := range m.data.rows {
+		all = append(all, r.tally)
+	}
+	for i, r := range m.view.look(d.at, all) {
+		m.data.rows[i].rate = r
+		m.data.rows[i].cells[1] = thousands(uint64(r.packetsPerSecond + 0.5))
 	}
 	m.order()
 }
@@ -269,7 +259,7 @@ func (m *watchModel) show(tab int) tea.Cmd {
 		return nil
 	}
 	m.tab, m.top, m.sort, m.reverse = tab, 0, 1, false
-	m.data.rows, m.data.heads, m.data.more = nil, nil, 0
+	m.data.rows, m.data.heads, m.data.more, m.view = nil, nil, 0, view{}
 	m.turn++
 	return m.read()
 }
@@ -280,7 +270,7 @@ func (m *watchModel) order() {
 		var c int
 		switch m.sort {
 		case 1:
-			c = cmp.Compare(b.rate, a.rate)
+			c = cmp.Compare(b.packetsPerSecond, a.packetsPerSecond)
 		case 2:
 			c = cmp.Compare(b.packets, a.packets)
 		default:
@@ -376,31 +366,20 @@ func (m *watchModel) help(lines, room int) string {
 }
 
 // programLines shows programs with their reasons: rates, their history, and time.
-func (m *watchModel) programLines() (lines []string) {
+func (m *watchModel) programLines() []string {
+	var rows []row
 	for _, p := range m.data.programs {
 		head := fmt.Sprintf("%s  %s  %s  %s packets/s", p.Name, p.Hook, attachmentList(p),
 			thousands(uint64(packetRate(p)+0.5)))
 		if ns, ok := m.data.nanos[p.Name]; ok {
 			head += fmt.Sprintf("  %.0f ns/packet", ns)
 		}
-		lines = append(lines, head)
-		quiet := true
-		for _, r := range p.Reasons {
-			if r.Packets == 0 {
-				continue
-			}
-			quiet = false
-			key := p.Name + " " + r.Kind + " " + r.Name
-			what := label(tally{kind: r.Kind, reason: r.Name, doc: r.Doc})
-			lines = append(lines, fmt.Sprintf("%12s  %9.1f Mbit/s  %-*s  %15s  %s", thousands(uint64(r.PPS+0.5)),
-				r.BPS/1e6, watchSpark, spark(m.history[key]), thousands(r.Packets), what))
-		}
-		if quiet {
-			lines = append(lines, "           0  no packet yet")
-		}
-		lines = append(lines, "")
+		rows = append(rows, heads(head))
+		rows = append(rows, rowsOf("", reasons(p), func(t tally) string {
+			return fmt.Sprintf("%-*s  %s", watchSpark, spark(m.history[t.key()]), label(t))
+		})...)
 	}
-	return lines
+	return strings.Split(strings.TrimSuffix(layOut(rows, 0, true), "\n"), "\n")
 }
 
 // spark draws the last values as bars, the highest in full.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -107,6 +108,27 @@ events             50     0.0    100  lost: sent
 	}
 	if got := line(v.look(start, at(0))); got != "spread: 0 packets/s 0.0 Mbit/s, 0 copies/s, no packet yet\n" {
 		t.Errorf("nothing yet: %q", got)
+	}
+}
+
+// What is seen for the first time has no rate, since it may have counted for long; a flow begins when it is seen. What
+// has counted less than before is another one of the same name.
+func TestRatesOfWhatComesAndGoes(t *testing.T) {
+	var v view
+	at := func(second int64, all ...tally) (rates []float64) {
+		for _, r := range v.look(time.Unix(second, 0), all) {
+			rates = append(rates, r.packetsPerSecond)
+		}
+		return rates
+	}
+	session := func(name string, n uint64) tally { return tally{program: name, packets: n} }
+	flow := func(n uint64) tally { return tally{program: "at peer", kind: kindArrived, packets: n} }
+	at(0, session("a 1", 100))
+	if got := at(1, session("a 1", 107), session("a 2", 1000), flow(5)); !slices.Equal(got, []float64{7, 0, 5}) {
+		t.Errorf("rates %v", got)
+	}
+	if got := at(2, session("a 1", 3), session("a 2", 1002), flow(6)); !slices.Equal(got, []float64{0, 2, 1}) {
+		t.Errorf("rates %v", got)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/internal/planfmt"
+	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
 )
 
 // tally is what one reason of one program has counted, or one receiver, or one event.
@@ -40,23 +41,48 @@ type view struct {
 // tallyKey identifies a tally.
 type tallyKey struct{ program, kind, reason string }
 
+func (t tally) key() tallyKey { return tallyKey{t.program, t.kind, t.reason} }
+
 // rate is one line of the table.
 type rate struct {
 	tally
 	packetsPerSecond, bitsPerSecond float64
 }
 
-// look returns the rates since the last look.
+// reasons are what a program has counted, with the rates that the relay has computed.
+func reasons(p api.Program) (all []rate) {
+	for _, r := range p.Reasons {
+		all = append(all, rate{tally{program: p.Name, kind: r.Kind, reason: r.Name, doc: r.Doc, packets: r.Packets,
+			bytes: r.Bytes}, r.PPS, r.BPS})
+	}
+	return all
+}
+
+// packetRate is what a program sees in a second: copies are not packets that came.
+func packetRate(p api.Program) (n float64) {
+	for _, r := range reasons(p) {
+		if !r.isCopy() {
+			n += r.packetsPerSecond
+		}
+	}
+	return n
+}
+
+// look returns the rates since the last look. What wasn't there then has none yet, unless it begins when it is first
+// seen, like a flow.
 func (v *view) look(now time.Time, all []tally) []rate {
 	seconds := now.Sub(v.lastTime).Seconds()
 	out := make([]rate, len(all))
 	current := make(map[tallyKey]tally, len(all))
 	for i, t := range all {
 		out[i].tally = t
-		key := tallyKey{t.program, t.kind, t.reason}
+		key := t.key()
 		current[key] = t
 		if v.last != nil && seconds > 0 {
-			before := v.last[key]
+			before, known := v.last[key]
+			if !known && t.kind != kindArrived || before.packets > t.packets { // the latter: another one of this name
+				before = t
+			}
 			out[i].packetsPerSecond = float64(t.packets-before.packets) / seconds
 			out[i].bitsPerSecond = 8 * float64(t.bytes-before.bytes) / seconds
 		}
@@ -68,35 +94,46 @@ func (v *view) look(now time.Time, all []tally) []rate {
 // row is a line of the table; one without a program belongs to the program above.
 type row struct{ program, perSecond, megabits, total, label string }
 
+// heads is the row above the numbers of one program, or of all.
+func heads(program string) row { return row{program, "packets/s", "Mbit/s", "total", ""} }
+
 // table draws all that has counted anything; a program or a receiver that hasn't is a line of its own. No line is
 // wider than width, if that isn't 0.
 func table(rates []rate, width int) string {
-	rows := []row{{"", "packets/s", "Mbit/s", "total", ""}}
+	rows := []row{heads("")}
 	for i := 0; i < len(rates); {
-		end, name := i, rates[i].program
-		for ; end < len(rates) && rates[end].program == rates[i].program; end++ {
-			r := rates[end]
-			if r.packets == 0 && r.kind != kindReceiver && (r.kind != kindInterface || r.doc == "") {
-				continue
-			}
-			rows = append(rows, row{name, thousands(uint64(r.packetsPerSecond + 0.5)),
-				fmt.Sprintf("%.1f", r.bitsPerSecond/1e6), thousands(r.packets), label(r.tally)})
-			name = ""
+		end := i
+		for end < len(rates) && rates[end].program == rates[i].program {
+			end++
 		}
-		if name != "" && rates[i].kind != kindLost {
-			rows = append(rows, row{name, "0", "0.0", "0", "no packet yet"})
-		}
+		rows = append(rows, rowsOf(rates[i].program, rates[i:end], label)...)
 		i = end
 	}
-	return layOut(rows, width)
+	return layOut(rows, width, false)
+}
+
+// rowsOf are the rows of a program.
+func rowsOf(program string, rates []rate, label func(tally) string) (rows []row) {
+	for _, r := range rates {
+		if r.packets == 0 && r.kind != kindReceiver && (r.kind != kindInterface || r.doc == "") {
+			continue
+		}
+		rows = append(rows, row{program, thousands(uint64(r.packetsPerSecond + 0.5)),
+			fmt.Sprintf("%.1f", r.bitsPerSecond/1e6), thousands(r.packets), label(r.tally)})
+		program = ""
+	}
+	if rows == nil && (rates == nil || rates[0].kind != kindLost) {
+		rows = []row{{program, "0", "0.0", "0", "no packet yet"}}
+	}
+	return rows
 }
 
 // leastLabel is how wide the column of labels is at least, leastWidth what is laid out for on a narrower terminal.
 const leastLabel, leastWidth = 24, 40
 
-// layOut draws rows. Where the numbers leave no room for labels beside them, a program's name has a line of its own
-// above its rows.
-func layOut(rows []row, width int) string {
+// layOut draws rows. A program's name has a line of its own above its rows if that is asked for, and where the numbers
+// leave no room for labels beside them.
+func layOut(rows []row, width int, above bool) string {
 	var name, perSecond, megabits, total int
 	for _, r := range rows {
 		name, perSecond = max(name, len(r.program)), max(perSecond, len(r.perSecond))
@@ -105,7 +142,7 @@ func layOut(rows []row, width int) string {
 	if width > 0 {
 		width = max(width, leastWidth)
 	}
-	above := width > 0 && name+1+perSecond+2+megabits+2+total+2+leastLabel > width
+	above = above || width > 0 && name+1+perSecond+2+megabits+2+total+2+leastLabel > width
 	if above {
 		name = 1
 	}
