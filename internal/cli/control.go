@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,9 +77,14 @@ func (l *live) get(path string, out any) error { return l.do("GET", path, nil, o
 
 // do asks for what is answered at once.
 func (l *live) do(method, path string, body, out any) error {
+	return controlError(l.client.Path, l.ask(method, path, body, out))
+}
+
+// ask is do with the error as it is: what the relay refuses is an [api.Problem].
+func (l *live) ask(method, path string, body, out any) error {
 	ctx, cancel := context.WithTimeout(l.ctx, askFor)
 	defer cancel()
-	return controlError(l.client.Path, l.client.Do(ctx, method, path, body, out))
+	return l.client.Do(ctx, method, path, body, out)
 }
 
 // controlError says what to do about an error of a control socket.
@@ -147,19 +153,16 @@ func (l *live) kinds() (all []kindOf) {
 // assign reads words such as client=198.51.100.7:40001 as values of members.
 func assign(where string, members []api.Member, words []string) (api.Object, error) {
 	var out api.Object
+	names := memberNames(members)
 	for _, word := range words {
 		name, text, ok := strings.Cut(word, "=")
 		i := slices.IndexFunc(members, func(m api.Member) bool { return m.Name == name })
-		var names []string
-		for _, m := range members {
-			names = append(names, m.Name)
-		}
 		switch {
 		case !ok:
-			return nil, usage("%s: %q isn't NAME=VALUE", where, word).hint("there are %s", strings.Join(names, ", "))
+			return nil, usage("%s: %q isn't NAME=VALUE", where, word).hint("it has %s", strings.Join(names, ", "))
 		case i < 0:
-			return nil, usage("%s has no %q", where, name).nearest(name, names, "").hint("there are %s",
-				strings.Join(names, ", "))
+			return nil, usage("%s has no %q", where, name).nearest(name, names, "").
+				hint("it has %s", strings.Join(names, ", "))
 		case out.Get(name) != nil:
 			return nil, usage("%s: %s is given twice", where, name)
 		}
@@ -172,18 +175,32 @@ func assign(where string, members []api.Member, words []string) (api.Object, err
 	return out, nil
 }
 
+func memberNames(members []api.Member) (names []string) {
+	for _, m := range members {
+		names = append(names, m.Name)
+	}
+	return names
+}
+
 // jsonValues reads a value as a person writes it, for a request.
 func jsonValues(m api.Member, text string) (any, error) {
 	var kind abi.Kind
 	if err := kind.UnmarshalText([]byte(m.Kind)); err != nil {
 		return nil, err // the relay is newer than this program
 	}
-	return readValues(kind, m.Levels, text, func(v any) any {
-		if r, ok := v.(literal.Rate); ok {
-			return api.Rate(r)
+	var tooLarge error
+	v, err := readValues(kind, m.Levels, text, func(v any) any {
+		switch v := v.(type) {
+		case literal.Rate:
+			return api.Rate(v)
+		case uint64:
+			if m.Bits > 0 && v>>m.Bits > 0 {
+				tooLarge = fmt.Errorf("%d doesn't fit in %d bits (at most %d)", v, m.Bits, uint64(1)<<m.Bits-1)
+			}
 		}
 		return api.Encode(v)
 	})
+	return v, cmp.Or(err, tooLarge)
 }
 
 // keyText is the ID of a row or a group: the values of its key, which have to be there.
@@ -192,15 +209,21 @@ func keyText(where string, members []api.Member, words []string) (string, error)
 	if err != nil {
 		return "", err
 	}
-	var parts []string
 	for _, m := range members {
-		v := key.Get(m.Name)
-		if v == nil {
+		if key.Get(m.Name) == nil {
 			return "", usage("%s: the key's %s is missing", where, m.Name)
 		}
-		parts = append(parts, fmt.Sprint(v))
 	}
-	return strings.Join(parts, ","), nil
+	return keyID(members, key), nil
+}
+
+// keyID is the ID of a row or a group with a key.
+func keyID(members []api.Member, key api.Object) string {
+	var parts []string
+	for _, m := range members {
+		parts = append(parts, fmt.Sprint(key.Get(m.Name)))
+	}
+	return strings.Join(parts, ",")
 }
 
 // cutKey separates the words of a key from those of values: by a slash, or else by the names.

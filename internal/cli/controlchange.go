@@ -18,47 +18,74 @@ import (
 
 // Commands that change a relay that runs, or wait for it.
 
+// opening is a session or a group to open, or a row to put.
+type opening struct {
+	kindOf
+	key       api.Object    // of a group or a row
+	values    api.Object    // fields of a session, values of a row
+	receivers []api.Object  // of a group
+	names     []string      // of these receivers, as `run` shows them
+	lifetime  time.Duration // of a session; 0: none of its own
+
+	session api.Session // the answer, of a session
+	group   api.Group   // likewise
+}
+
+// put opens it, or puts the row. What the relay refuses is an [api.Problem].
+func (l *live) put(o *opening) error {
+	at := "/v1/" + o.what + "s/" + o.Name
+	switch o.what {
+	case "session":
+		if o.lifetime > 0 {
+			at += fmt.Sprintf("?lifetime=%v", o.lifetime.Seconds())
+		}
+		return l.ask("POST", at, o.values, &o.session)
+	case "group":
+		return l.ask("POST", at, api.OpenGroup{Key: o.key, Receivers: o.receivers}, &o.group)
+	}
+	return l.ask("PUT", o.at(), o.values, nil)
+}
+
+// at is the path of a group or a row.
+func (o *opening) at() string {
+	return "/v1/" + o.what + "s/" + o.Name + "/" + api.Escape(keyID(o.Key, o.key))
+}
+
 // open opens a session or a group.
 func (l *live) open(name string, words []string, lifetime time.Duration) error {
 	k, err := l.kind(name, "session", "group")
 	if err != nil {
 		return err
 	}
+	o := &opening{kindOf: *k, lifetime: lifetime}
 	if k.what == "session" {
-		fields, err := assign(name, k.Values, words)
-		if err != nil {
+		if o.values, err = assign(name, k.Values, words); err != nil {
 			return err
 		}
-		var s api.Session
-		at := "/v1/sessions/" + name
-		if lifetime > 0 {
-			at += fmt.Sprintf("?lifetime=%v", lifetime.Seconds())
+		if err := l.put(o); err != nil {
+			return controlError(l.client.Path, err)
 		}
-		if err := l.do("POST", at, fields, &s); err != nil {
-			return err
-		}
+		s := o.session
 		return l.print(s, fmt.Sprintf("%s %s is open%s\n", name, s.ID, trouble(s.Hops)))
 	}
 	if lifetime > 0 {
 		return usage("--lifetime is for sessions, and %s is a group", name)
 	}
 	parts := split(words)
-	key, err := assign(name, k.Key, parts[0])
-	if err != nil {
+	if o.key, err = assign(name, k.Key, parts[0]); err != nil {
 		return err
 	}
-	want := api.OpenGroup{Key: key}
 	for _, words := range parts[1:] {
 		v, err := assign("a receiver of "+name, k.Values, words)
 		if err != nil {
 			return err
 		}
-		want.Receivers = append(want.Receivers, v)
+		o.receivers = append(o.receivers, v)
 	}
-	var g api.Group
-	if err := l.do("POST", "/v1/groups/"+name, want, &g); err != nil {
-		return err
+	if err := l.put(o); err != nil {
+		return controlError(l.client.Path, err)
 	}
+	g := o.group
 	return l.print(g, fmt.Sprintf("%s %s is open, with %s\n", name, g.ID, plural(g.Receivers, "receiver")))
 }
 
@@ -154,8 +181,7 @@ func (l *live) which(k *kindOf, words []string, all bool) (ids []string, err err
 			return nil, controlError(l.client.Path, err)
 		}
 		for _, s := range sessions {
-			differs := func(m api.Named) bool { return !equal(s.Fields.Get(m.Name), m.Value) }
-			if !slices.ContainsFunc(fields, differs) {
+			if has(s, fields) {
 				ids = append(ids, s.ID)
 			}
 		}
@@ -234,6 +260,11 @@ func (l *live) setSession(k *kindOf, words []string) error {
 		return err
 	}
 	return l.print(s, fmt.Sprintf("%s %s: %s%s\n", k.Name, s.ID, objectText(s.Fields), trouble(s.Hops)))
+}
+
+// has says whether a session's fields are as given.
+func has(s api.Session, fields api.Object) bool {
+	return !slices.ContainsFunc(fields, func(m api.Named) bool { return !equal(s.Fields.Get(m.Name), m.Value) })
 }
 
 // equal compares a value of an answer with one that was given.
@@ -438,16 +469,23 @@ func (l *live) events(names []string) error {
 		}
 		to := ""
 		if v := e.Receiver; v != nil {
-			to = fmt.Sprintf(" to %s %s, %d", v.Group, v.Key, v.ID)
+			to = fmt.Sprintf("%s %s, %d", v.Group, v.Key, v.ID)
 		}
-		_, err := fmt.Fprintf(l.out, "%s %s%s: %s\n", e.Time.Format("15:04:05.000000"), e.Event, to,
-			objectText(e.Fields))
+		_, err := fmt.Fprint(l.out, eventLine(&e, to))
 		return err
 	})
 	if errors.Is(err, syscall.EPIPE) || l.ctx.Err() != nil { // its end is none of the relay
 		return nil
 	}
 	return controlError(l.client.Path, err)
+}
+
+// eventLine is an event as a line: "14:05:07.123456 sent to subscribers 1: original=17 sequence=4".
+func eventLine(e *api.Event, to string) string {
+	if to != "" {
+		to = " to " + to
+	}
+	return fmt.Sprintf("%s %s%s: %s\n", e.Time.Format("15:04:05.000000"), e.Event, to, objectText(e.Fields))
 }
 
 // stop ends the relay's process, and returns when it has ended: its socket goes first, and its pins last.

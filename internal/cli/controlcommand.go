@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -402,10 +403,8 @@ func completeShow(l *live, args []string, _ string) []string {
 
 func (l *live) kindNames(what ...string) (names []string) {
 	for _, k := range l.kinds() {
-		for _, w := range what {
-			if k.what == w && (k.Session == "" || w != "table") {
-				names = append(names, k.Name)
-			}
+		if slices.Contains(what, k.what) && k.Session == "" { // rows of sessions come and go with them
+			names = append(names, k.Name)
 		}
 	}
 	return names

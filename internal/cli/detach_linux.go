@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
-	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
 )
@@ -126,12 +125,12 @@ func openLog(path string) (*os.File, error) {
 }
 
 // background is what the process in the background does, after the relay is attached.
-func (a *app) background(ctx context.Context, relay *runtime.Relay, in *runInput, opt runOptions) error {
+func (r *relayRun) background(ctx context.Context, attached string, opt runOptions) error {
 	ready := os.NewFile(readyFD, "ready")
 	if ready == nil {
 		return &diag.Diagnostic{Code: codeRun, Message: detachedVar + " is set, and no process waits for this one"}
 	}
-	_, err := fmt.Fprintln(ready, attached(relay, in))
+	_, err := fmt.Fprintln(ready, attached)
 	if err = errors.Join(err, ready.Close()); err != nil {
 		return err
 	}

@@ -3,15 +3,13 @@ package cli
 import (
 	"bufio"
 	"context"
-	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"io"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/control"
+	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
 )
 
 const (
@@ -21,41 +19,48 @@ const (
 	drainFor = time.Second
 )
 
-// eventPrinter prints the events of a relay as they come, one a line.
+// eventPrinter prints the events of a relay as they come, one a line. It is no client of the control socket, whose
+// stream is of copies, of which some are missed where they aren't taken in time: `run` is the relay's server, and reads
+// the ring itself.
 type eventPrinter struct {
-	relay   *runtime.Relay
-	names   map[*runtime.AnyReceiver]string
-	machine bool // JSON
-	failed  func(error)
+	*relayRun
+	failed func(error)
 
 	stop context.CancelFunc
 	done chan struct{}
 
 	mu    sync.Mutex
-	out   *bufio.Writer
+	lines *bufio.Writer
 	armed bool // a write is due
 }
 
 // printEvents begins to print. If writing fails, it calls failed and stops.
-func (a *app) printEvents(relay *runtime.Relay, receivers []*receiver, failed func(error)) *eventPrinter {
+func (r *relayRun) printEvents(failed func(error)) *eventPrinter {
 	ctx, stop := context.WithCancel(context.Background())
 	p := &eventPrinter{
-		relay: relay, names: map[*runtime.AnyReceiver]string{}, machine: a.machine, failed: failed,
-		stop: stop, done: make(chan struct{}), out: bufio.NewWriter(a.out),
+		relayRun: r, failed: failed, stop: stop, done: make(chan struct{}), lines: bufio.NewWriter(r.out),
 	}
-	for _, v := range receivers {
-		p.names[v.handle] = v.name
+	names := map[api.EventReceiver]string{}
+	for _, g := range r.all("group") {
+		for i, id := range g.group.Added {
+			names[api.EventReceiver{Group: g.Name, Key: g.group.ID, ID: id}] = g.names[i]
+		}
 	}
 	go func() {
 		defer close(p.done)
-		for e, err := range relay.Events(ctx) {
+		for e, err := range r.relay.Events(ctx) {
 			if err != nil {
 				if ctx.Err() == nil {
 					failed(err)
 				}
 				return
 			}
-			p.line(p.text(e))
+			view := control.Event(e)
+			to := ""
+			if v := view.Receiver; v != nil {
+				to = names[*v]
+			}
+			p.line(p.text(&view, to))
 		}
 	}()
 	return p
@@ -78,7 +83,7 @@ func (p *eventPrinter) close() {
 func (p *eventPrinter) line(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, _ = p.out.WriteString(text) // a failure comes back from Flush
+	_, _ = p.lines.WriteString(text) // a failure comes back from Flush
 	if !p.armed {
 		p.armed = true
 		time.AfterFunc(writeAfter, p.write)
@@ -89,48 +94,27 @@ func (p *eventPrinter) write() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.armed = false
-	if err := p.out.Flush(); err != nil {
+	if err := p.lines.Flush(); err != nil {
 		p.failed(err)
-		p.out.Reset(io.Discard)
+		p.lines.Reset(io.Discard)
 	}
 }
 
-// text is a record as a line: "14:05:07.123456 sent to subscribers 1: original=17 sequence=4", or the same in JSON.
-func (p *eventPrinter) text(e *runtime.Event) string {
-	name, known := p.names[e.Receiver]
-	if p.machine {
-		fields := map[string]any{}
-		for i, v := range e.Values() {
-			fields[e.Desc().Fields[i].Name] = plain(v)
-		}
-		// Names, numbers and booleans always are JSON.
-		text, _ := json.Marshal(struct {
-			Event    string         `json:"event"`
-			Time     time.Time      `json:"time"`
-			Receiver string         `json:"receiver,omitempty"`
-			Fields   map[string]any `json:"fields"`
-		}{e.Desc().Name, e.Time, name, fields})
-		return string(text) + "\n"
+// text is a record as a line, or the same in JSON.
+func (p *eventPrinter) text(e *api.Event, to string) string {
+	if !p.machine {
+		return eventLine(e, to)
 	}
-	var b strings.Builder
-	b.WriteString(e.Time.Format("15:04:05.000000 ") + e.Desc().Name)
-	if known {
-		b.WriteString(" to " + name)
+	fields := map[string]any{}
+	for _, m := range e.Fields {
+		fields[m.Name] = m.Value
 	}
-	b.WriteByte(':')
-	for i, v := range e.Values() {
-		fmt.Fprintf(&b, " %s=%v", e.Desc().Fields[i].Name, plain(v))
-	}
-	return b.String() + "\n"
-}
-
-// plain makes a value what JSON and people take: numbers and booleans stay, bytes are hexadecimal, all else is text.
-func plain(v any) any {
-	switch v := v.(type) {
-	case uint64, bool:
-		return v
-	case []byte:
-		return hex.EncodeToString(v)
-	}
-	return fmt.Sprint(v)
+	// Names, numbers and booleans always are JSON.
+	text, _ := json.Marshal(struct {
+		Event    string         `json:"event"`
+		Time     time.Time      `json:"time"`
+		Receiver string         `json:"receiver,omitempty"`
+		Fields   map[string]any `json:"fields"`
+	}{e.Event, e.Time, to, fields})
+	return string(text) + "\n"
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -16,24 +17,24 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/spectest"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
-	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/namespace"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
 // traffic is what `run --traffic` sends: the packets of the spec's tests, in a network of their own (package lab).
-// The relay has the tests' settings, sessions, rows and groups at once, so a test whose state contradicts that of an
-// earlier test is left out, and so is one with other settings than most.
-//
-// State is added to the options, as the text that the flags --set, --session, --row and --receiver take.
+// The relay begins with the tests' settings, sessions, rows and groups at once, so a test whose state contradicts that
+// of an earlier test is left out, and so is one with other settings than most.
 type traffic struct {
 	plan  *ir.Plan
 	tests []*trafficTest
 	rate  int
 	net   *lab.Network
 
-	keys map[string]string         // of rows and groups, and what they have
-	of   map[string][]*trafficTest // the tests that a piece of state is for
+	keys   map[string]string           // of rows and groups: what they are a part of, as text
+	opened map[string]*opening         // by that text
+	of     map[*opening][]*trafficTest // the tests that it is for
 }
 
 // trafficTest is a test of the spec.
@@ -60,9 +61,9 @@ func checkTrafficFlags(opt runOptions) error {
 	return nil
 }
 
-// newTraffic collects the packets of the spec's tests, and adds their state and the places of the programs to the
-// options.
-func newTraffic(r *build.Result, opt *runOptions) (*traffic, error) {
+// newTraffic collects the packets of the spec's tests, and has the relay begin with their state, and with its programs
+// where the packets come.
+func newTraffic(r *build.Result, rate int, b *beginning) (*traffic, error) {
 	packets, diags := spectest.Packets(r.Spec, r.Plan)
 	if err := diags.Err(); err != nil {
 		return nil, err
@@ -72,19 +73,20 @@ func newTraffic(r *build.Result, opt *runOptions) (*traffic, error) {
 			hint("write a test, as the spec that fastrelay-gen init writes shows").
 			hint("or attach the relay to an interface: --attach PROGRAM=INTERFACE")
 	}
-	t := &traffic{plan: r.Plan, rate: opt.rate, keys: map[string]string{}, of: map[string][]*trafficTest{}}
-	given := len(opt.sessions)+len(opt.rows)+len(opt.receivers) > 0
-	settings, chosen := t.settings(packets, opt)
+	t := &traffic{plan: r.Plan, rate: rate, opened: map[string]*opening{}, keys: map[string]string{},
+		of: map[*opening][]*trafficTest{}}
+	given := len(b.open) > 0
+	usual := t.settings(packets, b)
 	for _, p := range packets {
 		test := &trafficTest{Packet: p, leftOut: unsendable(p)}
 		t.tests = append(t.tests, test)
 		if test.leftOut != "" {
 			continue
 		}
-		if settings(p.Test) != chosen {
+		if !usual(p.Test) {
 			test.leftOut = "it has other settings than most tests"
 		} else if !given {
-			t.state(test, opt)
+			t.state(test, b)
 		}
 	}
 	if !slices.ContainsFunc(t.tests, func(test *trafficTest) bool { return test.leftOut == "" }) {
@@ -92,7 +94,7 @@ func newTraffic(r *build.Result, opt *runOptions) (*traffic, error) {
 			hint("%q: %s", t.tests[0].Test.Name.Value, t.tests[0].leftOut)
 	}
 	for i, p := range t.programs() {
-		opt.attach = append(opt.attach, p.Name+"="+lab.DeviceName(t.devices()[i]))
+		b.attach = append(b.attach, wantedAttachment{attachment{p.Name, lab.DeviceName(t.devices()[i])}, place{}})
 	}
 	return t, nil
 }
@@ -112,61 +114,51 @@ func unsendable(p spectest.Packet) string {
 	return ""
 }
 
-// settings adds to the options the settings that most tests have, as far as none are given. It returns them, and a
-// function that gives those of a test, as text.
-func (t *traffic) settings(packets []spectest.Packet, opt *runOptions) (of func(*spec.Test) string, chosen string) {
-	given := map[string]bool{}
-	for _, text := range opt.settings {
-		name, _, _ := strings.Cut(text, "=")
-		given[name] = true
-	}
-	of = func(test *spec.Test) string {
-		var all []string
+// settings has the relay begin with the settings that most tests have, as far as none are given. It returns what says
+// whether a test has these.
+func (t *traffic) settings(packets []spectest.Packet, b *beginning) (usual func(*spec.Test) bool) {
+	given := maps.Clone(b.settings)
+	of := func(test *spec.Test) map[string]any {
+		all := map[string]any{}
 		for _, v := range test.Settings {
-			if !given[v.Name.Value] {
-				all = append(all, v.Name.Value+"="+literalText(v.Value))
+			if _, is := given[v.Name.Value]; !is {
+				all[v.Name.Value] = t.settingValue(v)
 			}
 		}
-		slices.Sort(all)
-		return strings.Join(all, " ")
+		return all
 	}
 	tests := map[string]int{}
 	for _, p := range packets {
 		if unsendable(p) == "" {
-			tests[of(p.Test)]++
+			tests[fmt.Sprint(of(p.Test))]++
 		}
 	}
-	for _, p := range packets { // the first of those that as many tests have
-		if all := of(p.Test); tests[all] > tests[chosen] {
+	chosen := of(packets[0].Test) // the first of those that as many tests have
+	for _, p := range packets {
+		if all := of(p.Test); tests[fmt.Sprint(all)] > tests[fmt.Sprint(chosen)] {
 			chosen = all
 		}
 	}
-	opt.settings = append(opt.settings, strings.Fields(chosen)...)
-	return of, chosen
+	maps.Copy(b.settings, chosen)
+	return func(test *spec.Test) bool { return fmt.Sprint(of(test)) == fmt.Sprint(chosen) }
 }
 
-// piece is a session, a row or a group of a test.
-type piece struct {
-	flag  *[]string
-	texts []string // what the flag takes: of a group, one for each receiver
-	keys  []string // what other pieces can't have as well, unless they are the same
+// settingValue is the value of a setting in a test, as package runtime takes it.
+func (t *traffic) settingValue(v *spec.TestValue) any {
+	s := t.plan.Settings[slices.IndexFunc(t.plan.Settings, func(s *ir.Setting) bool { return s.Name == v.Name.Value })]
+	if !s.Type.HasText() {
+		return literalValue(s.Type, v.Value)
+	}
+	value, _ := readValue(s.Type.Kind.ABI(), v.Value.Text) // the test was checked
+	return value
 }
 
-// state adds the state of a test to the options, or leaves the test out.
-func (t *traffic) state(test *trafficTest, opt *runOptions) {
-	var pieces []piece
-	for _, s := range test.Test.Sessions {
-		pieces = append(pieces, t.session(s, opt))
-	}
-	for _, r := range test.Test.Rows {
-		pieces = append(pieces, t.row(r, opt))
-	}
-	for _, g := range test.Test.Groups {
-		pieces = append(pieces, t.group(g, opt))
-	}
+// state has the relay begin with the state of a test, or leaves the test out.
+func (t *traffic) state(test *trafficTest, b *beginning) {
+	pieces := t.pieces(test.Test, b)
 	for _, p := range pieces {
 		for _, key := range p.keys {
-			if have, known := t.keys[key]; known && have != strings.Join(p.texts, "\n") {
+			if have, known := t.keys[key]; known && have != p.text {
 				test.leftOut = fmt.Sprintf("an earlier test has other values for %s", key)
 				return
 			}
@@ -174,112 +166,117 @@ func (t *traffic) state(test *trafficTest, opt *runOptions) {
 	}
 	for _, p := range pieces {
 		for _, key := range p.keys {
-			t.keys[key] = strings.Join(p.texts, "\n")
+			t.keys[key] = p.text
 		}
-		for _, text := range p.texts {
-			if t.of[text] == nil {
-				*p.flag = append(*p.flag, text)
+		o := t.opened[p.text]
+		if o == nil {
+			o = b.add(p.opening)
+			t.opened[p.text] = o
+		}
+		t.of[o] = append(t.of[o], test)
+	}
+}
+
+// piece is a session, a row or a group of a test.
+type piece struct {
+	*opening
+	text string   // all of it
+	keys []string // what other pieces can't have as well, unless they are the same
+}
+
+func (t *traffic) pieces(test *spec.Test, b *beginning) (all []piece) {
+	begin := func(what, name string, o *opening) *piece {
+		k, _ := b.kind(name, what) // the test was checked
+		o.kindOf = *k
+		text := fmt.Sprint(name, o.key, o.values, o.receivers)
+		all = append(all, piece{o, text, []string{name + " " + objectText(o.key)}})
+		return &all[len(all)-1]
+	}
+	for _, src := range test.Sessions {
+		name := src.Session.Value
+		s := t.plan.Sessions[slices.IndexFunc(t.plan.Sessions, func(s *ir.Session) bool { return s.Name == name })]
+		o := &opening{}
+		for _, f := range s.Fields {
+			o.values = append(o.values, memberValue(f.Name, f.Type, src.Fields))
+		}
+		p := begin("session", name, o)
+		p.keys = nil
+		for _, r := range s.Rows {
+			var key api.Object
+			for _, i := range r.Key {
+				key = append(key, o.values[i])
 			}
-			t.of[text] = append(t.of[text], test)
+			p.keys = append(p.keys, r.Table.Name+" "+objectText(key))
 		}
 	}
-}
-
-func (t *traffic) session(src *spec.TestSession, opt *runOptions) piece {
-	name := src.Session.Value
-	s := t.plan.Sessions[slices.IndexFunc(t.plan.Sessions, func(s *ir.Session) bool { return s.Name == name })]
-	var fields []string
-	for _, f := range s.Fields {
-		fields = append(fields, valueText(f.Name, f.Type, src.Fields))
+	for _, src := range test.Rows {
+		name := src.Table.Value
+		table := t.plan.Tables[slices.IndexFunc(t.plan.Tables, func(t *ir.Table) bool { return t.Name == name })]
+		begin("table", name, &opening{
+			key: memberValues(&table.Key, src.Values), values: memberValues(&table.Value, src.Values),
+		})
 	}
-	p := piece{flag: &opt.sessions, texts: []string{name + "=" + strings.Join(fields, " ")}}
-	for _, r := range s.Rows {
-		key := r.Table.Name
-		for _, i := range r.Key {
-			key += " " + fields[i]
+	for _, src := range test.Groups {
+		name := src.Group.Value
+		g := t.plan.Groups[slices.IndexFunc(t.plan.Groups, func(g *ir.Group) bool { return g.Name == name })]
+		o := &opening{key: memberValues(&g.Key, src.Key)}
+		for _, r := range src.Receivers {
+			o.receivers = append(o.receivers, memberValues(&g.Receivers.Value, r))
 		}
-		p.keys = append(p.keys, key)
+		begin("group", name, o)
 	}
-	return p
+	return all
 }
 
-func (t *traffic) row(src *spec.TestRow, opt *runOptions) piece {
-	table := t.plan.Tables[slices.IndexFunc(t.plan.Tables, func(t *ir.Table) bool { return t.Name == src.Table.Value })]
-	key, value := membersText(&table.Key, src.Values), membersText(&table.Value, src.Values)
-	return piece{
-		flag: &opt.rows, texts: []string{strings.TrimSpace(table.Name + "=" + key + " " + value)},
-		keys: []string{table.Name + " " + key},
-	}
-}
-
-func (t *traffic) group(src *spec.TestGroup, opt *runOptions) piece {
-	g := t.plan.Groups[slices.IndexFunc(t.plan.Groups, func(g *ir.Group) bool { return g.Name == src.Group.Value })]
-	key := membersText(&g.Key, src.Key)
-	p := piece{flag: &opt.receivers, keys: []string{g.Name + " " + key}}
-	for _, r := range src.Receivers {
-		p.texts = append(p.texts, g.Name+"="+key+" / "+membersText(&g.Receivers.Value, r))
-	}
-	return p
-}
-
-// membersText writes the values of the members of a structure: "addr=192.0.2.1 quota=4". Those that are not given are
-// 0.
-func membersText(s *ir.Struct, values []*spec.TestValue) string {
-	var all []string
+// memberValues are the values of the members of a structure.
+func memberValues(s *ir.Struct, values []*spec.TestValue) (out api.Object) {
 	for _, m := range s.Members {
 		if !m.Hidden && m.Type.Kind != ir.Translation {
-			all = append(all, valueText(m.Name, m.Type, values))
+			out = append(out, memberValue(m.Name, m.Type, values))
 		}
 	}
-	return strings.Join(all, " ")
+	return out
 }
 
-func valueText(name string, t ir.Type, values []*spec.TestValue) string {
-	text := zeroText(t.One())
+// memberValue is the value of a member; one that isn't given is 0.
+func memberValue(name string, t ir.Type, values []*spec.TestValue) api.Named {
+	one := t.One()
+	value := spec.Literal{Kind: spec.LitInt}
+	switch {
+	case one.Kind == ir.Bool:
+		value.Kind = spec.LitBool
+	case one.HasText():
+		value = spec.Literal{Kind: spec.LitString, Text: one.Show(make([]byte, one.Size))}
+	}
 	for _, v := range values {
 		if v.Name.Value == name {
-			var all []string
-			for _, one := range v.Value.All() {
-				if text = literalText(one); t.Kind == ir.Bucket { // a test says how much may be sent at once
-					text += "/" + text
-				}
-				all = append(all, text)
-			}
-			text = strings.Join(all, ",")
+			value = v.Value
 		}
 	}
-	return name + "=" + text
+	var all []any
+	for _, l := range value.All() {
+		all = append(all, literalValue(one, l))
+	}
+	switch {
+	case t.Levels == 0:
+		return api.Named{Name: name, Value: all[0]}
+	case len(all) == 1: // for all levels
+		all = slices.Repeat(all, t.Levels)
+	}
+	return api.Named{Name: name, Value: all}
 }
 
-func literalText(l spec.Literal) string {
-	switch l.Kind {
-	case spec.LitInt:
-		return fmt.Sprint(l.Int)
-	case spec.LitBool:
-		return fmt.Sprint(l.Bool)
+// literalValue is a single value of a test, as a request has it. Of a bucket, a test says how much may be sent at once.
+func literalValue(t ir.Type, l spec.Literal) any {
+	switch {
+	case t.Kind == ir.Bucket:
+		return api.Rate{PerSecond: l.Int, Burst: l.Int}
+	case l.Kind == spec.LitInt:
+		return l.Int
+	case l.Kind == spec.LitBool:
+		return l.Bool
 	}
 	return l.Text
-}
-
-// zeroText is the text of a value that a test doesn't give.
-func zeroText(t ir.Type) string {
-	switch t.Kind {
-	case ir.Bool:
-		return "false"
-	case ir.Bucket:
-		return "0/0"
-	case ir.Mac:
-		return "00:00:00:00:00:00"
-	case ir.Addr, ir.NextHop:
-		return "::"
-	case ir.Endpoint:
-		return "[::]:0"
-	case ir.Prefix:
-		return "::/0"
-	case ir.Uint, ir.Ctr, ir.Credit:
-		return "0"
-	}
-	return strings.Repeat("00", t.Size)
 }
 
 // programs are those that a packet is sent to, in the order of the spec.
@@ -346,18 +343,22 @@ func runErrorOrNil(err error) error {
 }
 
 // refuse leaves out the tests that a piece of state is for which the relay refuses, and reports whether there are any.
-func (t *traffic) refuse(text string, err error) bool {
-	if t == nil || t.of[text] == nil {
+func (t *traffic) refuse(o *opening, err error) bool {
+	if t == nil || t.of[o] == nil {
 		return false
 	}
-	for _, test := range t.of[text] {
-		test.leftOut = err.Error()
+	why := err.Error()
+	if p, ok := errors.AsType[*api.Problem](err); ok {
+		why = p.Detail
+	}
+	for _, test := range t.of[o] {
+		test.leftOut = why
 	}
 	return true
 }
 
 // send begins to send, and to give credits to receivers as a server would: once a second what their test gives them.
-func (t *traffic) send(ctx context.Context, receivers []*receiver) error {
+func (t *traffic) send(ctx context.Context, r *relayRun) error {
 	var frames []lab.Frame
 	seen := map[string]bool{}
 	for i, p := range t.programs() {
@@ -385,9 +386,7 @@ func (t *traffic) send(ctx context.Context, receivers []*receiver) error {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				for _, v := range receivers {
-					v.topUp()
-				}
+				r.topUp()
 			}
 		}
 	}()
@@ -444,29 +443,34 @@ func (t *traffic) close(a *app) error {
 	return runErrorOrNil(t.net.Close())
 }
 
-// arrivalTallies are the packets that arrived at the hosts around the relay.
-func arrivalTallies(t *traffic) []tally {
-	if t == nil {
-		return nil
+// topUp gives the credits of receivers what they had at the beginning once more. Buckets refill by themselves.
+func (r *relayRun) topUp() {
+	receivers, err := r.receivers()
+	if err != nil {
+		return // the relay has ended
 	}
-	var out []tally
-	for _, a := range t.net.Arrived() {
-		out = append(out, tally{program: "at " + a.Host, kind: kindArrived, reason: a.String(), doc: a.String(),
-			packets: a.Packets, bytes: a.Bytes})
-	}
-	return out
-}
-
-// topUp gives a receiver's credits what they had at the beginning once more. Buckets refill by themselves.
-func (v *receiver) topUp() {
-	for i, first := range v.first {
-		switch s := v.handle.State(i).(type) {
-		case *runtime.Credit:
-			s.SetLimit(s.Spent() + first.(uint64))
-		case []*runtime.Credit:
-			for level, c := range s {
-				c.SetLimit(c.Spent() + first.([]any)[level].(uint64))
+	for _, v := range receivers {
+		change := api.ChangeReceiver{ID: v.ID}
+		for _, m := range v.group.Values {
+			if m.Kind == abi.KindCredit.String() {
+				limit := spentAnd(v.Values.Get(m.Name), v.first.Get(m.Name))
+				change.Values = append(change.Values, api.Named{Name: m.Name, Value: limit})
 			}
 		}
+		if change.Values != nil { // an error means that the receiver has gone
+			_ = r.ask("PATCH", v.group.at(), api.ChangeGroup{Set: []api.ChangeReceiver{change}}, nil)
+		}
 	}
+}
+
+// spentAnd is what a credit has spent, and more; a list of these for a list.
+func spentAnd(credit, more any) any {
+	if list, ok := more.([]any); ok {
+		out := make([]any, len(list))
+		for i := range list {
+			out[i] = spentAnd(credit.([]any)[i], list[i])
+		}
+		return out
+	}
+	return number(credit.(map[string]any)["spent"]) + more.(uint64)
 }
