@@ -64,150 +64,200 @@ func parse(p *draft.Program, e *spec.StackEntry, a arm, path []*draft.Header, of
 	s := &expr.Scope{Program: p, Path: append(path[:len(path):len(path)], in), Self: in}
 	if a.meta {
 		parent := path[len(path)-1]
-		typ := draft.Announcer(parent, a.h)
 		path[len(path)-1] = inMetadata(parent, a.h)
-		in.Size, in.End = 0, off
-		for _, at := range a.h.Layout() {
-			f := at.Field
-			pl := &draft.Field{Decl: f, Max: ranges.Max(f.Bits), Parent: in, Segment: -1}
-			if at.Bit < 16 {
-				pl.Load = bits16(&ir.Meta{Kind: ir.VLANTCI}, at.Bit, f.Bits)
-			} else {
-				pl.Load, pl.Off = typ.Load, typ.Off
-			}
-			in.Fields[f.Name.Value] = pl
-			in.Order = append(in.Order, pl)
-		}
-		in.Inner, in.Payload = end, end
+		tag(in, draft.Announcer(parent, a.h), end)
 		fixedValues(p, s, in, 0, blk)
 		return in
 	}
-	seg, bits, first := off, 0, 0
-	need := func(pos diag.Pos) { // the bytes of the segment so far are there
-		if bits == 0 {
-			return
-		}
-		to := seg.Plus(bits / 8)
-		draft.Emit(blk, &ir.NeedBytes{End: to, Part: draft.Part(a.h, seg, in.Order[first:]), Reason: p.Truncated(pos),
-			Pos: pos})
-		p.Pull(to)
-		if !fold.IsFrame(end) {
-			draft.Emit(blk, &ir.Guard{Cond: fold.Bin(ir.Le, fold.Off(to), end), Reason: p.Truncated(pos), Pos: pos})
-		}
-		fixedValues(p, s, in, first, blk)
-		first = len(in.Order)
-	}
+	x := &parser{p: p, s: s, in: in, end: end, blk: blk, seg: off}
 	for _, place := range a.h.Layout() {
-		f := place.Field
-		name := in.Entry + "_" + f.Name.Value
-		var pl *draft.Field
-		if !f.Varies() {
-			pl = fixed(place, seg, in)
-			bits = place.Bit + f.Width()
-			in.Fields[f.Name.Value] = pl
-			in.Order = append(in.Order, pl)
-			continue
-		}
-		need(f.Name.Pos)
-		at := seg.Plus(bits / 8)
-		pl = &draft.Field{Decl: f, Off: at, Segment: -1, Parent: in}
-		inner := blk
-		var branch *ir.If
-		if f.When != nil {
-			cond, ok := s.Cond(f.When)
-			if !ok {
-				return nil
-			}
-			here := p.Let(blk, name+"_present", cond, 1, f.When.Pos)
-			pl.Present = &ir.VarRef{Var: here}
-			branch = &ir.If{Cond: pl.Present, Pos: f.When.Pos, Note: f.Name.Value}
-			draft.Emit(blk, branch)
-			inner = &branch.Then
-		}
-		size := p.NewVar(name+"_size", ir.UintType(64), uint64(f.Max))
-		switch f.Kind {
-		case spec.FieldVarint:
-			size.Max = 8
-			pl.Value, pl.Width, pl.Max = p.NewVar(name, ir.UintType(64), 1<<62-1), size, 1<<62-1
-			draft.Emit(inner, &ir.ReadVarint{
-				Value: pl.Value, Size: size, At: at, Reason: p.Truncated(f.Name.Pos), Pos: f.Name.Pos,
-			})
-			p.Pull(at.Plus(8))
-			pl.Load = &ir.VarRef{Var: pl.Value}
-		case spec.FieldSized:
-			v, ok := s.Integer(f.Size)
-			if !ok {
-				return nil
-			}
-			draft.Emit(inner, &ir.Let{Var: size, Value: v.X, Pos: f.Size.Pos},
-				&ir.Guard{
-					Cond:   fold.Bin(ir.Le, &ir.VarRef{Var: size}, fold.Num(uint64(f.Max))),
-					Reason: p.FieldReason(in.Decl, f, "is longer than the spec allows"), Pos: f.Name.Pos,
-				})
-		case spec.FieldUint, spec.FieldBytes:
-			n := f.Width() / 8
-			size.Max = uint64(n)
-			fx := fixed(spec.Place{Field: f, Segment: -1}, at, in)
-			to := at.Plus(n)
-			p.Pull(to)
-			draft.Emit(inner, &ir.NeedBytes{End: to, Reason: p.Truncated(f.Name.Pos), Pos: f.Name.Pos})
-			pl.Value, pl.Max = p.NewVar(name, fx.Load.Type(), fx.Max), fx.Max
-			draft.Emit(inner, &ir.Let{Var: size, Value: fold.Num(uint64(n)), Pos: f.Name.Pos},
-				&ir.Let{Var: pl.Value, Value: fx.Load, Pos: f.Name.Pos})
-			pl.Load = &ir.VarRef{Var: pl.Value}
-		}
-		if branch != nil {
-			draft.Emit(&branch.Else, &ir.Let{Var: size, Value: fold.Num(0), Pos: f.Name.Pos})
-			if pl.Value != nil {
-				draft.Emit(&branch.Else, &ir.Let{Var: pl.Value, Value: fold.Zero(pl.Value.Type), Pos: f.Name.Pos})
-			}
-		}
-		pl.Size = &ir.VarRef{Var: size}
-		limit := size.Max + uint64(at.Const)
-		if at.Base != nil {
-			limit += at.Base.Max
-		}
-		if limit > maxVariable+uint64(in.Far) {
-			p.Diags.Add(code.Variable, f.Name.Pos, "the headers up to field %q may take %d bytes; %d is the most",
-				f.Name.Value, limit-uint64(in.Far), maxVariable)
+		if !place.Field.Varies() {
+			add(in, fixed(place, x.seg, in))
+			x.bits = place.Bit + place.Field.Width()
+		} else if !x.varying(place.Field) {
 			return nil
 		}
-		begins := p.AtLeast(at)
-		next := p.Let(blk, name+"_end", fold.Bin(ir.Add, fold.Off(at), &ir.VarRef{Var: size}), limit, f.Name.Pos)
-		p.Least[next] = begins
-		seg, bits = ir.Off{Base: next}, 0
-		draft.Emit(blk, &ir.NeedBytes{End: seg, Reason: p.Truncated(f.Name.Pos), Pos: f.Name.Pos})
-		p.Pull(seg)
-		if !fold.IsFrame(end) {
-			draft.Emit(blk, &ir.Guard{Cond: fold.Bin(ir.Le, fold.Off(seg), end), Reason: p.Truncated(f.Name.Pos),
-				Pos: f.Name.Pos})
-		}
-		if f.SizedUint() {
-			if word := draft.PowerOf2(f.Max); p.AtLeast(at) < word {
-				p.Diags.Add(code.Variable, f.Name.Pos, "field %q may begin %s after the start of the packet: an "+
-					"integer of variable size has to have %d bytes in front of it", f.Name.Value,
-					diag.Plural(p.AtLeast(at), "byte"), word)
-				return nil
-			}
-			pl.Max = ranges.Max(8 * f.Max)
-			pl.Value, pl.Width = p.NewVar(name, ir.UintType(64), pl.Max), size
-			draft.Emit(blk, &ir.ReadUint{
-				Value: pl.Value, Size: size, At: at, End: seg, Max: f.Max,
-				Field: in.Decl.Name.Value + "." + f.Name.Value,
-				Pos:   f.Name.Pos,
-			})
-			pl.Load = &ir.VarRef{Var: pl.Value}
-		}
-		in.Fields[f.Name.Value] = pl
-		in.Order = append(in.Order, pl)
-		fixedValues(p, s, in, first, blk)
-		first = len(in.Order)
 	}
-	need(a.h.Name.Pos)
-	in.End = seg.Plus(bits / 8)
+	x.need(a.h.Name.Pos)
+	in.End = x.at()
 	lengths(p, in, end, blk)
 	received(p, in, path, blk)
 	return in
+}
+
+// tag lays out a header in the packet's metadata, which typ announces. It takes no bytes of the frame.
+func tag(in *draft.Header, typ *draft.Field, end ir.Expr) {
+	in.Size, in.End = 0, in.Off
+	for _, at := range in.Decl.Layout() {
+		f := at.Field
+		pl := &draft.Field{Decl: f, Max: ranges.Max(f.Bits), Parent: in, Segment: -1}
+		if at.Bit < 16 {
+			pl.Load = bits16(&ir.Meta{Kind: ir.VLANTCI}, at.Bit, f.Bits)
+		} else {
+			pl.Load, pl.Off = typ.Load, typ.Off
+		}
+		add(in, pl)
+	}
+	in.Inner, in.Payload = end, end
+}
+
+// A parser lays one header out, field by field, and appends its checks to blk.
+type parser struct {
+	p   *draft.Program
+	s   *expr.Scope
+	in  *draft.Header
+	end ir.Expr // of what encloses the header
+	blk *[]ir.Stmt
+
+	seg   ir.Off // where the segment begins
+	bits  int    // of the segment that are laid out
+	first int    // index of the first field whose value isn't checked yet
+}
+
+// at is where the next field begins, which has to be a byte boundary.
+func (x *parser) at() ir.Off { return x.seg.Plus(x.bits / 8) }
+
+// add gives a header a field.
+func add(in *draft.Header, pl *draft.Field) {
+	in.Fields[pl.Decl.Name.Value] = pl
+	in.Order = append(in.Order, pl)
+}
+
+// need emits the checks of the segment so far: its bytes are there, and its fields have the values that they may have.
+func (x *parser) need(pos diag.Pos) {
+	if x.bits > 0 {
+		x.reaches(x.at(), draft.Part(x.in.Decl, x.seg, x.in.Order[x.first:]), pos)
+		x.values()
+	}
+}
+
+// reaches emits the checks that the packet, and what encloses the header, have all bytes up to an offset.
+func (x *parser) reaches(to ir.Off, part *ir.HeaderPart, pos diag.Pos) {
+	draft.Emit(x.blk, &ir.NeedBytes{End: to, Part: part, Reason: x.p.Truncated(pos), Pos: pos})
+	x.p.Pull(to)
+	if !fold.IsFrame(x.end) {
+		draft.Emit(x.blk, &ir.Guard{Cond: fold.Bin(ir.Le, fold.Off(to), x.end), Reason: x.p.Truncated(pos), Pos: pos})
+	}
+}
+
+// values emits the checks of the values of fields that were added since the last call.
+func (x *parser) values() {
+	fixedValues(x.p, x.s, x.in, x.first, x.blk)
+	x.first = len(x.in.Order)
+}
+
+// varying lays out a field of variable length or presence, after which a new segment begins. It returns false after a
+// mistake, which is reported.
+func (x *parser) varying(f *spec.Field) bool {
+	x.need(f.Name.Pos)
+	at, name := x.at(), x.in.Entry+"_"+f.Name.Value
+	pl := &draft.Field{Decl: f, Off: at, Segment: -1, Parent: x.in}
+	here := x.blk
+	var branch *ir.If
+	if f.When != nil {
+		cond, ok := x.s.Cond(f.When)
+		if !ok {
+			return false
+		}
+		pl.Present = &ir.VarRef{Var: x.p.Let(x.blk, name+"_present", cond, 1, f.When.Pos)}
+		branch = &ir.If{Cond: pl.Present, Pos: f.When.Pos, Note: f.Name.Value}
+		draft.Emit(x.blk, branch)
+		here = &branch.Then
+	}
+	size := x.p.NewVar(name+"_size", ir.UintType(64), uint64(f.Max))
+	if !x.present(pl, name, size, here) {
+		return false
+	}
+	if branch != nil {
+		draft.Emit(&branch.Else, &ir.Let{Var: size, Value: fold.Num(0), Pos: f.Name.Pos})
+		if pl.Value != nil {
+			draft.Emit(&branch.Else, &ir.Let{Var: pl.Value, Value: fold.Zero(pl.Value.Type), Pos: f.Name.Pos})
+		}
+	}
+	pl.Size = &ir.VarRef{Var: size}
+	if !x.follow(f, name, size) || f.SizedUint() && !x.sizedUint(pl, name, size) {
+		return false
+	}
+	add(x.in, pl)
+	x.values()
+	return true
+}
+
+// present emits to blk how the size and the value of a field that is there are found.
+func (x *parser) present(pl *draft.Field, name string, size *ir.Var, blk *[]ir.Stmt) bool {
+	p, f, at := x.p, pl.Decl, pl.Off
+	switch f.Kind {
+	case spec.FieldVarint:
+		size.Max = 8
+		pl.Value, pl.Width, pl.Max = p.NewVar(name, ir.UintType(64), 1<<62-1), size, 1<<62-1
+		draft.Emit(blk, &ir.ReadVarint{
+			Value: pl.Value, Size: size, At: at, Reason: p.Truncated(f.Name.Pos), Pos: f.Name.Pos,
+		})
+		p.Pull(at.Plus(8))
+		pl.Load = &ir.VarRef{Var: pl.Value}
+	case spec.FieldSized:
+		v, ok := x.s.Integer(f.Size)
+		if !ok {
+			return false
+		}
+		draft.Emit(blk, &ir.Let{Var: size, Value: v.X, Pos: f.Size.Pos},
+			&ir.Guard{
+				Cond:   fold.Bin(ir.Le, &ir.VarRef{Var: size}, fold.Num(uint64(f.Max))),
+				Reason: p.FieldReason(x.in.Decl, f, "is longer than the spec allows"), Pos: f.Name.Pos,
+			})
+	case spec.FieldUint, spec.FieldBytes:
+		n := f.Width() / 8
+		size.Max = uint64(n)
+		fx := fixed(spec.Place{Field: f, Segment: -1}, at, x.in)
+		to := at.Plus(n)
+		p.Pull(to)
+		draft.Emit(blk, &ir.NeedBytes{End: to, Reason: p.Truncated(f.Name.Pos), Pos: f.Name.Pos})
+		pl.Value, pl.Max = p.NewVar(name, fx.Load.Type(), fx.Max), fx.Max
+		draft.Emit(blk, &ir.Let{Var: size, Value: fold.Num(uint64(n)), Pos: f.Name.Pos},
+			&ir.Let{Var: pl.Value, Value: fx.Load, Pos: f.Name.Pos})
+		pl.Load = &ir.VarRef{Var: pl.Value}
+	}
+	return true
+}
+
+// follow begins the segment after field f, which has the given size.
+func (x *parser) follow(f *spec.Field, name string, size *ir.Var) bool {
+	p, at := x.p, x.at()
+	limit := size.Max + uint64(at.Const)
+	if at.Base != nil {
+		limit += at.Base.Max
+	}
+	if limit > maxVariable+uint64(x.in.Far) {
+		p.Diags.Add(code.Variable, f.Name.Pos, "the headers up to field %q may take %d bytes; %d is the most",
+			f.Name.Value, limit-uint64(x.in.Far), maxVariable)
+		return false
+	}
+	begins := p.AtLeast(at)
+	next := p.Let(x.blk, name+"_end", fold.Bin(ir.Add, fold.Off(at), &ir.VarRef{Var: size}), limit, f.Name.Pos)
+	p.Least[next] = begins
+	x.seg, x.bits = ir.Off{Base: next}, 0
+	x.reaches(x.seg, nil, f.Name.Pos)
+	return true
+}
+
+// sizedUint emits how the value of an integer of variable size is read, which ends where the segment begins.
+func (x *parser) sizedUint(pl *draft.Field, name string, size *ir.Var) bool {
+	p, f := x.p, pl.Decl
+	if word := draft.PowerOf2(f.Max); p.AtLeast(pl.Off) < word {
+		p.Diags.Add(code.Variable, f.Name.Pos, "field %q may begin %s after the start of the packet: an "+
+			"integer of variable size has to have %d bytes in front of it", f.Name.Value,
+			diag.Plural(p.AtLeast(pl.Off), "byte"), word)
+		return false
+	}
+	pl.Max = ranges.Max(8 * f.Max)
+	pl.Value, pl.Width = p.NewVar(name, ir.UintType(64), pl.Max), size
+	draft.Emit(x.blk, &ir.ReadUint{
+		Value: pl.Value, Size: size, At: pl.Off, End: x.seg, Max: f.Max,
+		Field: x.in.Decl.Name.Value + "." + f.Name.Value,
+		Pos:   f.Name.Pos,
+	})
+	pl.Load = &ir.VarRef{Var: pl.Value}
+	return true
 }
 
 // fixedValues emits the checks of the fields from index first on that have to have certain values.
@@ -283,81 +333,10 @@ func most(end ir.Expr) uint64 {
 // lengths emits the checks of the length fields, and finds where what the header encloses ends.
 func lengths(p *draft.Program, in *draft.Header, end ir.Expr, blk *[]ir.Stmt) {
 	in.Inner = end
-	follower := p.Follower(in.Entry)
 	for _, pl := range in.Order {
-		f, k := pl.Decl, pl.Decl.Counts
-		if k == nil {
-			continue
-		}
-		reason := p.FieldReason(in.Decl, f, "disagrees with the packet")
-		guard := func(cond ir.Expr) {
-			draft.Emit(blk, &ir.Guard{Cond: pl.UnlessAbsent(cond), Reason: reason, Pos: f.Name.Pos})
-		}
-		ends := func(cond ir.Expr) { // the length of a GSO packet may be that of a segment
-			if rewrite.Role(in.Decl, "destination") == nil {
-				ordinary := pl.UnlessAbsent(fold.Or(cond, fold.Bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, fold.Num(0))))
-				draft.Emit(blk, &ir.Guard{Cond: ordinary, Reason: p.SuperPacket(f.Name.Pos), Pos: f.Name.Pos})
-			}
-			guard(cond)
-		}
-		bytes := pl.Load
-		limit := pl.Max
-		if limit > ranges.Max(62) || k.Unit > 1 && limit > ranges.Max(48) { // the sum below could wrap around
-			limit = ranges.Max(32)
-			guard(fold.Bin(ir.Le, bytes, fold.Num(limit)))
-		}
-		if k.Bias > 0 {
-			guard(fold.Bin(ir.Ge, pl.Load, fold.Num(uint64(k.Bias))))
-			bytes = fold.Bin(ir.Sub, bytes, fold.Num(uint64(k.Bias)))
-		} else if k.Bias < 0 {
-			bytes = fold.Bin(ir.Add, bytes, fold.Num(uint64(-k.Bias)))
-			limit += uint64(-k.Bias)
-		}
-		if k.Unit > 1 {
-			bytes = fold.Bin(ir.Mul, bytes, fold.Num(uint64(k.Unit)))
-			limit *= uint64(k.Unit)
-		}
-		headerSize := fold.Bin(ir.Sub, fold.Off(in.End), fold.Off(in.Off))
-		if k.What == "header" {
-			guard(fold.Bin(ir.Eq, bytes, headerSize))
-			continue
-		}
-		from := in.End
-		if k.What == "all" {
-			guard(fold.Bin(ir.Ge, bytes, headerSize))
-			from = in.Off
-		}
-		stops := fold.Bin(ir.Add, fold.Off(from), bytes)
-		if pl.Width != nil && k.Slack == 0 && follower == nil { // it ends where the enclosing header's content does
-			ends(fold.Bin(ir.Eq, stops, end))
-			continue
-		}
-		limit += uint64(from.Const)
-		if from.Base != nil {
-			limit += from.Base.Max
-		}
-		if pl.Present != nil {
-			stops = &ir.Pick{If: pl.Present, Then: stops, Else: end}
-		}
-		if pl.Present != nil || limit > ranges.Max(32) {
-			limit = most(end)
-		}
-		stop := p.Let(blk, in.Entry+"_end", stops, limit, f.Name.Pos)
-		at := &ir.VarRef{Var: stop}
-		switch {
-		case follower != nil:
-			ends(fold.Bin(ir.Le, at, end))
-		case k.Slack == 0:
-			ends(fold.Bin(ir.Eq, at, end))
-		case k.Slack < 0:
-			ends(fold.Bin(ir.Le, at, end))
-		default:
-			ends(fold.And(fold.Bin(ir.Le, at, end), fold.Bin(ir.Le, fold.Bin(ir.Sub, end, at),
-				fold.Num(uint64(k.Slack)))))
-		}
-		in.Inner, in.Slack = at, nil
-		if k.Slack != 0 {
-			in.Slack = k
+		if pl.Decl.Counts != nil {
+			l := length{p, pl, p.FieldReason(in.Decl, pl.Decl, "disagrees with the packet"), blk}
+			l.encloses(end)
 		}
 	}
 	in.Payload = in.Inner
@@ -368,6 +347,95 @@ func lengths(p *draft.Program, in *draft.Header, end ir.Expr, blk *[]ir.Stmt) {
 		})
 		ends := fold.Bin(ir.Sub, in.Inner, fold.Num(uint64(t)))
 		in.Payload = &ir.VarRef{Var: p.Let(blk, in.Entry+"_payload_end", ends, most(in.Inner), in.Decl.Name.Pos)}
+	}
+}
+
+// A length is a field that counts bytes. Its checks are appended to blk.
+type length struct {
+	p      *draft.Program
+	pl     *draft.Field
+	reason int
+	blk    *[]ir.Stmt
+}
+
+func (l length) guard(cond ir.Expr) {
+	draft.Emit(l.blk, &ir.Guard{Cond: l.pl.UnlessAbsent(cond), Reason: l.reason, Pos: l.pl.Decl.Name.Pos})
+}
+
+// ends emits the check of where something ends. The length of a GSO packet may be that of a segment.
+func (l length) ends(cond ir.Expr) {
+	if pos := l.pl.Decl.Name.Pos; rewrite.Role(l.pl.Parent.Decl, "destination") == nil {
+		ordinary := l.pl.UnlessAbsent(fold.Or(cond, fold.Bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, fold.Num(0))))
+		draft.Emit(l.blk, &ir.Guard{Cond: ordinary, Reason: l.p.SuperPacket(pos), Pos: pos})
+	}
+	l.guard(cond)
+}
+
+// bytes returns how many bytes the field counts, and an upper bound.
+func (l length) bytes() (n ir.Expr, limit uint64) {
+	k := l.pl.Decl.Counts
+	n, limit = l.pl.Load, l.pl.Max
+	if limit > ranges.Max(62) || k.Unit > 1 && limit > ranges.Max(48) { // the sum below could wrap around
+		limit = ranges.Max(32)
+		l.guard(fold.Bin(ir.Le, n, fold.Num(limit)))
+	}
+	if k.Bias > 0 {
+		l.guard(fold.Bin(ir.Ge, l.pl.Load, fold.Num(uint64(k.Bias))))
+		n = fold.Bin(ir.Sub, n, fold.Num(uint64(k.Bias)))
+	} else if k.Bias < 0 {
+		n = fold.Bin(ir.Add, n, fold.Num(uint64(-k.Bias)))
+		limit += uint64(-k.Bias)
+	}
+	if k.Unit > 1 {
+		n = fold.Bin(ir.Mul, n, fold.Num(uint64(k.Unit)))
+		limit *= uint64(k.Unit)
+	}
+	return n, limit
+}
+
+// encloses emits the checks of the field. If it counts more than its header, it says where what the header encloses
+// ends, which isn't after end.
+func (l length) encloses(end ir.Expr) {
+	pl, in, k := l.pl, l.pl.Parent, l.pl.Decl.Counts
+	bytes, limit := l.bytes()
+	headerSize := fold.Bin(ir.Sub, fold.Off(in.End), fold.Off(in.Off))
+	if k.What == "header" {
+		l.guard(fold.Bin(ir.Eq, bytes, headerSize))
+		return
+	}
+	from := in.End
+	if k.What == "all" {
+		l.guard(fold.Bin(ir.Ge, bytes, headerSize))
+		from = in.Off
+	}
+	stops, follower := fold.Bin(ir.Add, fold.Off(from), bytes), l.p.Follower(in.Entry)
+	if pl.Width != nil && k.Slack == 0 && follower == nil { // it ends where the enclosing header's content does
+		l.ends(fold.Bin(ir.Eq, stops, end))
+		return
+	}
+	limit += uint64(from.Const)
+	if from.Base != nil {
+		limit += from.Base.Max
+	}
+	if pl.Present != nil {
+		stops = &ir.Pick{If: pl.Present, Then: stops, Else: end}
+	}
+	if pl.Present != nil || limit > ranges.Max(32) {
+		limit = most(end)
+	}
+	at := &ir.VarRef{Var: l.p.Let(l.blk, in.Entry+"_end", stops, limit, pl.Decl.Name.Pos)}
+	switch {
+	case follower != nil || k.Slack < 0:
+		l.ends(fold.Bin(ir.Le, at, end))
+	case k.Slack == 0:
+		l.ends(fold.Bin(ir.Eq, at, end))
+	default:
+		l.ends(fold.And(fold.Bin(ir.Le, at, end), fold.Bin(ir.Le, fold.Bin(ir.Sub, end, at),
+			fold.Num(uint64(k.Slack)))))
+	}
+	in.Inner, in.Slack = at, nil
+	if k.Slack != 0 {
+		in.Slack = k
 	}
 }
 
