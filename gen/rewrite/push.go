@@ -235,62 +235,75 @@ func mayAnnounce(parent, next *spec.Header, f *spec.Field, value uint64) bool {
 // spec says what that is, the header that was taken out between them may have said so: a VLAN tag has the EtherType of
 // what it is in front of. (A port may stay: what it stands for is a matter of the endpoints.)
 func (w *Packet) announce() bool {
-	for i, a := range w.hdrs {
-		known := i+1 < len(w.hdrs) && (len(w.hdrs[i+1].h.After) > 0 || w.hdrs[i+1].old == nil)
-		if gone := w.takenOut(i); gone != nil && !known {
-			if pl := draft.Announcer(a.old, w.Scope.Path[a.index+1].Decl); pl != nil {
-				same := gone.Fields[pl.Decl.Name.Value]
-				switch {
-				case a.vals[pl.Decl.Name.Value] != nil || isPort(a.h, pl.Decl):
-				case same != nil && same.Decl.Kind == spec.FieldUint && same.Decl.Bits == pl.Decl.Bits:
-					a.vals[pl.Decl.Name.Value] = same.Load
-				default:
-					w.Scope.Fail(code.Push, w.pos, "header %q can't be popped: %s.%s would still say that it follows",
-						gone.Entry, a.entry, pl.Decl.Name.Value).
-						WithRelated(gone.Decl.Name.Pos, "the header is declared here").
-						WithHint("set it after the pop, if it is known what follows then")
-					return false
-				}
-			}
+	for i := range w.hdrs {
+		if !w.inheritNext(i) {
+			return false
 		}
 	}
 	for i := 1; i < len(w.hdrs); i++ {
 		a, b := w.hdrs[i-1], w.hdrs[i]
-		if a.old != nil && b.old != nil && b.index == a.index+1 {
+		if a.old != nil && b.old != nil && b.index == a.index+1 || len(b.h.After) == 0 {
 			continue
 		}
-		if len(b.h.After) == 0 {
-			continue
-		}
-		found := !a.h.Std || slices.ContainsFunc(b.h.After, func(e *spec.After) bool {
-			return e.Parent.Value == a.h.Name.Value && len(e.Match) == 0 // nothing announces it
-		})
-		for _, f := range a.h.Fields {
-			if x := announced(a.h, b.h, f); x != nil {
-				if set, given := a.sets[f.Name.Value]; given && a.old != nil {
-					w.Scope.Fail(code.Target, set, "field %q can't be set: it says which header follows, which is %q",
-						f.Name.Value, b.entry).
-						WithHint("leave it out: it follows from the headers that are pushed and popped")
-				}
-				if v, set := a.vals[f.Name.Value]; !set || a.old != nil {
-					a.vals[f.Name.Value] = x
-				} else if c, fixed := fold.Constant(v); fixed && !isPort(a.h, f) && !mayAnnounce(a.h, b.h, f, c) {
-					w.Scope.Fail(code.Target, a.sets[f.Name.Value], "field %q of the pushed header %q can't be %d: it "+
-						"says "+
-						"which header follows, which is %q", f.Name.Value, a.entry, c, b.entry).
-						WithRelated(b.h.Name.Pos, "what it comes after is declared here").
-						WithHint("leave it out: it follows from the headers that are pushed and popped")
-				}
-				found = true
-			}
-		}
-		if !found {
+		if !w.announceNext(a, b) {
 			w.Scope.Fail(code.Push, b.pos, "header %q can't follow %q", b.h.Name.Value, a.h.Name.Value).
 				WithRelated(b.h.Name.Pos, "what it comes after is declared here")
 			return false
 		}
 	}
 	return true
+}
+
+// inheritNext has the i-th header say what follows as the header said that was taken out after it, where the spec
+// doesn't know what that is. It returns false where that header had no such field.
+func (w *Packet) inheritNext(i int) bool {
+	a, gone := w.hdrs[i], w.takenOut(i)
+	known := i+1 < len(w.hdrs) && (len(w.hdrs[i+1].h.After) > 0 || w.hdrs[i+1].old == nil)
+	if gone == nil || known {
+		return true
+	}
+	pl := draft.Announcer(a.old, w.Scope.Path[a.index+1].Decl)
+	if pl == nil || a.vals[pl.Decl.Name.Value] != nil || isPort(a.h, pl.Decl) {
+		return true
+	}
+	same := gone.Fields[pl.Decl.Name.Value]
+	if same == nil || same.Decl.Kind != spec.FieldUint || same.Decl.Bits != pl.Decl.Bits {
+		w.Scope.Fail(code.Push, w.pos, "header %q can't be popped: %s.%s would still say that it follows",
+			gone.Entry, a.entry, pl.Decl.Name.Value).
+			WithRelated(gone.Decl.Name.Pos, "the header is declared here").
+			WithHint("set it after the pop, if it is known what follows then")
+		return false
+	}
+	a.vals[pl.Decl.Name.Value] = same.Load
+	return true
+}
+
+// announceNext gives the fields of a the values that say that b follows. It returns false where nothing can say so.
+func (w *Packet) announceNext(a, b *Header) bool {
+	found := !a.h.Std || slices.ContainsFunc(b.h.After, func(e *spec.After) bool {
+		return e.Parent.Value == a.h.Name.Value && len(e.Match) == 0 // nothing announces it
+	})
+	for _, f := range a.h.Fields {
+		x := announced(a.h, b.h, f)
+		if x == nil {
+			continue
+		}
+		found = true
+		if set, given := a.sets[f.Name.Value]; given && a.old != nil {
+			w.Scope.Fail(code.Target, set, "field %q can't be set: it says which header follows, which is %q",
+				f.Name.Value, b.entry).
+				WithHint("leave it out: it follows from the headers that are pushed and popped")
+		}
+		if v, set := a.vals[f.Name.Value]; !set || a.old != nil {
+			a.vals[f.Name.Value] = x
+		} else if c, fixed := fold.Constant(v); fixed && !isPort(a.h, f) && !mayAnnounce(a.h, b.h, f, c) {
+			w.Scope.Fail(code.Target, a.sets[f.Name.Value], "field %q of the pushed header %q can't be %d: it says "+
+				"which header follows, which is %q", f.Name.Value, a.entry, c, b.entry).
+				WithRelated(b.h.Name.Pos, "what it comes after is declared here").
+				WithHint("leave it out: it follows from the headers that are pushed and popped")
+		}
+	}
+	return found
 }
 
 // isPort reports whether a field is the port of one of its header's endpoints.

@@ -218,93 +218,131 @@ func (w *Packet) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.Pos
 		return
 	}
 	w.ending = ending
-	kept, end := w.kept(), ending.end
-	first, ok := w.placeHeaders(kept)
-	if !ok {
+	first, ok := w.placeHeaders(w.kept())
+	if !ok || w.resizes() && !w.mayResize(pos) {
 		return
 	}
-	last := w.Scope.Path[len(w.Scope.Path)-1]
-	oldFront, newFront := last.End, w.hdrs[len(w.hdrs)-1].end
-	moved := w.resizes()
-	cut := moved || ending.cut > 0 // it may end in front of where the packet that came did
+	rw, length, ok := w.plan(hop, first, pos)
+	switch {
+	case !ok:
+	case w.Scope.Each != nil:
+		w.copy(rw, hop, length, state, pos)
+	default:
+		w.forward(rw, hop, length, state, pos)
+	}
+}
+
+// cuts reports whether the packet that leaves may end in front of where the one that came did.
+func (w *Packet) cuts() bool { return w.resizes() || w.ending.cut > 0 }
+
+// mayResize reports headers whose place in the packet depends on the length of others.
+func (w *Packet) mayResize(pos diag.Pos) bool {
 	for i, in := range w.Scope.Path[:len(w.Scope.Path)-1] {
-		if in.Decl.Trailer > 0 && moved {
+		if in.Decl.Trailer > 0 {
 			w.Scope.Fail(code.Resize, pos, "header %q has a trailer, and headers after it change", in.Entry).
 				WithRelated(w.Scope.Path[i+1].Decl.Name.Pos, "after it")
-			return
+			return false
 		}
 	}
 	for _, e := range w.Program.Src.Stack {
-		if host := draft.HostOf(e, w.Scope.Path); host != nil && moved && slices.ContainsFunc(w.Scope.Path,
-			func(in *draft.Header) bool {
-				return in.Entry == e.Var.Value
-			}) {
+		host := draft.HostOf(e, w.Scope.Path)
+		if host != nil && slices.ContainsFunc(w.Scope.Path, func(in *draft.Header) bool {
+			return in.Entry == e.Var.Value
+		}) {
 			w.Scope.Fail(code.Resize, pos, "the packet can't be resized: header %q begins after the payload of %q",
 				e.Var.Value, host.Entry).WithRelated(e.Pos, "it is here in the stack")
-			return
+			return false
 		}
 	}
-	rw := &ir.Rewrite{
-		Family: w.family, PopTag: w.popTag, PopInner: w.popInner, OldFront: oldFront, NewFront: newFront,
-		Summed: w.summed, Priority: w.priority, Mark: w.skbMark, Pos: pos,
+	return true
+}
+
+// plan returns the rewrite, nil where nothing changes, and the length of the packet that leaves from the network header
+// on. first is the index of the first header that is not where and what it was.
+func (w *Packet) plan(hop *ir.HopRef, first int, pos diag.Pos) (rw *ir.Rewrite, length ir.Expr, ok bool) {
+	cut, kept := w.cuts(), w.kept()
+	rw = &ir.Rewrite{
+		Family: w.family, PopTag: w.popTag, PopInner: w.popInner, Summed: w.summed, Priority: w.priority,
+		Mark: w.skbMark, OldFront: w.Scope.Path[len(w.Scope.Path)-1].End, NewFront: w.hdrs[len(w.hdrs)-1].end, Pos: pos,
 	}
 	net := slices.IndexFunc(w.hdrs, func(o *Header) bool { return Role(o.h, "destination") != nil })
-	l2 := 0
 	if net >= 0 {
-		l2 = w.hdrs[net].off.Const
+		rw.L2 = w.hdrs[net].off.Const
 	}
-	rw.L2 = l2
 	for _, o := range w.hdrs {
 		rw.Parts = append(rw.Parts, o.parts()...)
 	}
-	payload := fold.Bin(ir.Sub, end, fold.Off(oldFront))
-	if _, fixed := fold.Constant(payload); cut && !fixed {
-		if fold.IsFrame(end) {
-			w.Guard(fold.Bin(ir.Le, end, fold.Num(0xFFFF)),
-				w.Program.Punted("too_big", "larger than the MTU towards the destination", pos), pos)
+	rw.Payload = w.payload(rw.OldFront, pos)
+	if !cut && net >= 0 {
+		n := w.hdrs[net].old
+		length = fold.Bin(ir.Sub, n.Inner, fold.Off(n.Off))
+	} else {
+		length = fold.Bin(ir.Add, fold.Num(uint64(rw.NewFront.Const-rw.L2)), rw.Payload)
+		if rw.NewFront.Base != nil {
+			length = fold.Bin(ir.Add, &ir.VarRef{Var: rw.NewFront.Base}, length)
 		}
-		payload = &ir.VarRef{Var: w.Program.Let(&w.Guards, "payload_len", payload, 0xFFFF, pos)}
 	}
-	rw.Payload = payload
-	w.contents(payload, oldFront)
-	if !SegmentedOnly(w.Scope.Path) {
-		// declined already
-	} else if cut {
-		w.Guards = slices.Concat(w.superPacketsOut(rw, hop, end), w.Guards)
-	}
+	w.contents(rw.Payload, rw.OldFront)
 	if cut {
-		rw.Trim = !fold.IsFrame(end)
-		w.newLengths(newFront, hop != nil, pos)
+		if SegmentedOnly(w.Scope.Path) { // else GSO packets are declined already
+			w.Guards = slices.Concat(w.superPacketsOut(rw, hop, w.ending.end), w.Guards)
+		}
+		rw.Trim = !fold.IsFrame(w.ending.end)
+		w.newLengths(rw.NewFront, hop != nil, pos)
 	}
-	if moved && !w.resizeKind(rw, first, kept, pos) {
-		return
+	if w.resizes() && !w.resizeKind(rw, first, kept, pos) || !w.checksums(rw, pos) || !w.write(rw, kept, hop) {
+		return nil, nil, false
 	}
-	unknown := w.Scope.Each == nil && (cut || w.readdressed())
+	if len(rw.Stores)+len(rw.Blanks)+len(rw.Sums) == 0 && !cut && !rw.PopTag && rw.Priority == nil && rw.Mark == nil {
+		rw = nil
+	}
+	return rw, length, true
+}
+
+// payload returns how many bytes of the packet that came follow its front and leave.
+func (w *Packet) payload(front ir.Off, pos diag.Pos) ir.Expr {
+	end := w.ending.end
+	payload := fold.Bin(ir.Sub, end, fold.Off(front))
+	if _, fixed := fold.Constant(payload); fixed || !w.cuts() {
+		return payload
+	}
+	if fold.IsFrame(end) {
+		w.Guard(fold.Bin(ir.Le, end, fold.Num(0xFFFF)),
+			w.Program.Punted("too_big", "larger than the MTU towards the destination", pos), pos)
+	}
+	return &ir.VarRef{Var: w.Program.Let(&w.Guards, "payload_len", payload, 0xFFFF, pos)}
+}
+
+// checksums adds the checksums that change, and declines packets of which one may be partial in a way that the rewrite
+// doesn't know.
+func (w *Packet) checksums(rw *ir.Rewrite, pos diag.Pos) (ok bool) {
+	unknown := w.Scope.Each == nil && (w.cuts() || w.readdressed())
 	if unknown {
 		w.UnknownPartial(&w.Guards, rw, pos)
 	}
-	sums, ok := w.sums(rw, end)
+	rw.Sums, ok = w.sums(rw, w.ending.end)
 	if !ok {
-		return
+		return false
 	}
-	if w.Scope.Each == nil && !unknown && slices.ContainsFunc(sums, func(s *ir.Sum) bool {
-		return s.Offloaded &&
-			!s.Fresh
-	}) {
+	offloaded := func(s *ir.Sum) bool { return s.Offloaded && !s.Fresh }
+	if w.Scope.Each == nil && !unknown && slices.ContainsFunc(rw.Sums, offloaded) {
 		w.UnknownPartial(&w.Guards, rw, pos)
 	}
-	rw.Sums = sums
+	return true
+}
+
+// write adds what is written to headers, of which those from index kept on move with the payload where any do.
+func (w *Packet) write(rw *ir.Rewrite, kept int, hop *ir.HopRef) (ok bool) {
 	full := rw.Resize == ir.MoveHeaders || rw.Resize == ir.MoveEither || w.family != 0 || w.popInner
 	if rw.Resize != ir.InPlace || w.popInner {
 		w.keep(rw, kept)
 	} else {
 		kept = len(w.hdrs)
 	}
-	cells, ok := w.cells(full, kept, hop)
+	rw.Stores, ok = w.cells(full, kept, hop)
 	if !ok {
-		return
+		return false
 	}
-	rw.Stores = cells
 	for _, o := range w.hdrs {
 		if o.blank && o.size < 0 {
 			rw.Blanks = append(rw.Blanks, ir.Blank{
@@ -314,24 +352,14 @@ func (w *Packet) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.Pos
 			})
 		}
 	}
-	if len(rw.Stores)+len(rw.Blanks)+len(rw.Sums) == 0 && !cut && !rw.PopTag && rw.Priority == nil && rw.Mark == nil {
-		rw = nil
-	}
-	length := fold.Bin(ir.Add, fold.Num(uint64(newFront.Const-l2)), payload)
-	if newFront.Base != nil {
-		length = fold.Bin(ir.Add, &ir.VarRef{Var: newFront.Base}, length)
-	}
-	if !cut && net >= 0 {
-		n := w.hdrs[net].old
-		length = fold.Bin(ir.Sub, n.Inner, fold.Off(n.Off))
-	}
-	if w.Scope.Each != nil {
-		w.copy(rw, hop, length, state, pos)
-		return
-	}
+	return true
+}
+
+// forward emits the guards, the state changes and the Forward.
+func (w *Packet) forward(rw *ir.Rewrite, hop *ir.HopRef, length ir.Expr, state []ir.Stmt, pos diag.Pos) {
 	f := &ir.Forward{Effects: w.Effects.Effects, Rewrite: rw, Hop: hop, Fault: -1, NoRoom: -1, Usage: w.Used(),
 		Pos: pos}
-	if hop != nil && !cut {
+	if hop != nil && !w.cuts() {
 		f.End = DatagramEnd(w.Scope)
 	}
 	if f.End != nil && SegmentedOnly(w.Scope.Path) { // to cut something off a GSO packet would make it an ordinary one
