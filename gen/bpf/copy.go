@@ -179,20 +179,9 @@ func (n *fan) blanks(w *writer) (calls []c.Expr, sum c.Expr) {
 // back returns stores that undo what only other copies change.
 func (w *writer) back() (out []cell) {
 	own, widths := map[ir.Off]bool{}, map[ir.Off]bool{}
-	each := func(rw *ir.Rewrite, visit func(o ir.Off)) {
-		for _, st := range rw.Stores {
-			if st.Width == nil {
-				for i := range st.Size {
-					visit(st.Off.Plus(i))
-				}
-			}
-		}
-		for _, s := range rw.Sums {
-			visit(s.New)
-			visit(s.New.Plus(1))
-		}
+	for _, o := range bytesOf(w.rw) {
+		own[o] = true
 	}
-	each(w.rw, func(o ir.Off) { own[o] = true })
 	for _, st := range w.rw.Stores {
 		if st.Width != nil {
 			widths[st.Off] = true
@@ -203,26 +192,51 @@ func (w *writer) back() (out []cell) {
 		if made.Rewrite == nil {
 			continue
 		}
-		each(made.Rewrite, func(o ir.Off) {
+		for _, o := range bytesOf(made.Rewrite) {
 			if !own[o] {
 				own[o] = true
 				missing = append(missing, o)
 			}
-		})
+		}
 		for _, x := range made.Rewrite.Stores {
 			if x.Width != nil && !widths[x.Off] {
 				widths[x.Off] = true
-				w.holds(x.Off.Plus(8))
-				back := cell{scalar: w.packet(x.Off, 8), off: x.Off, width: x.Width}
-				if x.Plain {
-					w.more = true
-					back.code = c.Do("fr_first", c.Bytes("be", 8, w.ptr(x.Off)), w.variable(x.Width))
-					back.le, back.load, back.word = true, nil, x.Size
-				}
-				out = append(out, back)
+				out = append(out, w.backVariable(x))
 			}
 		}
 	}
+	return append(out, w.backBytes(missing)...)
+}
+
+// bytesOf are the bytes that a rewrite stores at constant places: all but integers of variable size.
+func bytesOf(rw *ir.Rewrite) (all []ir.Off) {
+	for _, st := range rw.Stores {
+		if st.Width == nil {
+			for i := range st.Size {
+				all = append(all, st.Off.Plus(i))
+			}
+		}
+	}
+	for _, s := range rw.Sums {
+		all = append(all, s.New, s.New.Plus(1))
+	}
+	return all
+}
+
+// backVariable undoes the store of an integer of variable size.
+func (w *writer) backVariable(x ir.Store) cell {
+	w.holds(x.Off.Plus(8))
+	back := cell{scalar: w.packet(x.Off, 8), off: x.Off, width: x.Width}
+	if x.Plain {
+		w.more = true
+		back.code = c.Do("fr_first", c.Bytes("be", 8, w.ptr(x.Off)), w.variable(x.Width))
+		back.le, back.load, back.word = true, nil, x.Size
+	}
+	return back
+}
+
+// backBytes undoes stores of bytes, of which those that follow each other take one store.
+func (w *writer) backBytes(missing []ir.Off) (out []cell) {
 	order := w.prog.ir.Vars
 	slices.SortFunc(missing, func(a, b ir.Off) int {
 		return cmp.Or(cmp.Compare(slices.Index(order, a.Base), slices.Index(order, b.Base)),

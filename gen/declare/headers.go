@@ -12,51 +12,60 @@ import (
 func (c *declarer) checkHeaders() {
 	for _, h := range c.names.Spec.Headers {
 		bits := 0
-		var sum *spec.Field
 		for _, f := range h.Fields {
-			switch f.Kind {
-			case spec.FieldUint:
-				if f.Little && (bits%8 != 0 || f.Bits%8 != 0) {
-					c.diags.Add(code.Header, f.Name.Pos, "field %q is little endian, but not whole bytes at a byte "+
-						"boundary", f.Name.Value)
-				}
-				if f.When != nil && (bits%8 != 0 || f.Bits%8 != 0) {
-					c.diags.Add(code.Header, f.Name.Pos,
-						"field %q is conditional, but not whole bytes at a byte boundary", f.Name.Value)
-				}
-				if f.Checksum != nil && (f.Bits != 16 || bits%8 != 0) {
-					c.diags.Add(code.Header, f.Name.Pos, "checksum %q is not 16 bits at a byte boundary", f.Name.Value)
-				}
-				if f.Checksum != nil && sum != nil {
-					c.diags.Add(code.Header, f.Name.Pos, "header %q has two checksums: each would cover the other",
-						h.Name.Value).
-						WithRelated(sum.Name.Pos, "the other one")
-				}
-				if f.Checksum != nil {
-					sum = f
-				}
-				if f.Checksum != nil {
-					c.checkPseudo(f.Checksum)
-					c.checkVerify(h, f)
-				}
-				if f.Counts != nil && f.When != nil {
-					c.diags.Add(code.Header, f.Name.Pos, "length %q can't be conditional", f.Name.Value)
-				}
+			if f.Kind == spec.FieldUint {
+				c.checkBits(f, bits)
 				bits += f.Bits
-			default:
-				if bits%8 != 0 {
-					c.diags.Add(code.Header, f.Name.Pos, "field %q has to begin at a byte boundary", f.Name.Value).
-						WithHint("the fields in front of it have %d bits", bits)
-					bits = 0
-				}
+			} else if bits%8 != 0 {
+				c.diags.Add(code.Header, f.Name.Pos, "field %q has to begin at a byte boundary", f.Name.Value).
+					WithHint("the fields in front of it have %d bits", bits)
+				bits = 0
 			}
 		}
+		c.checkSums(h)
 		if bits%8 != 0 {
 			missing := 8 - bits%8
 			c.diags.Add(code.Header, h.Name.Pos, "header %q has %s: it ends inside a byte", h.Name.Value,
 				diag.Plural(bits, "bit")).
 				WithHint("%s more would fill it: {name: \"reserved\", bits: %d}", diag.Plural(missing, "bit"), missing)
 		}
+	}
+}
+
+// checkBits reports what a field of some bits can't be where it begins, so many bits after a byte boundary.
+func (c *declarer) checkBits(f *spec.Field, at int) {
+	whole := at%8 == 0 && f.Bits%8 == 0
+	if f.Little && !whole {
+		c.diags.Add(code.Header, f.Name.Pos, "field %q is little endian, but not whole bytes at a byte boundary",
+			f.Name.Value)
+	}
+	if f.When != nil && !whole {
+		c.diags.Add(code.Header, f.Name.Pos, "field %q is conditional, but not whole bytes at a byte boundary",
+			f.Name.Value)
+	}
+	if f.Checksum != nil && (f.Bits != 16 || at%8 != 0) {
+		c.diags.Add(code.Header, f.Name.Pos, "checksum %q is not 16 bits at a byte boundary", f.Name.Value)
+	}
+	if f.Counts != nil && f.When != nil {
+		c.diags.Add(code.Header, f.Name.Pos, "length %q can't be conditional", f.Name.Value)
+	}
+}
+
+// checkSums reports checksums that can't be computed or verified.
+func (c *declarer) checkSums(h *spec.Header) {
+	var sum *spec.Field
+	for _, f := range h.Fields {
+		if f.Checksum == nil {
+			continue
+		}
+		if sum != nil {
+			c.diags.Add(code.Header, f.Name.Pos, "header %q has two checksums: each would cover the other",
+				h.Name.Value).
+				WithRelated(sum.Name.Pos, "the other one")
+		}
+		sum = f
+		c.checkPseudo(f.Checksum)
+		c.checkVerify(h, f)
 	}
 }
 

@@ -52,20 +52,7 @@ func Desc(p *ir.Plan) abi.Desc {
 		d.Tables = append(d.Tables, td)
 	}
 	for _, s := range p.Sessions {
-		sd := abi.Session{Name: s.Name, Size: s.Size, Lifetime: time.Duration(s.Lifetime), Idle: time.Duration(s.Idle)}
-		for _, f := range s.Fields {
-			fd := abi.Field{
-				Name: f.Name, Kind: f.Type.Kind.ABI(), Bits: f.Type.Bits, Levels: f.Type.Levels, Size: f.Type.Size,
-			}
-			for _, r := range f.Is {
-				fd.Ranges = append(fd.Ranges, [2]uint64{r.Min, r.Max})
-			}
-			sd.Fields = append(sd.Fields, fd)
-		}
-		for _, r := range s.Rows {
-			sd.Rows = append(sd.Rows, abi.Row{Table: tables[r.Table], Key: r.Key, Value: r.Value})
-		}
-		d.Sessions = append(d.Sessions, sd)
+		d.Sessions = append(d.Sessions, describeSession(s, tables))
 	}
 	for _, g := range p.Groups {
 		d.Groups = append(d.Groups, abi.Group{
@@ -84,22 +71,45 @@ func Desc(p *ir.Plan) abi.Desc {
 	}
 	tallies := p.Tallies()
 	for _, prog := range p.Programs {
-		pd := abi.Program{Name: prog.Name, L2: prog.L2, Base: tallies.Base(prog)}
-		parse(&pd.Hook, prog.Hook)
-		for i, r := range prog.Reasons {
-			pd.Reasons = append(pd.Reasons, abi.Reason{
-				Name: r.Name, Kind: reasonKinds[r.Kind], Number: tallies.Number(prog, i), Doc: r.Doc,
-			})
-		}
-		for _, version := range []int{4, 6} {
-			if looksUp(prog, version) {
-				pd.Lookups = append(pd.Lookups, version)
-				d.Lookups = true
-			}
-		}
+		pd := describeProgram(prog, tallies)
 		d.Programs = append(d.Programs, pd)
+		d.Lookups = d.Lookups || len(pd.Lookups) > 0
 	}
 	return d
+}
+
+// describeSession describes a kind of sessions. tables are the indexes of tables.
+func describeSession(s *ir.Session, tables map[*ir.Table]int) abi.Session {
+	sd := abi.Session{Name: s.Name, Size: s.Size, Lifetime: time.Duration(s.Lifetime), Idle: time.Duration(s.Idle)}
+	for _, f := range s.Fields {
+		fd := abi.Field{
+			Name: f.Name, Kind: f.Type.Kind.ABI(), Bits: f.Type.Bits, Levels: f.Type.Levels, Size: f.Type.Size,
+		}
+		for _, r := range f.Is {
+			fd.Ranges = append(fd.Ranges, [2]uint64{r.Min, r.Max})
+		}
+		sd.Fields = append(sd.Fields, fd)
+	}
+	for _, r := range s.Rows {
+		sd.Rows = append(sd.Rows, abi.Row{Table: tables[r.Table], Key: r.Key, Value: r.Value})
+	}
+	return sd
+}
+
+func describeProgram(prog *ir.Program, tallies *ir.Tallies) abi.Program {
+	pd := abi.Program{Name: prog.Name, L2: prog.L2, Base: tallies.Base(prog)}
+	parse(&pd.Hook, prog.Hook)
+	for i, r := range prog.Reasons {
+		pd.Reasons = append(pd.Reasons, abi.Reason{
+			Name: r.Name, Kind: reasonKinds[r.Kind], Number: tallies.Number(prog, i), Doc: r.Doc,
+		})
+	}
+	for _, version := range []int{4, 6} {
+		if looksUp(prog, version) {
+			pd.Lookups = append(pd.Lookups, version)
+		}
+	}
+	return pd
 }
 
 // looksUp reports whether a program asks the kernel for the routes of packets of an IP version.

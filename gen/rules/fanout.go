@@ -20,53 +20,12 @@ import (
 
 // fanOut ends a rule with copies of the packet.
 func fanOut(w *rewrite.Packet, a *spec.Action, r *spec.Rule, state []ir.Stmt) {
+	if !mayFanOut(w, a, r) {
+		return
+	}
 	fo := a.FanOut
-	bad := func(format string, args ...any) { w.Scope.Fail(code.FanOut, a.Pos, format, args...) }
-	switch {
-	case w.Scope.Each != nil:
-		bad("a fan-out inside a fan-out")
-		return
-	case w.Program.Src.Hook != "tc/ingress":
-		w.Scope.Fail(code.FanOut, a.Pos, "fan_out runs at tc/ingress only: copies that leave would come by here again").
-			WithRelated(w.Program.Src.HookPos, "the program's hook")
-		return
-	case !w.Program.Out.L2:
-		w.Scope.Fail(code.FanOut, a.Pos, "fan_out needs a link-layer header: the kernel doesn't send copies without "+
-			"one").
-			WithHint("a stack begins with the link layer: [\"eth\", …]")
-		return
-	}
-	for _, b := range r.Do {
-		switch b.Kind {
-		case spec.ActSet, spec.ActPush, spec.ActPop, spec.ActBlank, spec.ActMark:
-			w.Scope.Fail(code.FanOut, b.Pos, "%s has no effect here: the packet that came goes on as it came", b.Kind).
-				WithHint("change the copies, in the rules of fan_out")
-			return
-		}
-	}
-	for _, in := range w.Scope.Path {
-		if in.Decl.Metadata == "vlan" {
-			bad("a fan-out can't take VLAN tags from its copies: the stack has header %q", in.Entry)
-			return
-		}
-	}
-	g := w.Program.Names.Groups[fo.Group.Value]
+	g := fanOutGroup(w, a)
 	if g == nil {
-		var names []string
-		for _, g := range w.Program.Names.Spec.Groups {
-			names = append(names, g.Name.Value)
-		}
-		if !slices.Contains(names, fo.Group.Value) { // else its declaration is reported
-			w.Scope.Fail(code.UnknownName, fo.Group.Pos, "no group %q", fo.Group.Value).WithNames(fo.Group.Value, names)
-		}
-		return
-	}
-	if _, taken := w.Scope.Rows[declare.Receiver]; taken {
-		bad("a lookup is called %q, which is what the receiver's row is called", declare.Receiver)
-		return
-	}
-	if _, taken := w.Scope.Named[declare.Receiver]; taken {
-		bad("a value is called %q (let), which is what the receiver's row is called", declare.Receiver)
 		return
 	}
 	key, ok := w.Scope.Values("group", g.Name, g.Pos, &g.Key, fo.Key, fo.Pos, "key")
@@ -106,6 +65,68 @@ func fanOut(w *rewrite.Packet, a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 	out.Front = extent(out.Each, last.End)
 	draft.Emit(w.Blk, state...)
 	draft.Emit(w.Blk, out)
+}
+
+// mayFanOut reports where a rule can't end with copies: because of the program, the rule's other actions, or headers.
+func mayFanOut(w *rewrite.Packet, a *spec.Action, r *spec.Rule) bool {
+	switch {
+	case w.Scope.Each != nil:
+		w.Scope.Fail(code.FanOut, a.Pos, "a fan-out inside a fan-out")
+		return false
+	case w.Program.Src.Hook != "tc/ingress":
+		w.Scope.Fail(code.FanOut, a.Pos, "fan_out runs at tc/ingress only: copies that leave would come by here again").
+			WithRelated(w.Program.Src.HookPos, "the program's hook")
+		return false
+	case !w.Program.Out.L2:
+		w.Scope.Fail(code.FanOut, a.Pos, "fan_out needs a link-layer header: the kernel doesn't send copies without "+
+			"one").
+			WithHint("a stack begins with the link layer: [\"eth\", …]")
+		return false
+	}
+	for _, b := range r.Do {
+		switch b.Kind {
+		case spec.ActSet, spec.ActPush, spec.ActPop, spec.ActBlank, spec.ActMark:
+			w.Scope.Fail(code.FanOut, b.Pos, "%s has no effect here: the packet that came goes on as it came", b.Kind).
+				WithHint("change the copies, in the rules of fan_out")
+			return false
+		}
+	}
+	for _, in := range w.Scope.Path {
+		if in.Decl.Metadata == "vlan" {
+			w.Scope.Fail(code.FanOut, a.Pos, "a fan-out can't take VLAN tags from its copies: the stack has header %q",
+				in.Entry)
+			return false
+		}
+	}
+	return true
+}
+
+// fanOutGroup returns the group that a fan-out sends to; nil where there is none, or the name of a receiver's row is
+// taken.
+func fanOutGroup(w *rewrite.Packet, a *spec.Action) *ir.Group {
+	name := a.FanOut.Group
+	g := w.Program.Names.Groups[name.Value]
+	if g == nil {
+		var names []string
+		for _, g := range w.Program.Names.Spec.Groups {
+			names = append(names, g.Name.Value)
+		}
+		if !slices.Contains(names, name.Value) { // else its declaration is reported
+			w.Scope.Fail(code.UnknownName, name.Pos, "no group %q", name.Value).WithNames(name.Value, names)
+		}
+		return nil
+	}
+	if _, taken := w.Scope.Rows[declare.Receiver]; taken {
+		w.Scope.Fail(code.FanOut, a.Pos, "a lookup is called %q, which is what the receiver's row is called",
+			declare.Receiver)
+		return nil
+	}
+	if _, taken := w.Scope.Named[declare.Receiver]; taken {
+		w.Scope.Fail(code.FanOut, a.Pos, "a value is called %q (let), which is what the receiver's row is called",
+			declare.Receiver)
+		return nil
+	}
+	return g
 }
 
 // receivers compiles the rules of a fan-out.

@@ -117,64 +117,76 @@ func (x *warner) unusedLets(rules []*spec.Rule) {
 }
 
 // uses returns the names that programs and tests use, by what they are names of.
-func (x *warner) uses() map[string][]string {
-	u := map[string][]string{}
-	use := func(kind string, n spec.Name) { u[kind] = append(u[kind], n.Value) }
-	exprs := func(es iter.Seq[*spec.Expr]) {
-		for e := range es {
-			if e.Op == spec.OpName && len(e.Path) > 1 && e.Path[0].Value == "setting" {
-				use("setting", e.Path[1])
-			}
-		}
-	}
-	lookups := func(ls []*spec.Lookup) {
-		for _, l := range ls {
-			use("table", l.Table)
-		}
-	}
+func (x *warner) uses() names {
+	u := names{}
 	for _, src := range x.names.Spec.Programs {
 		for _, e := range src.Stack {
 			for _, n := range e.Headers {
-				use("alternatives", n)
+				u.add("alternatives", n)
 			}
 			for _, h := range x.names.Choices(e) {
-				use("header", h.Name)
+				u.add("header", h.Name)
 			}
 		}
-		exprs(x.names.Spec.Exprs(src))
-		lookups(src.Lookups)
-		for _, r := range src.Rules {
-			lookups(r.Lookups)
-		}
-		for a := range spec.Actions(src.Rules) {
-			use("header", a.Header)
-			use("table", a.Table)
-			use("event", a.Event)
-			if a.FanOut != nil {
-				use("group", a.FanOut.Group)
-				for _, r := range a.FanOut.Rules {
-					lookups(r.Lookups)
-				}
-			}
-		}
+		u.settings(x.names.Spec.Exprs(src))
+		u.lookups(src.Lookups)
+		u.rules(src.Rules)
 	}
 	for _, h := range x.names.Spec.Headers {
 		for _, f := range h.Fields {
-			exprs(spec.Within(f.When, f.Size))
+			u.settings(spec.Within(f.When, f.Size))
 		}
 	}
 	for _, t := range x.names.Spec.Tests {
-		packets := []*spec.Packet{t.Packet, t.Expect.Packet}
+		u.packet(t.Packet)
+		u.packet(t.Expect.Packet)
 		for _, k := range t.Expect.Copies {
-			packets = append(packets, k.Packet)
-		}
-		for _, k := range packets {
-			if k != nil {
-				for _, l := range k.Layers {
-					use("header", l.Header)
-				}
-			}
+			u.packet(k.Packet)
 		}
 	}
 	return u
+}
+
+// names are names that are used, by what they are names of.
+type names map[string][]string
+
+func (u names) add(kind string, n spec.Name) { u[kind] = append(u[kind], n.Value) }
+
+func (u names) settings(es iter.Seq[*spec.Expr]) {
+	for e := range es {
+		if e.Op == spec.OpName && len(e.Path) > 1 && e.Path[0].Value == "setting" {
+			u.add("setting", e.Path[1])
+		}
+	}
+}
+
+func (u names) lookups(ls []*spec.Lookup) {
+	for _, l := range ls {
+		u.add("table", l.Table)
+	}
+}
+
+func (u names) rules(rules []*spec.Rule) {
+	for _, r := range rules {
+		u.lookups(r.Lookups)
+	}
+	for a := range spec.Actions(rules) {
+		u.add("header", a.Header)
+		u.add("table", a.Table)
+		u.add("event", a.Event)
+		if a.FanOut != nil {
+			u.add("group", a.FanOut.Group)
+			for _, r := range a.FanOut.Rules {
+				u.lookups(r.Lookups)
+			}
+		}
+	}
+}
+
+func (u names) packet(k *spec.Packet) {
+	if k != nil {
+		for _, l := range k.Layers {
+			u.add("header", l.Header)
+		}
+	}
 }
