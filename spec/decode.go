@@ -328,12 +328,6 @@ func (l *loader) field(v cue.Value) *Field {
 	if !pos.IsValid() {
 		pos = l.pos(v)
 	}
-	// needs reports a member that means nothing without others.
-	needs := func(ok bool, member, others string) {
-		if m := get(v, member); m.Exists() && !ok && l.whole(v) {
-			l.add(codeTogether, l.labelPos(m), "%s: %q is only for a field with %s", what, member, others)
-		}
-	}
 	kinds := 0
 	for _, k := range []string{"bits", "bytes", "varint"} {
 		if has(v, k) {
@@ -358,6 +352,47 @@ func (l *loader) field(v cue.Value) *Field {
 	default:
 		f.Bits = l.int(get(v, "bits"))
 	}
+	l.together(v, what, sized)
+	f.Little = l.string(get(v, "endian")) == "little"
+	if t := get(v, "type"); t.Exists() {
+		f.Type = l.string(t)
+		if l.whole(v) && !(sized && f.Max == 0) { // else that is reported
+			l.fieldType(f, t, what, has(v, "elements"))
+		}
+	}
+	if is := get(v, "is"); is.Exists() {
+		f.Is = l.constraint(v.LookupPath(cue.MakePath(cue.Str("is"))))
+	}
+	if r := get(v, "reason"); r.Exists() {
+		n := l.name(r, "reason")
+		f.Reason = &n
+	}
+	f.Counts, f.Checksum = l.counts(v), l.checksum(get(v, "checksum"))
+	if e := get(v, "elements"); sized {
+		f.Elements = l.elements(e)
+	}
+	if r := get(v, "role"); r.Exists() {
+		f.Role = l.name(r, "role")
+	}
+	if o := get(v, "origin"); o.IncompleteKind() == cue.IntKind {
+		if lit, ok := l.literal(o, l.pos(o)); ok {
+			if has(v, "bits") && f.Bits < 64 && lit.Int >= 1<<f.Bits {
+				l.add(codeRange, lit.Pos, "%d doesn't fit the %d bits of %s", lit.Int, f.Bits, what)
+			}
+			f.Origin = &lit.Int
+		}
+	}
+	return f
+}
+
+// together reports members of a field that mean nothing without others. Sized says that the field has an expression for
+// its bytes.
+func (l *loader) together(v cue.Value, what string, sized bool) {
+	needs := func(ok bool, member, others string) {
+		if m := get(v, member); m.Exists() && !ok && l.whole(v) {
+			l.add(codeTogether, l.labelPos(m), "%s: %q is only for a field with %s", what, member, others)
+		}
+	}
 	needs(sized, "max", "an expression for its bytes")
 	needs(sized || has(v, "max"), "elements", "an expression for its bytes")
 	bits := has(v, "bits")
@@ -371,65 +406,55 @@ func (l *loader) field(v cue.Value) *Field {
 	}
 	needs(has(v, "slack"), "slack_is", "\"slack\"")
 	needs(has(v, "is") || has(v, "counts") || has(v, "checksum"), "reason", "\"is\", \"counts\" or \"checksum\"")
-	f.Little = l.string(get(v, "endian")) == "little"
-	if t := get(v, "type"); t.Exists() {
-		f.Type = l.string(t)
-		if fixed := f.Kind == FieldBytes; !l.whole(v) || sized && f.Max == 0 {
-			// reported
-		} else if f.Type == "ip" && !(fixed && (f.Bytes == 4 || f.Bytes == 16)) {
-			l.add(codeTogether, l.pos(t), "%s: an IP address has 4 or 16 bytes", what)
-		} else if f.Type == "mac" && !(fixed && f.Bytes == 6) {
-			l.add(codeTogether, l.pos(t), "%s: a link-layer address has 6 bytes", what)
-		} else if f.Type == "uint" && (!sized || f.Max > 8 || has(v, "elements")) {
-			d := l.add(codeTogether, l.pos(t), "%s: an integer whose size varies has an expression for its bytes, of "+
-				"which there are at most 8, and no elements", what)
-			if f.Kind == FieldBytes && f.Bytes <= 8 {
-				d.WithHint("one of a fixed size has bits: {name: %q, bits: %d}", what, 8*f.Bytes)
-			}
+}
+
+// fieldType reports a type (t) that doesn't fit the bytes of a field.
+func (l *loader) fieldType(f *Field, t cue.Value, what string, elements bool) {
+	fixed := f.Kind == FieldBytes
+	switch {
+	case f.Type == "ip" && !(fixed && (f.Bytes == 4 || f.Bytes == 16)):
+		l.add(codeTogether, l.pos(t), "%s: an IP address has 4 or 16 bytes", what)
+	case f.Type == "mac" && !(fixed && f.Bytes == 6):
+		l.add(codeTogether, l.pos(t), "%s: a link-layer address has 6 bytes", what)
+	case f.Type == "uint" && (f.Kind != FieldSized || f.Max > 8 || elements):
+		d := l.add(codeTogether, l.pos(t), "%s: an integer whose size varies has an expression for its bytes, of "+
+			"which there are at most 8, and no elements", what)
+		if fixed && f.Bytes <= 8 {
+			d.WithHint("one of a fixed size has bits: {name: %q, bits: %d}", what, 8*f.Bytes)
 		}
 	}
-	if is := get(v, "is"); is.Exists() {
-		f.Is = l.constraint(v.LookupPath(cue.MakePath(cue.Str("is"))))
+}
+
+// counts reads what a field counts; nil if it counts nothing.
+func (l *loader) counts(v cue.Value) *Counts {
+	c := get(v, "counts")
+	if !c.Exists() {
+		return nil
 	}
-	if r := get(v, "reason"); r.Exists() {
-		n := l.name(r, "reason")
-		f.Reason = &n
+	out := &Counts{What: l.string(c), Unit: 1, Bias: int64(l.int(get(v, "bias"))), Pos: l.pos(c)}
+	if u := get(v, "unit"); u.Exists() {
+		out.Unit = l.int(u)
 	}
-	if c := get(v, "counts"); c.Exists() {
-		f.Counts = &Counts{What: l.string(c), Unit: 1, Bias: int64(l.int(get(v, "bias"))), Pos: l.pos(c)}
-		if u := get(v, "unit"); u.Exists() {
-			f.Counts.Unit = l.int(u)
-		}
-		if s := get(v, "slack"); s.IncompleteKind() == cue.StringKind {
-			f.Counts.Slack = -1
-		} else {
-			f.Counts.Slack = l.int(s)
-		}
-		f.Counts.Data = l.string(get(v, "slack_is")) == "data"
+	if s := get(v, "slack"); s.IncompleteKind() == cue.StringKind {
+		out.Slack = -1
+	} else {
+		out.Slack = l.int(s)
 	}
-	if c := get(v, "checksum"); c.IncompleteKind() == cue.StructKind {
-		f.Checksum = &Checksum{
-			Covers: l.string(get(c, "covers")), Pseudo: l.exprs(get(c, "pseudo")),
-			Absent:   l.nameList(get(c, "absent"), "header"),
-			Optional: l.bool(get(c, "optional")), Offloaded: l.bool(get(c, "offloaded")),
-			Verify: l.bool(get(c, "verify")), Pos: l.labelPos(c),
-		}
+	out.Data = l.string(get(v, "slack_is")) == "data"
+	return out
+}
+
+// checksum reads what a checksum covers; nil if the field is none.
+func (l *loader) checksum(c cue.Value) *Checksum {
+	if c.IncompleteKind() != cue.StructKind {
+		return nil
 	}
-	if e := get(v, "elements"); sized {
-		f.Elements = l.elements(e)
+	return &Checksum{
+		Covers: l.string(get(c, "covers")), Pseudo: l.exprs(get(c, "pseudo")),
+		Absent:   l.nameList(get(c, "absent"), "header"),
+		Optional: l.bool(get(c, "optional")), Offloaded: l.bool(get(c, "offloaded")),
+		Verify: l.bool(get(c, "verify")), Pos: l.labelPos(c),
 	}
-	if r := get(v, "role"); r.Exists() {
-		f.Role = l.name(r, "role")
-	}
-	if o := get(v, "origin"); o.IncompleteKind() == cue.IntKind {
-		if lit, ok := l.literal(o, l.pos(o)); ok {
-			if bits && f.Bits < 64 && lit.Int >= 1<<f.Bits {
-				l.add(codeRange, lit.Pos, "%d doesn't fit the %d bits of %s", lit.Int, f.Bits, what)
-			}
-			f.Origin = &lit.Int
-		}
-	}
-	return f
 }
 
 func (l *loader) setting(n Name, v cue.Value) *Setting {

@@ -115,36 +115,45 @@ func (l *loader) definitionsOut(f *ast.File, imports map[string]*ast.ImportSpec,
 		return true
 	}, nil)
 	astutil.Apply(f, nil, func(c astutil.Cursor) bool {
-		switch n := c.Node().(type) {
-		case *ast.EmbedDecl:
-			if reference(n.Expr) {
+		n := c.Node()
+		if embed, ok := n.(*ast.EmbedDecl); ok {
+			if reference(embed.Expr) {
 				c.Delete()
 			}
-		case *ast.BinaryExpr:
-			if x, y := isTop(n.X), isTop(n.Y); n.Op == token.AND && (x || y) {
-				if x {
-					c.Replace(n.Y)
-				} else {
-					c.Replace(n.X)
-				}
-			}
-		case *ast.IndexExpr:
-			if isTop(n.X) {
-				c.Replace(n.X)
-			}
-		case *ast.SelectorExpr:
-			if isTop(n.X) { // a member of a definition
-				c.Replace(n.X)
-			} else if reference(n) {
-				if _, embedded := c.Parent().Node().(*ast.EmbedDecl); !embedded {
-					top := ast.NewIdent("_")
-					ast.SetPos(top, n.Pos())
-					c.Replace(top)
-				}
+		} else if rest := withoutTop(n); rest != nil {
+			c.Replace(rest)
+		} else if reference(n) {
+			if _, embedded := c.Parent().Node().(*ast.EmbedDecl); !embedded {
+				top := ast.NewIdent("_")
+				ast.SetPos(top, n.Pos())
+				c.Replace(top)
 			}
 		}
 		return true
 	})
+}
+
+// withoutTop returns what remains of an expression in which a reference became "_": the other side of a conjunction, or
+// "_" where a member of it is taken. It returns nil where there is none.
+func withoutTop(n ast.Node) ast.Expr {
+	switch n := n.(type) {
+	case *ast.BinaryExpr:
+		if n.Op == token.AND && isTop(n.X) {
+			return n.Y
+		}
+		if n.Op == token.AND && isTop(n.Y) {
+			return n.X
+		}
+	case *ast.IndexExpr:
+		if isTop(n.X) {
+			return n.X
+		}
+	case *ast.SelectorExpr:
+		if isTop(n.X) {
+			return n.X
+		}
+	}
+	return nil
 }
 
 func isTop(x ast.Expr) bool {
