@@ -143,30 +143,14 @@ func (r *run) uint(e ir.Expr) uint64 {
 		}
 		return uint64(b[e.Index])
 	case *ir.SumOK:
-		n := e.Len
-		if e.Size != nil {
-			n = int(r.uint(e.Size))
-		}
-		if e.Whole {
-			return truth(r.wholeOK(e, n))
-		}
-		return truth(sumIsRight(r.region(r.offset(e.Off), n, e.Len, "checksum")))
+		return truth(r.sumOK(e))
 	case *ir.Pick:
 		if r.bool(e.If) {
 			return r.uint(e.Then)
 		}
 		return r.uint(e.Else)
 	case *ir.Word:
-		if !e.Plain {
-			var word [8]byte
-			copy(word[:], r.varintBytes(e.X, e.Width))
-			return bigEndian(word[:])
-		}
-		v, width := r.uint(e.X), int(r.variable(e.Width).u)
-		if width > 8 || !fits(v, 8*width) {
-			r.fail("%d as an integer of %d bytes", v, width)
-		}
-		return v << (64 - 8*width)
+		return r.word(e)
 	case *ir.Room:
 		bits := 8 * r.variable(e.Width).u
 		if !e.Plain {
@@ -179,6 +163,31 @@ func (r *run) uint(e ir.Expr) uint64 {
 	}
 	r.fail("%T is not an integer", e)
 	return 0
+}
+
+func (r *run) sumOK(e *ir.SumOK) bool {
+	n := e.Len
+	if e.Size != nil {
+		n = int(r.uint(e.Size))
+	}
+	if e.Whole {
+		return r.wholeOK(e, n)
+	}
+	return sumIsRight(r.region(r.offset(e.Off), n, e.Len, "checksum"))
+}
+
+// word is an integer of variable size as 8 bytes of the packet hold it, from the first one on.
+func (r *run) word(e *ir.Word) uint64 {
+	if !e.Plain {
+		var word [8]byte
+		copy(word[:], r.varintBytes(e.X, e.Width))
+		return bigEndian(word[:])
+	}
+	v, width := r.uint(e.X), int(r.variable(e.Width).u)
+	if width > 8 || !fits(v, 8*width) {
+		r.fail("%d as an integer of %d bytes", v, width)
+	}
+	return v << (64 - 8*width)
 }
 
 func truth(b bool) uint64 {

@@ -72,33 +72,12 @@ func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 	if w.Mark != nil {
 		out.Mark = uint32(r.uint(w.Mark))
 	}
-	switch {
-	case r.err != nil:
+	kept, ok := r.kept(w, oldFront, newFront, payload, addressed)
+	if !ok {
 		return out
-	case oldFront < 0 || newFront < 0 || payload < 0 || oldFront+payload > len(r.in):
-		r.fail("a payload of %d bytes after %d, in a frame of %d", payload, oldFront, len(r.in))
-		return out
-	}
-
-	if w.PopInner && oldFront < linkAddresses+tagSize {
-		r.fail("a tag is taken out of a front of %d bytes", oldFront)
-		return out
-	}
-	// kept is how many bytes of the new front are those of the old one unless a cell changes them.
-	front, kept := r.in[:oldFront], 0
-	switch {
-	case movesHeaders(w):
-		if addressed {
-			kept = min(linkAddresses, oldFront, newFront)
-		}
-	case w.Resize == ir.InPlace && oldFront != newFront:
-		r.fail("a front of %d bytes becomes %d in place", oldFront, newFront)
-		return out
-	default:
-		kept = min(oldFront, newFront)
 	}
 	data := make([]byte, newFront, newFront+len(r.in))
-	copy(data, front[:kept])
+	copy(data, r.in[:kept])
 	data = append(data, r.in[oldFront:oldFront+payload]...)
 	if w.Resize == ir.InPlace && !w.Trim {
 		data = append(data, r.in[oldFront+payload:]...)
@@ -107,51 +86,14 @@ func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 	if w.Resize != ir.InPlace || w.PopInner {
 		limit = len(data)
 	}
-	written := make([]bool, limit)
+	to := writing{r, data, make([]bool, limit), newFront}
 	if addressed {
 		for i := range min(linkAddresses, newFront) {
-			written[i] = true
+			to.written[i] = true
 		}
 	}
-	put := func(at int, b []byte, what string) {
-		if at < 0 || at+len(b) > limit {
-			r.fail("%s: bytes %d to %d are written, the front has %d", what, at, at+len(b), newFront)
-			return
-		}
-		copy(data[at:], b)
-		for i := range b {
-			if written[at+i] {
-				r.fail("%s: byte %d is written twice", what, at+i)
-			}
-			written[at+i] = true
-		}
-	}
-	for _, b := range w.Blanks {
-		n := int(r.uint(b.Len))
-		if n < 0 || n > b.Max {
-			r.fail("header %q: %d bytes become zeros, at most %d", b.Header, n, b.Max)
-			return out
-		}
-		put(r.offset(b.At), make([]byte, n), b.Header)
-	}
-	for _, c := range w.Stores {
-		if c.If != nil && !r.bool(c.If) {
-			continue
-		}
-		if c.Width != nil && c.Plain {
-			if width := r.variable(c.Width).u; width <= uint64(c.Size) {
-				put(r.offset(c.Off), r.wire(c.Value, int(width), false, c.Note), c.Note)
-			} else {
-				r.fail("%s: an integer of %d bytes, over its bound of %d", c.Note, width, c.Size)
-			}
-		} else if c.Width != nil {
-			put(r.offset(c.Off), r.varintBytes(c.Value, c.Width), c.Note)
-		} else {
-			put(r.offset(c.Off), r.wire(c.Value, c.Size, c.Little, c.Note), c.Note)
-		}
-		if r.err != nil {
-			return out
-		}
+	if !to.blanks(w.Blanks) || !to.stores(w.Stores) {
+		return out
 	}
 	r.end = oldFront + payload
 	partial := r.moved(w, oldFront, newFront)
@@ -162,9 +104,9 @@ func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 		} else {
 			sum = r.sum(s)
 		}
-		put(r.offset(s.New), []byte{byte(sum >> 8), byte(sum)}, s.Name)
+		to.put(r.offset(s.New), []byte{byte(sum >> 8), byte(sum)}, s.Name)
 	}
-	if i := slices.Index(written[kept:newFront], false); i >= 0 {
+	if i := slices.Index(to.written[kept:newFront], false); i >= 0 {
 		r.fail("byte %d of the new front is not written", kept+i)
 	}
 	switch {
@@ -179,4 +121,86 @@ func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 	out.Verified = max(out.Verified-w.Summed, 0)
 	out.Proto = 0 // what the kernel finds in the new frame
 	return out
+}
+
+// kept returns how many bytes of the new front are those of the old one unless a cell changes them. It fails where the
+// fronts and the payload aren't those of a rewrite of this packet.
+func (r *run) kept(w *ir.Rewrite, oldFront, newFront, payload int, addressed bool) (kept int, ok bool) {
+	switch {
+	case r.err != nil:
+		return 0, false
+	case oldFront < 0 || newFront < 0 || payload < 0 || oldFront+payload > len(r.in):
+		r.fail("a payload of %d bytes after %d, in a frame of %d", payload, oldFront, len(r.in))
+		return 0, false
+	case w.PopInner && oldFront < linkAddresses+tagSize:
+		r.fail("a tag is taken out of a front of %d bytes", oldFront)
+		return 0, false
+	case movesHeaders(w):
+		if addressed {
+			kept = min(linkAddresses, oldFront, newFront)
+		}
+		return kept, true
+	case w.Resize == ir.InPlace && oldFront != newFront:
+		r.fail("a front of %d bytes becomes %d in place", oldFront, newFront)
+		return 0, false
+	}
+	return min(oldFront, newFront), true
+}
+
+// writing is a packet that leaves while it is written. Each byte may be written once.
+type writing struct {
+	*run
+	data    []byte
+	written []bool // of the bytes that may be written
+	front   int    // bytes in front of the payload
+}
+
+func (x writing) put(at int, b []byte, what string) {
+	if at < 0 || at+len(b) > len(x.written) {
+		x.fail("%s: bytes %d to %d are written, the front has %d", what, at, at+len(b), x.front)
+		return
+	}
+	copy(x.data[at:], b)
+	for i := range b {
+		if x.written[at+i] {
+			x.fail("%s: byte %d is written twice", what, at+i)
+		}
+		x.written[at+i] = true
+	}
+}
+
+func (x writing) blanks(blanks []ir.Blank) (ok bool) {
+	for _, b := range blanks {
+		n := int(x.uint(b.Len))
+		if n < 0 || n > b.Max {
+			x.fail("header %q: %d bytes become zeros, at most %d", b.Header, n, b.Max)
+			return false
+		}
+		x.put(x.offset(b.At), make([]byte, n), b.Header)
+	}
+	return true
+}
+
+func (x writing) stores(stores []ir.Store) (ok bool) {
+	for _, c := range stores {
+		if c.If != nil && !x.bool(c.If) {
+			continue
+		}
+		switch {
+		case c.Width == nil:
+			x.put(x.offset(c.Off), x.wire(c.Value, c.Size, c.Little, c.Note), c.Note)
+		case !c.Plain:
+			x.put(x.offset(c.Off), x.varintBytes(c.Value, c.Width), c.Note)
+		default:
+			if width := x.variable(c.Width).u; width <= uint64(c.Size) {
+				x.put(x.offset(c.Off), x.wire(c.Value, int(width), false, c.Note), c.Note)
+			} else {
+				x.fail("%s: an integer of %d bytes, over its bound of %d", c.Note, width, c.Size)
+			}
+		}
+		if x.err != nil {
+			return false
+		}
+	}
+	return true
 }

@@ -242,19 +242,7 @@ func (r *run) stmt(n *node) bool {
 			r.fail("%s: an integer of %d bytes, over its bound of %d", s.Field, size, s.Max)
 		}
 	case *ir.Lookup:
-		if r.lookup(s) {
-			n.yes.Hits++
-			return false
-		}
-		n.no.Hits++
-		switch {
-		case s.Row.Optional:
-			return false
-		case s.Miss < 0:
-			r.fail("lookup %q is not optional, but a miss has no reason", s.Row.Name)
-			return true
-		}
-		return r.stop(s.Miss)
+		return r.find(n, s)
 	case *ir.Count:
 		r.count(s)
 	case *ir.Learn:
@@ -292,6 +280,23 @@ func (r *run) stmt(n *node) bool {
 		return true
 	}
 	return false
+}
+
+// find looks a row up.
+func (r *run) find(n *node, s *ir.Lookup) (ended bool) {
+	if r.lookup(s) {
+		n.yes.Hits++
+		return false
+	}
+	n.no.Hits++
+	switch {
+	case s.Row.Optional:
+		return false
+	case s.Miss < 0:
+		r.fail("lookup %q is not optional, but a miss has no reason", s.Row.Name)
+		return true
+	}
+	return r.stop(s.Miss)
 }
 
 // stop ends the processing of the packet, which passes to the stack or is dropped, as the reason says, or in a fan-out
