@@ -25,108 +25,129 @@ const anyVarint = "varint"
 
 // findHints collects hints from all conditions of a program, with the settings that it is loaded with.
 func findHints(p *ir.Program, settings func(*ir.Setting) []byte) hints {
-	h := hints{ints: map[string][]uint64{}, bytes: map[string][]bytesHint{}}
-	lets, read := map[*ir.Var]ir.Expr{}, map[*ir.Var]string{}
-	field := func(e ir.Expr) string {
-		if v, ok := e.(*ir.VarRef); ok && lets[v.Var] != nil {
-			e = lets[v.Var]
-		}
-		switch l := e.(type) {
-		case *ir.Load:
-			return l.Field
-		case *ir.LoadBytes:
-			return l.Field
-		case *ir.VarRef:
-			return read[l.Var]
-		}
-		return ""
-	}
-	literal := func(e ir.Expr) []byte {
-		switch e := e.(type) {
-		case *ir.BytesConst:
-			return e.B
-		case *ir.SettingRef:
-			return settings(e.Setting)
-		}
-		return nil
-	}
-	var numbers func(ir.Expr) []uint64 // that it may be
-	numbers = func(e ir.Expr) []uint64 {
-		switch e := e.(type) {
-		case *ir.Const:
-			return []uint64{e.V}
-		case *ir.Pick:
-			return append(numbers(e.Then), numbers(e.Else)...)
-		case *ir.SettingRef:
-			if e.Setting.Type.Kind == ir.Uint {
-				var v uint64
-				for i, b := range settings(e.Setting) {
-					v |= uint64(b) << (8 * i)
-				}
-				return []uint64{v}
-			}
-		}
-		return nil
-	}
-	compare := func(e *ir.Bin) {
-		for _, side := range [][2]ir.Expr{{e.X, e.Y}, {e.Y, e.X}} {
-			f := field(unmasked(side[0]))
-			if f == "" {
-				continue
-			}
-			for _, v := range numbers(side[1]) {
-				switch e.Op { // what a packet has to be counts more than where a range ends
-				case ir.Eq:
-					h.ints[f] = append(h.ints[f], v, v, v, v, v, v)
-				case ir.Ne:
-					h.ints[f] = append(h.ints[f], v, v-1, v+1, v+2)
-				case ir.Lt, ir.Le, ir.Gt, ir.Ge:
-					h.ints[f] = append(h.ints[f], v, v, v-1, v+1)
-				}
-			}
-		}
-	}
-	condition := func(n ir.Node) {
-		for e := range ir.Exprs(n) {
-			switch e := e.(type) {
-			case *ir.Bin:
-				compare(e)
-			case *ir.BytesEq:
-				for _, side := range [][2]ir.Expr{{e.X, e.Y}, {e.Y, e.X}} {
-					if f, v := field(side[0]), literal(side[1]); f != "" && v != nil {
-						h.bytes[f] = append(h.bytes[f], bytesHint{v, -1})
-					}
-				}
-			case *ir.InPrefix:
-				if f := field(e.X); f != "" {
-					a := e.Prefix.Addr().As16()
-					h.bytes[f] = append(h.bytes[f], bytesHint{a[:], e.Prefix.Bits()})
-				}
-			}
-		}
+	x := finder{
+		hints:    hints{ints: map[string][]uint64{}, bytes: map[string][]bytesHint{}},
+		settings: settings, lets: map[*ir.Var]ir.Expr{}, read: map[*ir.Var]string{},
 	}
 	for s := range ir.Stmts(p.Body) {
 		switch s := s.(type) {
 		case *ir.Let:
-			lets[s.Var] = s.Value
+			x.lets[s.Var] = s.Value
 		case *ir.ReadUint:
-			read[s.Value] = s.Field
+			x.read[s.Value] = s.Field
 		case *ir.ReadVarint:
-			read[s.Value] = anyVarint
+			x.read[s.Value] = anyVarint
 		case *ir.FindElement:
-			h.elements = append(h.elements, numbers(s.ID)...)
+			x.elements = append(x.elements, x.numbersOf(s.ID)...)
 		case *ir.Guard, *ir.If:
 		default: // the conditions of what a rewrite writes; what it makes of numbers doesn't count
 			for e := range ir.Exprs(s) {
 				if pick, ok := e.(*ir.Pick); ok {
-					condition(pick.If)
+					x.condition(pick.If)
 				}
 			}
 			continue
 		}
-		condition(s)
+		x.condition(s)
 	}
-	return h
+	return x.hints
+}
+
+// A finder collects hints. It knows what the variables of the statements so far hold.
+type finder struct {
+	hints
+	settings func(*ir.Setting) []byte
+	lets     map[*ir.Var]ir.Expr
+	read     map[*ir.Var]string // names of fields
+}
+
+// condition collects the hints of a condition.
+func (x *finder) condition(n ir.Node) {
+	for e := range ir.Exprs(n) {
+		switch e := e.(type) {
+		case *ir.Bin:
+			x.compared(e.Op, e.X, e.Y)
+			x.compared(e.Op, e.Y, e.X)
+		case *ir.BytesEq:
+			x.equal(e.X, e.Y)
+			x.equal(e.Y, e.X)
+		case *ir.InPrefix:
+			if f := x.field(e.X); f != "" {
+				a := e.Prefix.Addr().As16()
+				x.bytes[f] = append(x.bytes[f], bytesHint{a[:], e.Prefix.Bits()})
+			}
+		}
+	}
+}
+
+// compared collects the hints of a comparison of a field with numbers.
+func (x *finder) compared(op ir.BinOp, field, numbers ir.Expr) {
+	f := x.field(unmasked(field))
+	if f == "" {
+		return
+	}
+	for _, v := range x.numbersOf(numbers) {
+		switch op { // what a packet has to be counts more than where a range ends
+		case ir.Eq:
+			x.ints[f] = append(x.ints[f], v, v, v, v, v, v)
+		case ir.Ne:
+			x.ints[f] = append(x.ints[f], v, v-1, v+1, v+2)
+		case ir.Lt, ir.Le, ir.Gt, ir.Ge:
+			x.ints[f] = append(x.ints[f], v, v, v-1, v+1)
+		}
+	}
+}
+
+// equal collects the hint of a comparison of a field with bytes.
+func (x *finder) equal(field, bytes ir.Expr) {
+	if f, v := x.field(field), x.literal(bytes); f != "" && v != nil {
+		x.bytes[f] = append(x.bytes[f], bytesHint{v, -1})
+	}
+}
+
+// field is the name of the field that an expression is the value of; "" if it is none.
+func (x *finder) field(e ir.Expr) string {
+	if v, ok := e.(*ir.VarRef); ok && x.lets[v.Var] != nil {
+		e = x.lets[v.Var]
+	}
+	switch l := e.(type) {
+	case *ir.Load:
+		return l.Field
+	case *ir.LoadBytes:
+		return l.Field
+	case *ir.VarRef:
+		return x.read[l.Var]
+	}
+	return ""
+}
+
+func (x *finder) literal(e ir.Expr) []byte {
+	switch e := e.(type) {
+	case *ir.BytesConst:
+		return e.B
+	case *ir.SettingRef:
+		return x.settings(e.Setting)
+	}
+	return nil
+}
+
+// numbersOf are the numbers that an expression may be, as far as they are known.
+func (x *finder) numbersOf(e ir.Expr) []uint64 {
+	switch e := e.(type) {
+	case *ir.Const:
+		return []uint64{e.V}
+	case *ir.Pick:
+		return append(x.numbersOf(e.Then), x.numbersOf(e.Else)...)
+	case *ir.SettingRef:
+		if e.Setting.Type.Kind == ir.Uint {
+			var v uint64
+			for i, b := range x.settings(e.Setting) {
+				v |= uint64(b) << (8 * i)
+			}
+			return []uint64{v}
+		}
+	}
+	return nil
 }
 
 // unmasked is the field of which a condition looks at some bits.

@@ -370,8 +370,8 @@ func announced(layers []packet.Layer, i int, f *spec.Field) bool {
 
 // fieldValue is a random value for a field.
 func (g *Generator) fieldValue(h *spec.Header, f *spec.Field) (packet.Value, bool) {
-	known := g.hints.ints[h.Name.Value+"."+f.Name.Value]
-	switch f.Kind {
+	name := h.Name.Value + "." + f.Name.Value
+	switch known := g.hints.ints[name]; f.Kind {
 	case spec.FieldUint:
 		switch {
 		case len(known) > 0 && !g.One(4):
@@ -394,47 +394,57 @@ func (g *Generator) fieldValue(h *spec.Header, f *spec.Field) (packet.Value, boo
 		}
 		return v, true
 	case spec.FieldSized:
-		if f.SizedUint() {
-			v := packet.Uint(g.integer(8 * f.Max))
-			if len(known) > 0 && !g.One(4) {
-				v.Int = Pick(g.Source, known) & (^uint64(0) >> (64 - 8*f.Max))
-			}
-			if g.One(3) { // in more bytes than it needs
-				v.Bytes = g.bytes(1 + g.IntN(f.Max))
-			}
-			return v, true
-		}
-		if len(f.Elements) > 0 && !g.One(8) {
-			return packet.Bytes(g.elements(f, Pick(g.Source, f.Elements))), true
-		}
-		if g.One(2) {
-			return packet.Value{}, false
-		}
-		n := g.IntN(f.Max + 1)
-		if !g.One(4) {
-			n &^= 3 // lengths are often in units of 4 bytes
-		}
-		return packet.Bytes(g.bytes(n)), true
+		return g.sizedValue(f, known)
 	}
-	if near := g.hints.bytes[h.Name.Value+"."+f.Name.Value]; len(near) > 0 && !g.One(4) {
+	return packet.Bytes(g.bytesValue(f, g.hints.bytes[name])), true
+}
+
+// sizedValue is a random value for a field of variable size, of which some numbers are known to make a difference.
+func (g *Generator) sizedValue(f *spec.Field, known []uint64) (packet.Value, bool) {
+	if f.SizedUint() {
+		v := packet.Uint(g.integer(8 * f.Max))
+		if len(known) > 0 && !g.One(4) {
+			v.Int = Pick(g.Source, known) & (^uint64(0) >> (64 - 8*f.Max))
+		}
+		if g.One(3) { // in more bytes than it needs
+			v.Bytes = g.bytes(1 + g.IntN(f.Max))
+		}
+		return v, true
+	}
+	if len(f.Elements) > 0 && !g.One(8) {
+		return packet.Bytes(g.elements(f, Pick(g.Source, f.Elements))), true
+	}
+	if g.One(2) {
+		return packet.Value{}, false
+	}
+	n := g.IntN(f.Max + 1)
+	if !g.One(4) {
+		n &^= 3 // lengths are often in units of 4 bytes
+	}
+	return packet.Bytes(g.bytes(n)), true
+}
+
+// bytesValue is a random value for a field of fixed size, often one of or in near.
+func (g *Generator) bytesValue(f *spec.Field, near []bytesHint) []byte {
+	if len(near) > 0 && !g.One(4) {
 		for range 4 {
 			if b := Pick(g.Source, near); f.Type != "ip" || isMapped(b.value) == (f.Bytes == 4) {
-				return packet.Bytes(b.make(g.Source, f.Bytes)), true
+				return b.make(g.Source, f.Bytes)
 			}
 		}
 	}
 	if f.Type == "ip" {
 		if f.Bytes == 16 && g.One(120) { // IPv4 as IPv6 has it
 			a := addresses[g.IntN(4)].As16()
-			return packet.Bytes(a[:]), true
+			return a[:]
 		}
 		for range 8 {
 			if a := g.address(); a.BitLen() == 8*f.Bytes {
-				return packet.Bytes(a.AsSlice()), true
+				return a.AsSlice()
 			}
 		}
 	}
-	return packet.Bytes(g.bytes(f.Bytes)), true
+	return g.bytes(f.Bytes)
 }
 
 // longVarint encodes a variable-length integer (RFC 9000 §16) in 2^size bytes, or more where it needs them.
