@@ -40,54 +40,24 @@ Exit status: 0 without mistakes, even with warnings; 1 with mistakes or, with --
 			if len(args) == 0 {
 				return exactly("SPEC")(cmd, args)
 			}
-			var mistakes diag.List
-			var fine []string
-			always := []alwaysUp{}
+			found := findings{always: []alwaysUp{}}
 			for _, file := range args {
-				text, err := a.read(file)
-				if err != nil {
+				if err := a.vet(cmd.Context(), file, &found); err != nil {
 					return err
 				}
-				s, list := spec.LoadWithin(cmd.Context(), file, text)
-				var p *ir.Plan
-				if list.Len() == 0 {
-					p, list = gen.Compile(s)
-				}
-				if list.Len() == 0 {
-					list.Append(spectest.Check(s, p))
-				}
-				if list.Len() == 0 {
-					rehearsed, err := build.Rehearse(cmd.Context(), s, p)
-					if err != nil {
-						return err
-					}
-					list.Append(rehearsed)
-				}
-				if list.Len() == 0 {
-					warnings := ""
-					if n := len(list.All()); n > 0 {
-						warnings = ", " + plural(n, "warning")
-					}
-					fine = append(fine, fmt.Sprintf("%s: no mistakes%s (%s, %s)", file, warnings, parts(p),
-						plural(len(s.Tests), "test")))
-					ups := collectAlways(file, s, p)
-					fine = append(fine, alwaysText(ups, len(p.Programs))...)
-					always = append(always, ups...)
-				}
-				mistakes.Append(list)
 			}
-			if err := mistakes.Err(); err != nil {
+			if err := found.mistakes.Err(); err != nil {
 				return err
 			}
 			var status error
-			if strict && len(mistakes.All()) > 0 {
+			if strict && len(found.mistakes.All()) > 0 {
 				status = exit(statusError)
 			}
 			if format == "json" {
-				return errors.Join(a.vetJSON(&mistakes, always), status)
+				return errors.Join(a.vetJSON(&found.mistakes, found.always), status)
 			}
-			a.warn(&mistakes)
-			for _, line := range fine {
+			a.warn(&found.mistakes)
+			for _, line := range found.fine {
 				if !quiet {
 					fmt.Fprintln(a.out, line)
 				}
@@ -99,6 +69,50 @@ Exit status: 0 without mistakes, even with warnings; 1 with mistakes or, with --
 	cmd.Flags().BoolVar(&strict, "strict", false, "treat warnings as mistakes")
 	formatFlag(cmd, &format)
 	return cmd
+}
+
+// findings are what vet found in specs: mistakes and warnings of all of them, and what there is to say of those without
+// mistakes.
+type findings struct {
+	mistakes diag.List
+	fine     []string
+	always   []alwaysUp
+}
+
+// vet adds the findings in a spec. The error says why it could not be checked.
+func (a *app) vet(ctx context.Context, file string, found *findings) error {
+	text, err := a.read(file)
+	if err != nil {
+		return err
+	}
+	s, list := spec.LoadWithin(ctx, file, text)
+	var p *ir.Plan
+	if list.Len() == 0 {
+		p, list = gen.Compile(s)
+	}
+	if list.Len() == 0 {
+		list.Append(spectest.Check(s, p))
+	}
+	if list.Len() == 0 {
+		rehearsed, err := build.Rehearse(ctx, s, p)
+		if err != nil {
+			return err
+		}
+		list.Append(rehearsed)
+	}
+	if list.Len() == 0 {
+		warnings := ""
+		if n := len(list.All()); n > 0 {
+			warnings = ", " + plural(n, "warning")
+		}
+		found.fine = append(found.fine, fmt.Sprintf("%s: no mistakes%s (%s, %s)", file, warnings, parts(p),
+			plural(len(s.Tests), "test")))
+		ups := collectAlways(file, s, p)
+		found.fine = append(found.fine, alwaysText(ups, len(p.Programs))...)
+		found.always = append(found.always, ups...)
+	}
+	found.mistakes.Append(list)
+	return nil
 }
 
 func (a *app) dumpCommand() *cobra.Command {

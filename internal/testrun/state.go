@@ -38,6 +38,18 @@ func (r *Relay) Sync(s *sim.Relay) error {
 	if err := r.translations(s); err != nil {
 		return err
 	}
+	if err := r.slots(s); err != nil {
+		return err
+	}
+	if err := r.tallies(s); err != nil {
+		return err
+	}
+	r.Events() // what came before is no one's
+	return nil
+}
+
+// slots writes the slots of sessions and their use, and the receivers and credits.
+func (r *Relay) slots(s *sim.Relay) error {
 	for i, u := range s.Receivers {
 		value := binary.LittleEndian.AppendUint64(nil, u.Packets)
 		value = binary.LittleEndian.AppendUint64(value, u.Bytes)
@@ -57,13 +69,6 @@ func (r *Relay) Sync(s *sim.Relay) error {
 			return err
 		}
 	}
-	for i, n := range s.Lost[1:] {
-		r.mark(abi.MapLost, 1+i)
-		if err := r.put(abi.MapLost, 1+i, binary.LittleEndian.AppendUint64(nil, n)); err != nil {
-			return err
-		}
-	}
-	r.Events() // what came before is no one's
 	for i, slot := range s.Slots {
 		value := binary.LittleEndian.AppendUint64(nil, slot.Deadline)
 		value = binary.LittleEndian.AppendUint32(value, slot.Gen)
@@ -80,6 +85,17 @@ func (r *Relay) Sync(s *sim.Relay) error {
 			r.mark(abi.MapUsage, i)
 		}
 		if err := r.put(abi.MapUsage, i, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tallies writes counters, those of reasons and of lost events included.
+func (r *Relay) tallies(s *sim.Relay) error {
+	for i, n := range s.Lost[1:] {
+		r.mark(abi.MapLost, 1+i)
+		if err := r.put(abi.MapLost, 1+i, binary.LittleEndian.AppendUint64(nil, n)); err != nil {
 			return err
 		}
 	}
@@ -336,75 +352,102 @@ func (r *Relay) dump(t *ir.Table, into *sim.Table) error {
 
 // Compare names the differences in state between a model's relay and what the kernel has (got), at most 16 of them.
 func Compare(plan *ir.Plan, got, want *sim.Relay) []string {
-	var out []string
-	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	d := &differences{got: got, want: want}
+	d.counters(plan)
+	d.entries()
+	d.translations()
+	for _, t := range plan.Tables {
+		d.table(t.Name)
+	}
+	return d.texts[:min(len(d.texts), 16)]
+}
+
+// differences between what the kernel has (got) and a model's relay.
+type differences struct {
+	got, want *sim.Relay
+	texts     []string
+}
+
+func (d *differences) add(format string, args ...any) {
+	d.texts = append(d.texts, fmt.Sprintf(format, args...))
+}
+
+// counters compares counters that the plan has names for.
+func (d *differences) counters(plan *ir.Plan) {
 	for _, p := range plan.Programs {
 		for i, reason := range p.Reasons {
-			if g, w := got.Reasons[got.Tally(p, i)], want.Reasons[want.Tally(p, i)]; g != w {
-				add("%s, reason %s: got %d packets and %d bytes, want %d and %d", p.Name, reason.Name, g.Packets,
+			if g, w := d.got.Reasons[d.got.Tally(p, i)], d.want.Reasons[d.want.Tally(p, i)]; g != w {
+				d.add("%s, reason %s: got %d packets and %d bytes, want %d and %d", p.Name, reason.Name, g.Packets,
 					g.Bytes, w.Packets, w.Bytes)
 			}
 		}
 	}
 	for _, c := range plan.Counters {
-		if g, w := got.Named[c.Index], want.Named[c.Index]; g != w {
-			add("counter %s: got %d, want %d", c.Name, g, w)
-		}
-	}
-	for i := range want.Shared {
-		if g, w := got.Shared[i], want.Shared[i]; g != w {
-			add("shared counter %d: got %d, want %d", i, g, w)
-		}
-	}
-	for i := range want.Usage {
-		g, w := got.Usage[i], want.Usage[i]
-		if !slices.Equal(g.Rows, w.Rows) || (g.Last == 0) != (w.Last == 0) {
-			add("usage of slot %d: got %+v, want %+v", i, g, w)
-		}
-	}
-	for i := range want.Receivers {
-		if g, w := got.Receivers[i], want.Receivers[i]; g != w {
-			add("receiver %d: got %+v, want %+v", i, g, w)
-		}
-	}
-	refill := buckets(want)
-	for i := range want.Credits {
-		g, w := got.Credits[i], want.Credits[i]
-		spent := g.Spent == w.Spent || refill[i] && max(g.Spent, w.Spent)-min(g.Spent, w.Spent) < clockApart
-		if g.Limit != w.Limit || g.Burst != w.Burst || !spent || !slices.Equal(g.Refused, w.Refused) {
-			add("credit %d: got %+v, want %+v", i, g, w)
+		if g, w := d.got.Named[c.Index], d.want.Named[c.Index]; g != w {
+			d.add("counter %s: got %d, want %d", c.Name, g, w)
 		}
 	}
 	for id, e := range plan.Events {
-		if g, w := got.Lost[id+1], want.Lost[id+1]; g != w {
-			add("records of %s lost: got %d, want %d", e.Name, g, w)
+		if g, w := d.got.Lost[id+1], d.want.Lost[id+1]; g != w {
+			d.add("records of %s lost: got %d, want %d", e.Name, g, w)
 		}
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(want.Translations), byNamespace) {
-		if g, known := got.Translations[k]; !known || g != want.Translations[k] {
-			add("translation of %d in namespace %d: got %+v (there: %t), want %+v", k.Key, k.Namespace, g, known,
-				want.Translations[k])
+}
+
+// entries compares what rows, sessions and receivers refer to by numbers.
+func (d *differences) entries() {
+	for i := range d.want.Shared {
+		if g, w := d.got.Shared[i], d.want.Shared[i]; g != w {
+			d.add("shared counter %d: got %d, want %d", i, g, w)
 		}
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(got.Translations), byNamespace) {
-		if _, known := want.Translations[k]; !known {
-			add("translation of %d in namespace %d: got %+v, want none", k.Key, k.Namespace, got.Translations[k])
+	for i := range d.want.Usage {
+		g, w := d.got.Usage[i], d.want.Usage[i]
+		if !slices.Equal(g.Rows, w.Rows) || (g.Last == 0) != (w.Last == 0) {
+			d.add("usage of slot %d: got %+v, want %+v", i, g, w)
 		}
 	}
-	for _, t := range plan.Tables {
-		g, w := got.Table(t.Name), want.Table(t.Name)
-		keys := map[string]bool{}
-		for _, k := range append(g.Keys(), w.Keys()...) {
-			keys[k] = true
-		}
-		for _, k := range slices.Sorted(maps.Keys(keys)) {
-			gv, wv := g.Get([]byte(k)), w.Get([]byte(k))
-			if string(gv) != string(wv) || (gv == nil) != (wv == nil) {
-				add("table %s, key %x: got %s, want %s", t.Name, k, rowText(gv), rowText(wv))
-			}
+	for i := range d.want.Receivers {
+		if g, w := d.got.Receivers[i], d.want.Receivers[i]; g != w {
+			d.add("receiver %d: got %+v, want %+v", i, g, w)
 		}
 	}
-	return out[:min(len(out), 16)]
+	refill := buckets(d.want)
+	for i := range d.want.Credits {
+		g, w := d.got.Credits[i], d.want.Credits[i]
+		spent := g.Spent == w.Spent || refill[i] && max(g.Spent, w.Spent)-min(g.Spent, w.Spent) < clockApart
+		if g.Limit != w.Limit || g.Burst != w.Burst || !spent || !slices.Equal(g.Refused, w.Refused) {
+			d.add("credit %d: got %+v, want %+v", i, g, w)
+		}
+	}
+}
+
+func (d *differences) translations() {
+	for _, k := range slices.SortedFunc(maps.Keys(d.want.Translations), byNamespace) {
+		if g, known := d.got.Translations[k]; !known || g != d.want.Translations[k] {
+			d.add("translation of %d in namespace %d: got %+v (there: %t), want %+v", k.Key, k.Namespace, g, known,
+				d.want.Translations[k])
+		}
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(d.got.Translations), byNamespace) {
+		if _, known := d.want.Translations[k]; !known {
+			d.add("translation of %d in namespace %d: got %+v, want none", k.Key, k.Namespace, d.got.Translations[k])
+		}
+	}
+}
+
+func (d *differences) table(name string) {
+	g, w := d.got.Table(name), d.want.Table(name)
+	keys := map[string]bool{}
+	for _, k := range append(g.Keys(), w.Keys()...) {
+		keys[k] = true
+	}
+	for _, k := range slices.Sorted(maps.Keys(keys)) {
+		gv, wv := g.Get([]byte(k)), w.Get([]byte(k))
+		if string(gv) != string(wv) || (gv == nil) != (wv == nil) {
+			d.add("table %s, key %x: got %s, want %s", name, k, rowText(gv), rowText(wv))
+		}
+	}
 }
 
 // clockApart is how far the clocks of the kernel and the model may be apart, in nanoseconds.
