@@ -80,18 +80,55 @@ func (r *Relay) adopt() error {
 	return err
 }
 
+// sessionID is what the rows of a session name it by.
+type sessionID struct {
+	kind      int
+	slot, gen uint32
+}
+
+// foundRow is a row that names a session: the session's row of this index.
+type foundRow struct {
+	row        int
+	key, value []byte
+}
+
 // adoptSessions rebuilds the sessions from their rows.
 func (r *Relay) adoptSessions() error {
-	type id struct {
-		kind      int
-		slot, gen uint32
+	ids, found, err := r.findSessionRows()
+	if err != nil {
+		return err
 	}
-	type part struct {
-		row        int
-		key, value []byte
+	blocks := make([]map[uint32]bool, len(r.desc.Sessions)) // of credits, that are in use
+	for k := range blocks {
+		blocks[k] = map[uint32]bool{}
 	}
-	parts := map[id][]part{}
-	var ids []id
+	for _, id := range ids {
+		if s := r.rebuild(id, found[id], blocks[id.kind]); s != nil {
+			err = r.adoptSession(s, found[id])
+		} else { // it was being opened or closed when its process died
+			err = r.discard(id, found[id])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for k, used := range blocks {
+		b := r.sessionKinds[k].blocks
+		b.free = slices.DeleteFunc(b.free, func(block uint32) bool { return used[block] })
+	}
+	r.slots.free = r.slots.free[:0]
+	for i := range r.coll.Maps[abi.MapSlots].MaxEntries() {
+		if r.sessions[i] == nil {
+			r.slots.mem.Store32(i, abi.SlotGen, 0)
+			r.slots.free = append(r.slots.free, i)
+		}
+	}
+	return nil
+}
+
+// findSessionRows returns the rows of all sessions, and the sessions in the order in which they are found.
+func (r *Relay) findSessionRows() (ids []sessionID, found map[sessionID][]foundRow, err error) {
+	found = map[sessionID][]foundRow{}
 	for k, sd := range r.desc.Sessions {
 		for i, rd := range sd.Rows {
 			if slices.ContainsFunc(sd.Rows[:i], func(o abi.Row) bool { return o.Table == rd.Table }) {
@@ -100,82 +137,72 @@ func (r *Relay) adoptSessions() error {
 			t := r.tables[rd.Table]
 			rows, err := t.scan()
 			if err != nil {
-				return err
+				return nil, nil, err
 			}
 			for _, row := range rows {
 				slot, gen := t.slotOf(row.value)
-				at := id{k, slot, gen}
-				if parts[at] == nil {
-					ids = append(ids, at)
+				id := sessionID{k, slot, gen}
+				if found[id] == nil {
+					ids = append(ids, id)
 				}
 				which := t.rowOf(row.value, i)
 				if which >= len(sd.Rows) || sd.Rows[which].Table != rd.Table {
 					which = i // no process of this relay has written it: the session isn't whole
 				}
-				parts[at] = append(parts[at], part{which, row.key, row.value})
+				found[id] = append(found[id], foundRow{which, row.key, row.value})
 			}
 		}
 	}
-	slots := r.coll.Maps[abi.MapSlots].MaxEntries()
-	blocks := make([]map[uint32]bool, len(r.desc.Sessions)) // of credits, that are in use
-	for k := range blocks {
-		blocks[k] = map[uint32]bool{}
+	return ids, found, nil
+}
+
+// slotIs reports whether a session's slot is there and is the session's.
+func (r *Relay) slotIs(id sessionID) bool {
+	return id.slot < r.coll.Maps[abi.MapSlots].MaxEntries() && r.slots.mem.Load32(id.slot, abi.SlotGen) == id.gen
+}
+
+// rebuild returns the session that rows are of, or nil where it isn't whole. The blocks of credits that it uses are
+// added to blocks.
+func (r *Relay) rebuild(id sessionID, found []foundRow, blocks map[uint32]bool) *AnySession {
+	sd := &r.desc.Sessions[id.kind]
+	s := &AnySession{
+		relay: r, desc: sd, kind: id.kind, slot: id.slot, gen: id.gen, born: id.gen, queued: -1,
+		done: make(chan struct{}),
 	}
-	for _, at := range ids {
-		sd := &r.desc.Sessions[at.kind]
-		s := &AnySession{
-			relay: r, desc: sd, kind: at.kind, slot: at.slot, gen: at.gen, born: at.gen, queued: -1,
-			done: make(chan struct{}),
-		}
-		fields := make([]byte, s.of().size)
-		s.fields.Store(&fields)
-		s.state = make([]byte, s.of().size)
-		for _, p := range parts[at] {
-			t := r.tables[sd.Rows[p.row].Table]
-			s.recover(p.key, t.desc.Key, sd.Rows[p.row].Key)
-			s.recover(p.value, t.desc.Value, sd.Rows[p.row].Value)
-		}
-		whole := at.slot < slots && at.gen != 0 && r.slots.mem.Load32(at.slot, abi.SlotGen) == at.gen &&
-			len(parts[at]) == len(sd.Rows) && s.makeRows() == nil
-		found := map[int]bool{}
-		for _, p := range parts[at] {
-			whole = whole && !found[p.row] && string(s.rows[p.row].key) == string(p.key)
-			found[p.row] = true
-		}
-		for _, p := range parts[at] {
-			whole = whole && s.rows[p.row].refersTo(p.value)
-		}
-		whole = whole && s.adoptState(blocks[at.kind])
-		if whole {
-			was := make([][]byte, len(s.rows))
-			for _, p := range parts[at] {
-				was[p.row] = p.value
-			}
-			if err := r.adoptSession(s, was); err != nil {
-				return err
-			}
-			continue
-		}
-		// It was being opened or closed when its process died.
-		if at.slot < slots && r.slots.mem.Load32(at.slot, abi.SlotGen) == at.gen {
-			r.slots.mem.Store32(at.slot, abi.SlotGen, 0)
-		}
-		for _, p := range parts[at] {
-			t := r.tables[sd.Rows[p.row].Table]
-			if err := t.remove(p.key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-				return fmt.Errorf("remove a row of a session that was not whole: %w", t.explain(err))
-			}
-		}
+	fields := make([]byte, s.of().size)
+	s.fields.Store(&fields)
+	s.state = make([]byte, s.of().size)
+	for _, f := range found {
+		t := r.tables[sd.Rows[f.row].Table]
+		s.recover(f.key, t.desc.Key, sd.Rows[f.row].Key)
+		s.recover(f.value, t.desc.Value, sd.Rows[f.row].Value)
 	}
-	for k, used := range blocks {
-		b := r.sessionKinds[k].blocks
-		b.free = slices.DeleteFunc(b.free, func(block uint32) bool { return used[block] })
+	if !r.slotIs(id) || id.gen == 0 || len(found) != len(sd.Rows) || s.makeRows() != nil {
+		return nil
 	}
-	r.slots.free = r.slots.free[:0]
-	for i := range slots {
-		if r.sessions[i] == nil {
-			r.slots.mem.Store32(i, abi.SlotGen, 0)
-			r.slots.free = append(r.slots.free, i)
+	seen := map[int]bool{}
+	for _, f := range found {
+		row := s.rows[f.row]
+		if seen[f.row] || !bytes.Equal(row.key, f.key) || !row.refersTo(f.value) {
+			return nil
+		}
+		seen[f.row] = true
+	}
+	if !s.adoptState(blocks) {
+		return nil
+	}
+	return s
+}
+
+// discard removes what there is of a session that isn't whole.
+func (r *Relay) discard(id sessionID, found []foundRow) error {
+	if r.slotIs(id) {
+		r.slots.mem.Store32(id.slot, abi.SlotGen, 0)
+	}
+	for _, f := range found {
+		t := r.tables[r.desc.Sessions[id.kind].Rows[f.row].Table]
+		if err := t.remove(f.key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("remove a row of a session that was not whole: %w", t.explain(err))
 		}
 	}
 	return nil
@@ -204,8 +231,12 @@ func (s *AnySession) recover(buf []byte, members []abi.Member, fields []int) {
 	}
 }
 
-// adoptSession enters a session that is whole; was are the values of its rows.
-func (r *Relay) adoptSession(s *AnySession, was [][]byte) error {
+// adoptSession enters a session that is whole, as its rows were found.
+func (r *Relay) adoptSession(s *AnySession, found []foundRow) error {
+	was := make([][]byte, len(s.rows))
+	for _, f := range found {
+		was[f.row] = f.value
+	}
 	for i, row := range s.rows {
 		row.link(s.slot, s.gen)
 		if err := r.adoptRow(row, was[i]); err != nil {

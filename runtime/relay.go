@@ -153,6 +153,48 @@ func Load(desc *abi.Desc, object []byte, opt Options) (_ *Relay, err error) {
 	if opt.Linger < 0 || opt.Linger > 0 && opt.PinPath == "" {
 		return nil, fmt.Errorf("relay %q: Linger needs a PinPath, and can't be negative", desc.Name)
 	}
+	r := newRelay(desc, opt)
+	if opt.Control != nil {
+		if err := opt.Control.Listen(desc); err != nil {
+			return nil, fmt.Errorf("relay %q: %w", desc.Name, err)
+		}
+	}
+	defer func() {
+		if err != nil {
+			r.abandon()
+			if opt.Control != nil {
+				err = errors.Join(err, opt.Control.Close())
+			}
+		}
+	}()
+	if r.ns, err = netns.Get(); err != nil {
+		return nil, fmt.Errorf("relay %q: find the network namespace: %w", desc.Name, err)
+	}
+	spec, err := specOf(desc, object, &opt)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.load(spec); err != nil {
+		return nil, err
+	}
+	if err := r.resume(); err != nil {
+		return nil, fmt.Errorf("relay %q: begin its lease: %w", desc.Name, err)
+	}
+	r.sayLoaded()
+	if len(r.attachments) > 0 {
+		if err := r.inNamespace(r.watchInterfaces); err != nil {
+			return nil, fmt.Errorf("relay %q: %w", desc.Name, err)
+		}
+	}
+	r.start()
+	if opt.Control != nil {
+		opt.Control.Serve(r)
+	}
+	return r, nil
+}
+
+// newRelay returns a relay of which nothing is in the kernel.
+func newRelay(desc *abi.Desc, opt Options) *Relay {
 	r := &Relay{
 		desc:     desc,
 		opt:      opt,
@@ -170,94 +212,79 @@ func Load(desc *abi.Desc, object []byte, opt Options) (_ *Relay, err error) {
 	if r.log == nil {
 		r.log = slog.Default()
 	}
-	if opt.Control != nil {
-		if err := opt.Control.Listen(desc); err != nil {
-			return nil, fmt.Errorf("relay %q: %w", desc.Name, err)
-		}
-	}
-	defer func() {
-		if err != nil {
-			r.abandon()
-			if opt.Control != nil {
-				err = errors.Join(err, opt.Control.Close())
-			}
-		}
-	}()
-	if r.ns, err = netns.Get(); err != nil {
-		return nil, fmt.Errorf("relay %q: find the network namespace: %w", desc.Name, err)
-	}
+	return r
+}
+
+// specOf returns what an object holds, with the settings of opt, after checks that need no pins.
+func specOf(desc *abi.Desc, object []byte, opt *Options) (*ebpf.CollectionSpec, error) {
 	spec, err := readObject(desc, object)
 	if err != nil {
 		return nil, err
 	}
-	if err := bpfload.RoomFor(spec); err != nil { // before pins are opened
+	if err := bpfload.RoomFor(spec); err != nil {
 		return nil, explainLoad(desc, err)
 	}
 	if err := applySettings(desc, spec, opt.Settings); err != nil {
 		return nil, err
 	}
-	if err := nameAlgorithm(desc, spec, &opt); err != nil {
-		return nil, err
-	}
+	return spec, nameAlgorithm(desc, spec, opt)
+}
+
+// load loads programs and maps. Maps that are pinned are adopted, with all that they hold; others are pinned.
+func (r *Relay) load(spec *ebpf.CollectionSpec) (err error) {
+	desc, path := r.desc, r.opt.PinPath
 	var found, smaller map[string]*ebpf.Map
-	if opt.PinPath != "" {
-		if r.pins, err = openPins(opt.PinPath); err != nil {
-			return nil, fmt.Errorf("relay %q: %w", desc.Name, err)
+	if path != "" {
+		if r.pins, err = openPins(path); err != nil {
+			return fmt.Errorf("relay %q: %w", desc.Name, err)
 		}
-		if found, smaller, err = r.pins.Maps(desc, spec, opt.Grow); err != nil {
-			return nil, fmt.Errorf("relay %q: %w", desc.Name, pinsError(err))
+		if found, smaller, err = r.pins.Maps(desc, spec, r.opt.Grow); err != nil {
+			return fmt.Errorf("relay %q: %w", desc.Name, pinsError(err))
 		}
 		defer closeMaps(found)
 		defer closeMaps(smaller)
 	}
 	if len(found) > 0 {
 		if err := r.takeLease(spec, found[abi.MapLease]); err != nil {
-			return nil, fmt.Errorf("relay %q: take over its lease: %w", desc.Name, err)
+			return fmt.Errorf("relay %q: take over its lease: %w", desc.Name, err)
 		}
 	}
 	if r.coll, err = loadCollection(desc, spec, found); err != nil {
-		return nil, err
+		return err
 	}
 	if len(smaller) > 0 {
 		if err := r.grow(smaller); err != nil {
-			return nil, fmt.Errorf("relay %q: grow what is pinned at %s: %w", desc.Name, opt.PinPath, err)
+			return fmt.Errorf("relay %q: grow what is pinned at %s: %w", desc.Name, path, err)
 		}
 	}
 	if err := r.setUp(spec); err != nil {
-		return nil, fmt.Errorf("relay %q: %w", desc.Name, err)
+		return fmt.Errorf("relay %q: %w", desc.Name, err)
 	}
 	if len(found) > 0 {
 		if err := r.adopt(); err != nil {
-			return nil, fmt.Errorf("relay %q: adopt %s: %w", desc.Name, opt.PinPath, err)
+			return fmt.Errorf("relay %q: adopt %s: %w", desc.Name, path, err)
 		}
+		r.adopted = true
 	} else if r.pins != nil {
 		if err := r.pins.Create(desc, r.coll.Maps); err != nil {
-			return nil, fmt.Errorf("relay %q: pin at %s: %w", desc.Name, opt.PinPath, err)
+			return fmt.Errorf("relay %q: pin at %s: %w", desc.Name, path, err)
 		}
 	}
-	if err := r.resume(); err != nil {
-		return nil, fmt.Errorf("relay %q: begin its lease: %w", desc.Name, err)
-	}
+	return nil
+}
+
+// sayLoaded logs what was loaded.
+func (r *Relay) sayLoaded() {
 	what := "a relay is loaded"
-	if r.adopted = len(found) > 0; r.adopted {
+	if r.adopted {
 		what = "a relay is adopted"
 	}
-	r.say(slog.LevelInfo, what, "pinned", opt.PinPath, "lease", opt.Lease, "attachments", len(r.attachments),
+	r.say(slog.LevelInfo, what, "pinned", r.opt.PinPath, "lease", r.opt.Lease, "attachments", len(r.attachments),
 		"sessions", len(r.sessions), "receivers", r.lists.receivers())
 	if len(r.grew) > 0 {
 		r.say(slog.LevelInfo, "a relay has grown; packets passed to the stack meanwhile", "maps", r.grew, "for",
 			time.Since(r.paused))
 	}
-	if len(r.attachments) > 0 {
-		if err := r.inNamespace(r.watchInterfaces); err != nil {
-			return nil, fmt.Errorf("relay %q: %w", desc.Name, err)
-		}
-	}
-	r.start()
-	if opt.Control != nil {
-		opt.Control.Serve(r)
-	}
-	return r, nil
 }
 
 // setUp makes the parts of the relay around the loaded collection.

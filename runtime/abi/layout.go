@@ -141,7 +141,10 @@ type StructMember struct {
 }
 
 // Structs are all structures that both sides know. Those of keys, values and records are a relay's own; see [Desc].
-func Structs() []Struct {
+func Structs() []Struct { return append(partStructs(), entryStructs()...) }
+
+// partStructs are the structures that keys and values of rows have members of.
+func partStructs() []Struct {
 	return []Struct{
 		{Name: "fr_endpoint", Size: EndpointSize, About: "an address and a port, at multiples of 2",
 			Members: []StructMember{
@@ -166,6 +169,12 @@ func Structs() []Struct {
 			Members: []StructMember{
 				{"hop", "struct fr_hop", 0, ""}, {"addr", "u8[16]", NextHopAddr, ""},
 			}},
+	}
+}
+
+// entryStructs are the entries of maps, and the header of the records in the ring.
+func entryStructs() []Struct {
+	return []Struct{
 		{Name: "fr_lease", Size: LeaseSize, About: "`" + MapLease + "`", Members: []StructMember{
 			{
 				"deadline", "u64", LeaseDeadline,

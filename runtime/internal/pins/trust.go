@@ -37,6 +37,7 @@ func checkFolder(path string) error {
 	return checkPath(path, path, 0)
 }
 
+// checkPath checks the folders and symbolic links of a path to the folder of pins, after so many links were followed.
 func checkPath(pins, path string, links int) error {
 	at := "/"
 	parts := strings.Split(strings.Trim(filepath.Clean(path), "/"), "/")
@@ -55,42 +56,56 @@ func checkPath(pins, path string, links int) error {
 					Path: pins, Cause: "it is a symbolic link", Fix: "give the folder itself as PinPath",
 				}
 			}
-			if err := checkOwner(pins, at, "the symbolic link", info); err != nil {
-				return err
-			}
-			to, err := os.Readlink(at)
+			to, err := checkLink(pins, at, info)
 			if err != nil {
-				return fmt.Errorf("look at %s: %w", at, err)
+				return err
 			}
 			if links++; links > 40 {
 				return fmt.Errorf("look at %s: %w", at, unix.ELOOP)
 			}
-			if !filepath.IsAbs(to) {
-				to = filepath.Join(filepath.Dir(at), to)
-			}
 			return checkPath(pins, filepath.Join(append([]string{to}, parts[i:]...)...), links)
 		}
-		if !info.IsDir() {
-			return &FolderError{Path: pins, Cause: at + " is no folder", Fix: "remove it, or choose another PinPath"}
-		}
-		if err := checkOwner(pins, at, "the folder", info); err != nil {
+		if err := checkOneFolder(pins, at, info, last); err != nil || last {
 			return err
-		}
-		// The folder itself holds names that only its owner makes.
-		sticky := info.Mode()&fs.ModeSticky != 0 && !last
-		if mode := info.Mode().Perm(); mode&0o022 != 0 && !sticky {
-			who := "all users"
-			if mode&0o002 == 0 {
-				who = fmt.Sprintf("group %s", groupName(info.Sys().(*syscall.Stat_t).Gid))
-			}
-			return &FolderError{Path: pins, Cause: fmt.Sprintf("%s may be written by %s (mode %04o)", at, who, mode),
-				Fix: fmt.Sprintf("chmod go-w %s, if no other user has changed it, or choose another PinPath", at)}
-		}
-		if last {
-			return nil
 		}
 		at = filepath.Join(at, parts[i])
 	}
+}
+
+// checkLink checks who may change a symbolic link, and returns what it leads to as an absolute path.
+func checkLink(pins, at string, info fs.FileInfo) (to string, err error) {
+	if err := checkOwner(pins, at, "the symbolic link", info); err != nil {
+		return "", err
+	}
+	if to, err = os.Readlink(at); err != nil {
+		return "", fmt.Errorf("look at %s: %w", at, err)
+	}
+	if !filepath.IsAbs(to) {
+		to = filepath.Join(filepath.Dir(at), to)
+	}
+	return to, nil
+}
+
+// checkOneFolder checks who may change the names in a folder. The last one of a path holds names that only its owner
+// makes.
+func checkOneFolder(pins, at string, info fs.FileInfo, last bool) error {
+	if !info.IsDir() {
+		return &FolderError{Path: pins, Cause: at + " is no folder", Fix: "remove it, or choose another PinPath"}
+	}
+	if err := checkOwner(pins, at, "the folder", info); err != nil {
+		return err
+	}
+	sticky := info.Mode()&fs.ModeSticky != 0 && !last
+	mode := info.Mode().Perm()
+	if mode&0o022 == 0 || sticky {
+		return nil
+	}
+	who := "all users"
+	if mode&0o002 == 0 {
+		who = fmt.Sprintf("group %s", groupName(info.Sys().(*syscall.Stat_t).Gid))
+	}
+	return &FolderError{Path: pins, Cause: fmt.Sprintf("%s may be written by %s (mode %04o)", at, who, mode),
+		Fix: fmt.Sprintf("chmod go-w %s, if no other user has changed it, or choose another PinPath", at)}
 }
 
 // checkOwner refuses what is neither root's nor the caller's.

@@ -76,6 +76,28 @@ func (x *Exceptions) Dump(family uint8, limit int, visit func(Exception, uint32)
 			return err
 		}
 	}
+	if err := x.request(family); err != nil {
+		return err
+	}
+	d := dump{seq: x.seq, family: family, visit: visit}
+	for d.listed <= limit {
+		n, _, err := unix.Recvfrom(x.fd, x.buf, 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if done, err := d.read(x.buf[:n]); done || err != nil {
+			return err
+		}
+	}
+	x.Close() // which ends the dump: another request would have to wait for it
+	return ErrTooMany
+}
+
+// request asks for all exceptions of a family.
+func (x *Exceptions) request(family uint8) error {
 	x.seq++
 	req := make([]byte, unix.SizeofNlMsghdr+unix.SizeofRtMsg)
 	binary.NativeEndian.PutUint32(req, uint32(len(req)))
@@ -84,54 +106,57 @@ func (x *Exceptions) Dump(family uint8, limit int, visit func(Exception, uint32)
 	binary.NativeEndian.PutUint32(req[8:], x.seq)
 	req[16] = family
 	binary.NativeEndian.PutUint32(req[24:], unix.RTM_F_CLONED)
-	if err := unix.Sendto(x.fd, req, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return err
-	}
-	listed, interrupted := 0, false
-	for {
-		if listed > limit {
-			x.Close() // which ends the dump: another request would have to wait for it
-			return ErrTooMany
+	return unix.Sendto(x.fd, req, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+}
+
+// A dump is the answer to a request, as far as it is read.
+type dump struct {
+	seq         uint32 // of the request
+	family      uint8
+	visit       func(Exception, uint32)
+	listed      int
+	interrupted bool
+}
+
+// read reads the messages of a datagram, and reports whether one of them was the last.
+func (d *dump) read(b []byte) (done bool, err error) {
+	for len(b) >= unix.SizeofNlMsghdr {
+		size := int(binary.NativeEndian.Uint32(b))
+		if size < unix.SizeofNlMsghdr || size > len(b) {
+			return false, fmt.Errorf("a netlink message of %d bytes in %d", size, len(b))
 		}
-		n, _, err := unix.Recvfrom(x.fd, x.buf, 0)
-		if errors.Is(err, unix.EINTR) {
+		kind, flags := binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:])
+		data := b[unix.SizeofNlMsghdr:size]
+		answer := binary.NativeEndian.Uint32(b[8:]) == d.seq
+		b = b[min((size+3)&^3, len(b)):]
+		if !answer { // of a request that had no answer in time
 			continue
 		}
-		if err != nil {
-			return err
-		}
-		for b := x.buf[:n]; len(b) >= unix.SizeofNlMsghdr; {
-			size := int(binary.NativeEndian.Uint32(b))
-			if size < unix.SizeofNlMsghdr || size > len(b) {
-				return fmt.Errorf("a netlink message of %d bytes in %d", size, len(b))
-			}
-			kind, flags := binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:])
-			data := b[unix.SizeofNlMsghdr:size]
-			answer := binary.NativeEndian.Uint32(b[8:]) == x.seq
-			b = b[min((size+3)&^3, len(b)):]
-			if !answer { // of a request that had no answer in time
-				continue
-			}
-			interrupted = interrupted || flags&unix.NLM_F_DUMP_INTR != 0
-			switch kind {
-			case unix.NLMSG_ERROR, unix.NLMSG_DONE:
-				if len(data) >= 4 {
-					if code := int32(binary.NativeEndian.Uint32(data)); code < 0 {
-						return unix.Errno(-code)
-					}
-				}
-				if interrupted {
-					return netlink.ErrDumpInterrupted
-				}
-				return nil
-			case unix.RTM_NEWROUTE:
-				listed++
-				if e, mtu, ok := parseException(data, family); ok {
-					visit(e, mtu)
-				}
+		d.interrupted = d.interrupted || flags&unix.NLM_F_DUMP_INTR != 0
+		switch kind {
+		case unix.NLMSG_ERROR, unix.NLMSG_DONE:
+			return true, d.result(data)
+		case unix.RTM_NEWROUTE:
+			d.listed++
+			if e, mtu, ok := parseException(data, d.family); ok {
+				d.visit(e, mtu)
 			}
 		}
 	}
+	return false, nil
+}
+
+// result is the error that the data of the last message names.
+func (d *dump) result(data []byte) error {
+	if len(data) >= 4 {
+		if code := int32(binary.NativeEndian.Uint32(data)); code < 0 {
+			return unix.Errno(-code)
+		}
+	}
+	if d.interrupted {
+		return netlink.ErrDumpInterrupted
+	}
+	return nil
 }
 
 // parseException reads a route's message.
